@@ -8,20 +8,12 @@ import { compare, type Measured, type MeasuredTask, measuredIn } from './compare
 import { evaluationId } from './evaluate.ts';
 
 const task = (solved: number, rollouts = 1, meanReward: number | null = solved / rollouts, digest?: string): MeasuredTask => ({
-  digest,
-  rollouts,
-  solved,
-  failed: 0,
-  meanReward,
+  ...{ digest, rollouts, solved, failed: 0, meanReward },
 });
-
 const measured = (run: string, tasks: Readonly<Record<string, MeasuredTask>>, rest: Partial<Measured> = {}): Measured => ({
-  run,
-  tasks: new Map(Object.entries(tasks)),
-  unfinished: [],
-  settings: { n: 1, temperature: 0 },
-  ...rest,
+  ...{ run, tasks: new Map(Object.entries(tasks)), unfinished: [], settings: { n: 1, temperature: 0 }, ...rest },
 });
+const ids = (...lists: readonly (readonly { readonly id: string }[])[]) => lists.map((list) => list.map(({ id }) => id));
 
 describe('two evaluations', () => {
   it('are compared task by task, whatever the order of the tasks', () => {
@@ -30,36 +22,28 @@ describe('two evaluations', () => {
     const { success, meanReward, better, worse, tasks } = compare(a, b);
     expect(success).toMatchObject({ a: 0.5, b: 0.75, delta: 0.25, p: 1 });
     expect(meanReward).toMatchObject({ delta: 0.25, tasks: 4 });
-    expect([better, worse].map((list) => list.map(({ id }) => id))).toEqual([['four', 'one'], ['two']]);
+    expect(ids(better, worse)).toEqual([['four', 'one'], ['two']]);
     expect(tasks).toBe(4);
   });
 
   it('may have different numbers of rollouts: shares are compared', () => {
-    const { success, worse } = compare(
-      measured('a', { x: task(2, 4), y: task(4, 4) }),
-      measured('b', { x: task(1, 2), y: task(1, 2) }),
-    );
+    const a = measured('a', { x: task(2, 4), y: task(4, 4) });
+    const { success, worse } = compare(a, measured('b', { x: task(1, 2), y: task(1, 2) }));
     expect(success).toMatchObject({ a: 0.75, b: 0.5, delta: -0.25 });
-    expect(worse.map(({ id }) => id)).toEqual(['y']);
+    expect(ids(worse)).toEqual([['y']]);
   });
 
   it('leave out, and name, tasks of one side, tasks with other content and tasks that are not finished', () => {
     const a = measured('a', { same: task(1, 1, 1, 'd1'), other: task(1, 1, 1, 'd2'), left: task(1) }, { unfinished: ['late'] });
     const b = measured('b', { same: task(1, 1, 1, 'd1'), other: task(0, 1, 0, 'd3'), right: task(1), late: task(1) });
-    expect(compare(a, b)).toMatchObject({
-      tasks: 1,
-      onlyInA: ['left'],
-      onlyInB: ['right'],
-      changedTasks: ['other'],
-      unfinished: ['late'],
-    });
+    const left = { onlyInA: ['left'], onlyInB: ['right'], changedTasks: ['other'], unfinished: ['late'] };
+    expect(compare(a, b)).toMatchObject({ tasks: 1, ...left });
   });
 
   it('are refused where no task is in both, with why', () => {
     const other = compare.bind(null, measured('a', { x: task(1, 1, 1, 'd1') }));
-    expect(() => other(measured('b', { x: task(1, 1, 1, 'd2') }))).toThrow(
-      /no task in common: 1 have the same id and another content/,
-    );
+    const changed = measured('b', { x: task(1, 1, 1, 'd2') });
+    expect(() => other(changed)).toThrow(/no task in common: 1 have the same id and another content/);
     expect(() => other(measured('b', { y: task(1) }))).toThrow(/no task id is in both/);
     expect(() => other(measured('b', {}))).toThrow(/b has no task that was evaluated/);
   });
@@ -70,7 +54,7 @@ describe('two evaluations', () => {
     const { success, meanReward, better, worse, sameSuccess } = compare(a, b);
     expect(success).toMatchObject({ better: 1, worse: 0, same: 3 });
     expect(meanReward).toMatchObject({ better: 2, worse: 1, same: 1, tasks: 4 });
-    expect([better, worse, sameSuccess].map((list) => list.map(({ id }) => id))).toEqual([['won'], [], ['further', 'nearer']]);
+    expect(ids(better, worse, sameSuccess)).toEqual([['won'], [], ['further', 'nearer']]);
   });
 
   it('say what else differs between them', () => {

@@ -1,17 +1,13 @@
 /** A grader whose source is edited while a run grades with it: rewards of two graders never stand in one run. */
 import { pathToFileURL } from 'node:url';
-import { afterAll, beforeAll, expect, it } from 'vitest';
-import { scratch } from '../../test/cli/command.ts';
+import { expect, it } from 'vitest';
+import { useScratch } from '../../test/cli/command.ts';
 import type { GraderInput } from '../core/contracts.ts';
 import { defineGrader } from '../core/define.ts';
 import { openGrader } from './parts.ts';
 import { EVAL_DEFAULTS } from './settings.ts';
 
-let home: Awaited<ReturnType<typeof scratch>>;
-beforeAll(async () => {
-  home = await scratch();
-});
-afterAll(() => home.remove());
+const home = useScratch();
 
 const said = (output: string): GraderInput => ({
   ...{ task: { id: 't', prompt: [] }, messages: [], threads: {}, turns: [], output, result: {} },

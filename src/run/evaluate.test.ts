@@ -1,18 +1,16 @@
 import { describe, expect, it } from 'vitest';
+import { ended } from '../../test/fixtures/evaluation.ts';
 import type { RunEvent } from '../core/events.ts';
-import type { Task, Trajectory } from '../core/types.ts';
+import type { Task } from '../core/types.ts';
 import { memoryStore } from '../store/memory.ts';
+import type { TrainSettings } from './check-settings.ts';
 import { HeldOut } from './evaluate.ts';
 import type { Rollouts } from './parts.ts';
 import { TRAIN_DEFAULTS } from './settings.ts';
 
 const tasks: Task[] = Array.from({ length: 10 }, (_, i) => ({ id: `t${i + 1}`, prompt: [{ role: 'user', content: 'hi' }] }));
 
-interface World {
-  readonly evalEvery?: number;
-  readonly evalTasks?: number;
-  readonly patience?: number;
-  readonly steps?: number;
+interface World extends Partial<Pick<TrainSettings, 'evalEvery' | 'evalTasks' | 'patience' | 'steps'>> {
   /** Share of right answers after each step: the tasks with low numbers are learnt first. */
   readonly skill: (step: number) => number;
 }
@@ -31,29 +29,15 @@ function world({ skill, ...settings }: World) {
       const kept = await store.read(identity.rolloutId);
       if (kept !== undefined) return kept;
       const [step, number] = identity.rolloutId.slice(1).split('-').map(Number) as [number, number];
-      const trajectory: Trajectory = {
-        ...identity,
-        taskId: task.id,
-        outcome: { kind: 'completed' },
-        grade: { kind: 'graded', reward: { value: number <= 10 * skill(step) ? 1 : 0 } },
-        turns: [],
-        startedAt: 0,
-        endedAt: 0,
-      };
+      const trajectory = { ...ended(task.id, 1, number <= 10 * skill(step) ? 1 : 0), ...identity };
       ran.push(identity.rolloutId);
       await store.append(trajectory);
       return trajectory;
     },
   };
-  const open = () =>
-    new HeldOut({
-      tasks,
-      settings: { ...TRAIN_DEFAULTS, steps: 12, evalEvery: 2, evalTasks: 5, ...settings },
-      rollouts,
-      tell: (event) => void events.push(event),
-      onProgress: () => {},
-      halt: halt.signal,
-    });
+  const told = { tell: (event: RunEvent) => void events.push(event), onProgress: () => {}, halt: halt.signal };
+  const defaults = { ...TRAIN_DEFAULTS, steps: 12, evalEvery: 2, evalTasks: 5 };
+  const open = () => new HeldOut({ tasks, settings: { ...defaults, ...settings }, rollouts, ...told });
   return { open, store, events, ran, temperatures, halt };
 }
 
@@ -63,13 +47,8 @@ describe('held-out evaluation on the way', () => {
     const heldOut = open();
     for (let step = 0; step <= 12; step++) await heldOut.onTheWay(step);
     expect(ran.slice(0, 5)).toEqual(['e000002-00001', 'e000002-00003', 'e000002-00005', 'e000002-00007', 'e000002-00009']);
-    expect(events.map((event) => (event.type === 'eval-end' ? [event.when, event.step, event.score.success] : []))).toEqual([
-      ['during', 2, 0.4],
-      ['during', 4, 0.8],
-      ['during', 6, 0.6],
-      ['during', 8, 0],
-      ['during', 10, 0],
-    ]);
+    const scores = events.map((event) => event.type === 'eval-end' && `${event.when} ${event.step}: ${event.score.success}`);
+    expect(scores).toEqual(['during 2: 0.4', 'during 4: 0.8', 'during 6: 0.6', 'during 8: 0', 'during 10: 0']);
     expect(heldOut.best).toEqual({ step: 4, success: 0.8 });
     expect([...temperatures], 'greedy, whatever the temperature of training').toEqual([0]);
   });

@@ -12,14 +12,17 @@ beforeEach(async () => {
 });
 afterEach(() => rm(folder, { recursive: true, force: true }));
 
+const entry = { workflow: defineWorkflow(async () => undefined), grader: defineGrader(() => 1) };
+const rows = (count: number) => Array.from({ length: count }, (_, i) => ({ prompt: `Question ${i}?`, answer: i }));
+const keep = (record: object, run = folder) => writeFile(join(run, 'run.json'), JSON.stringify(record));
+
 it('is refused where the state at the server that it began from is another one', async () => {
   const tasks = join(folder, 'train.jsonl');
   const state = join(folder, 'tinker.json');
   await writeFile(tasks, '{"id":"t1","prompt":"Question?"}\n');
   await writeFile(state, '{"path":"tinker://m1/weights/a"}');
-  const entry = { workflow: defineWorkflow(async () => undefined), grader: defineGrader(() => 1) };
   const begun = await planTraining({ entry, model: folder, tasks, run: folder, minTasks: 1 });
-  await writeFile(join(folder, 'run.json'), JSON.stringify(begun.record));
+  await keep(begun.record);
   const again = { run: folder, entry, model: folder, tasks };
   expect((await planResumedTraining(again)).identity).toBe(begun.identity);
   await writeFile(state, '{"path":"tinker://m1/weights/b"}');
@@ -30,25 +33,22 @@ it('is refused where the state at the server that it began from is another one',
 });
 
 it('takes the usual values of settings that there were not when it began', async () => {
-  const entry = { workflow: defineWorkflow(async () => undefined), grader: defineGrader(() => 1) };
-  const tasks = Array.from({ length: 4 }, (_, i) => ({ prompt: `Question ${i}?` }));
+  const tasks = rows(4);
   const { record } = await planTraining({ entry, model: folder, tasks, run: folder });
   const { weighting: _w, maxErrorShare: _e, graderRetries: _r, graderMemoryMb: _m, ...settings } = record.settings;
-  await writeFile(join(folder, 'run.json'), JSON.stringify({ ...record, settings }));
+  await keep({ ...record, settings });
   const resumed = await planResumedTraining({ run: folder, entry, tasks });
   expect(resumed.settings).toMatchObject({ weighting: 'tokens', maxErrorShare: 0.05, graderRetries: 1, graderMemoryMb: 2048 });
 });
 
 describe('tasks of a run', () => {
-  const rows = (count: number) => Array.from({ length: count }, (_, i) => ({ prompt: `Question ${i}?`, answer: i }));
-  const entry = { workflow: defineWorkflow(async () => undefined), grader: defineGrader(() => 1) };
   const plan = (more: object) => planTraining({ entry, model: folder, run: folder, ...more });
 
   it('may be given as values, once as an iterable, and have to be the same when it is resumed', async () => {
     const begun = await plan({ tasks: rows(5).values(), heldOut: rows(2) });
     expect(begun.tasks).toHaveLength(5);
     expect(begun.record.settings).not.toHaveProperty('tasks');
-    await writeFile(join(folder, 'run.json'), JSON.stringify(begun.record));
+    await keep(begun.record);
     const again = { run: folder, entry, model: folder, heldOut: rows(2) };
     expect((await planResumedTraining({ ...again, tasks: rows(5) })).identity).toBe(begun.identity);
     await expect(planResumedTraining(again)).rejects.toMatchObject({ message: expect.stringContaining('tasks given as values') });
@@ -90,13 +90,13 @@ describe('tasks of a run', () => {
 
 describe('the code of a run', () => {
   const from = (file: string) => JSON.stringify(new URL(`../core/${file}`, import.meta.url).href);
-  const tasks = [1, 2, 3, 4].map((i) => ({ prompt: `Question ${i}?`, answer: i }));
+  const tasks = rows(4);
 
   async function begun() {
-    const entry = join(folder, 'agent.ts');
+    const file = join(folder, 'agent.ts');
     await writeFile(join(folder, 'right.ts'), 'export const right = 1;');
     await writeFile(
-      entry,
+      file,
       `import { defineGrader, defineWorkflow } from ${from('define.ts')};
       import { right } from './right.ts';
       export default defineWorkflow(async () => undefined);
@@ -104,34 +104,33 @@ describe('the code of a run', () => {
     );
     const run = join(folder, 'run');
     await mkdir(run);
-    const { record, identity, warnings } = await planTraining({ entry, model: folder, run, tasks });
+    const { record, identity, warnings } = await planTraining({ entry: file, model: folder, run, tasks });
     expect(warnings).toEqual([]);
-    const keep = (kept: object) => writeFile(join(run, 'run.json'), JSON.stringify(kept));
-    await keep(record);
-    return { record, identity, keep, again: () => planResumedTraining({ run, tasks }) };
+    await keep(record, run);
+    return { record, identity, keepAgain: (kept: object) => keep(kept, run), again: () => planResumedTraining({ run, tasks }) };
   }
 
   it('may change, a file that the entry imports too: it is named once, and the run stays the run it was', async () => {
-    const { identity, keep, again } = await begun();
+    const { identity, keepAgain, again } = await begun();
     expect((await again()).warnings).toEqual([]);
     await writeFile(join(folder, 'right.ts'), 'export const right = 0;');
     const changed = await again();
     const message = expect.stringMatching(/^since the run began: \S*right\.ts has changed; /);
     expect(changed.warnings).toEqual([{ code: 'ENTRY_CHANGED', message }]);
     expect(changed.identity).toBe(identity);
-    await keep(changed.record);
+    await keepAgain(changed.record);
     expect((await again()).warnings).toEqual([]);
   });
 
   it('of a run that was begun before this was kept is compared by its entry', async () => {
-    const { record, identity, keep, again } = await begun();
+    const { record, identity, keepAgain, again } = await begun();
     const { sources: _, ...old } = record;
-    await keep(old);
+    await keepAgain(old);
     await writeFile(join(folder, 'right.ts'), 'export const right = 0;');
     const same = await again();
     expect(same).toMatchObject({ warnings: [], identity });
     expect(Object.keys(same.record.sources ?? {})).toEqual(['agent.ts', 'right.ts']);
-    await keep({ ...old, entry: 'of other bytes' });
+    await keepAgain({ ...old, entry: 'of other bytes' });
     expect((await again()).warnings).toMatchObject([{ code: 'ENTRY_CHANGED' }]);
   });
 });

@@ -1,8 +1,24 @@
 import { describe, expect, it } from 'vitest';
 import { BROKEN, ended, REJECTED, tasksNamed, UNGRADABLE } from '../../test/fixtures/evaluation.ts';
 import { wilson } from '../core/statistics.ts';
-import { endingOf, identityOf, Results, reportOf, scoreOf } from './results.ts';
+import type { Reward, Trajectory } from '../core/types.ts';
+import { endingOf, identityOf, isSuccess, meansOf, Results, reportOf, rolloutReport, scoreOf } from './results.ts';
 
+type How = Parameters<typeof ended>[2];
+const graded = (reward: Partial<Reward>): How => ({ grade: { kind: 'graded', reward: { value: 0, ...reward } } });
+const cut = (limit: 'deadline' | 'turns'): How => ({
+  outcome: { kind: 'truncated', limit },
+  grade: { kind: 'ungraded', why: 'truncated' },
+});
+const SILENT: How = { outcome: { kind: 'rejected', reason: 'no_turns' }, grade: { kind: 'ungraded', why: 'rejected' } };
+
+function resultsOf(n: number, byTask: Readonly<Record<string, readonly How[]>>): Results {
+  const results = new Results(tasksNamed(...Object.keys(byTask)), n);
+  for (const [id, ways] of Object.entries(byTask)) for (const [i, how] of ways.entries()) results.add(ended(id, i + 1, how));
+  return results;
+}
+const reported = (n: number, byTask: Readonly<Record<string, readonly How[]>>) =>
+  reportOf(resultsOf(n, byTask).byTask(), { n, temperature: 1 });
 const idsOf = (results: Results, retryFailed = false): readonly string[] =>
   results.pending(retryFailed).map(({ identity }) => identity.rolloutId);
 
@@ -26,14 +42,7 @@ describe('the rollouts of an evaluation', () => {
   });
 
   it('that failed are pending again when that is asked for, under a new id; others are not', () => {
-    const results = new Results(tasksNamed('a', 'b', 'c', 'd'), 1);
-    for (const [id, how] of [
-      ['a', BROKEN],
-      ['b', UNGRADABLE],
-      ['c', REJECTED],
-      ['d', 0],
-    ] as const)
-      results.add(ended(id, 1, how));
+    const results = resultsOf(1, { a: [BROKEN], b: [UNGRADABLE], c: [REJECTED], d: [0] });
     expect(idsOf(results)).toEqual([]);
     expect(idsOf(results, true)).toEqual([identityOf('a', 1, 2).rolloutId, identityOf('b', 1, 2).rolloutId]);
   });
@@ -49,15 +58,10 @@ describe('the rollouts of an evaluation', () => {
   });
 
   it('end in one of four ways', () => {
-    const cut = (limit: 'deadline' | 'turns') =>
-      ({ outcome: { kind: 'truncated', limit }, grade: { kind: 'ungraded', why: 'truncated' } }) as const;
-    const silent = { outcome: { kind: 'rejected', reason: 'no_turns' }, grade: { kind: 'ungraded', why: 'rejected' } } as const;
-    const cases = [1, 0.99, BROKEN, UNGRADABLE, REJECTED, cut('deadline'), cut('turns'), silent];
+    const cases = [1, 0.99, BROKEN, UNGRADABLE, REJECTED, cut('deadline'), cut('turns'), SILENT, graded({ success: true })];
     expect(cases.map((how) => endingOf(ended('a', 1, how)))).toEqual([
-      ...['solved', 'unsolved', 'failed', 'failed', 'ungraded', 'failed', 'ungraded', 'failed'],
+      ...['solved', 'unsolved', 'failed', 'failed', 'ungraded', 'failed', 'ungraded', 'failed', 'solved'],
     ]);
-    const said = { grade: { kind: 'graded', reward: { value: 0, success: true } } } as const;
-    expect(endingOf(ended('a', 1, said))).toBe('solved');
   });
 
   it('have the tags of their task, as a list or one, and nothing that is no text', () => {
@@ -65,34 +69,18 @@ describe('the rollouts of an evaluation', () => {
       task: { id: JSON.stringify(metadata), prompt: [], metadata: metadata as never },
       number: 1,
     });
-    const results = new Results(
-      [{ tags: ['a', 'a', 3, ''] }, { tag: 'b', tags: 'c' }, null, 'text', { tags: { x: 1 } }].map(tagged),
-      1,
-    );
-    expect(results.byTask().map(({ tags }) => tags)).toEqual([['a'], ['c', 'b'], [], [], []]);
+    const all = [{ tags: ['a', 'a', 3, ''] }, { tag: 'b', tags: 'c' }, null, 'text', { tags: { x: 1 } }];
+    expect(new Results(all.map(tagged), 1).byTask().map(({ tags }) => tags)).toEqual([['a'], ['c', 'b'], [], [], []]);
   });
 });
 
-type How = Parameters<typeof ended>[2];
-
-function reported(n: number, byTask: Readonly<Record<string, readonly How[]>>) {
-  const results = new Results(tasksNamed(...Object.keys(byTask)), n);
-  for (const [id, ways] of Object.entries(byTask)) for (const [i, how] of ways.entries()) results.add(ended(id, i + 1, how));
-  return reportOf(results.byTask(), { n, temperature: 1 });
-}
-
 describe('the numbers of an evaluation', () => {
   it('of three tasks solved 4, 0 and 1 times of 4 are 5/12, 2/3 for any of four and 1/3 for all of four', () => {
-    const { success, passAtK, passHatK, n, perTask, rollouts } = reported(4, {
-      a: [1, 1, 1, 1],
-      b: [0, 0, 0, 0],
-      c: [0, 0, 1, 0],
-    });
-    expect([success, passAtK['1'], passAtK['4'], passHatK['4']].map((x) => x?.toFixed(9))).toEqual(
-      [5 / 12, 5 / 12, 2 / 3, 1 / 3].map((x) => x.toFixed(9)),
-    );
-    expect(Object.keys(passAtK)).toEqual(['1', '2', '4']);
-    expect({ n, perTask, rollouts }).toEqual({ n: 3, perTask: 4, rollouts: 12 });
+    const report = reported(4, { a: [1, 1, 1, 1], b: [0, 0, 0, 0], c: [0, 0, 1, 0] });
+    const { success, passAtK, passHatK } = report;
+    const numbers = [success, passAtK['1'], passAtK['4'], passHatK['4']].map((x) => x?.toFixed(9));
+    expect(numbers).toEqual([5 / 12, 5 / 12, 2 / 3, 1 / 3].map((x) => x.toFixed(9)));
+    expect(report).toMatchObject({ n: 3, perTask: 4, rollouts: 12 });
   });
 
   it('have failed and ungraded rollouts in the denominator, and not among the rewards', () => {
@@ -130,11 +118,48 @@ describe('the numbers of an evaluation', () => {
   });
 
   it('are, with one rollout a task, those that a training tells of the same rollouts', () => {
-    const all = [1, 0.5, BROKEN, UNGRADABLE, REJECTED].map((how, i) => ended(`t${i}`, 1, how));
-    const results = new Results(tasksNamed('t0', 't1', 't2', 't3', 't4'), 1);
-    for (const trajectory of all) results.add(trajectory);
-    const { success, ci, n, failed, ungraded, meanReward } = reportOf(results.byTask(), { n: 1, temperature: 0 });
-    expect(scoreOf(all)).toEqual({ success, ci, n, failed, ungraded, meanReward });
+    const ways = { a: 1, b: 0.5, c: BROKEN, d: UNGRADABLE, e: REJECTED };
+    const byTask = Object.fromEntries(Object.entries(ways).map(([id, how]) => [id, [how]]));
+    const { success, ci, n, failed, ungraded, meanReward } = reported(1, byTask);
+    const score = scoreOf(Object.entries(ways).map(([id, how]) => ended(id, 1, how)));
+    expect(score).toEqual({ success, ci, n, failed, ungraded, meanReward });
     expect([failed, ungraded]).toEqual([2, 1]);
   });
+});
+
+const all = (...ways: readonly How[]): readonly Trajectory[] => ways.map((how) => ended('a', 1, how));
+
+describe('means by name', () => {
+  it('are over the graded rollouts that have it, in one order: what failed or was not graded counts nowhere', () => {
+    const some = all(graded({ parts: { format: 1, exact: 0 } }), graded({ parts: { format: 0 }, metrics: { tries: 3 } }));
+    const means = meansOf([...some, ...all(UNGRADABLE, REJECTED)]);
+    expect(means).toEqual({ parts: { format: 0.5, exact: 0 }, metrics: { tries: 3 } });
+    expect(Object.keys(means.parts ?? {})).toEqual(['exact', 'format']);
+    expect(meansOf(all(1, UNGRADABLE))).toEqual({});
+  });
+
+  it('are few, however many names a grader makes up', () => {
+    const ways = Array.from({ length: 500 }, (_, i) => graded({ parts: { [`made up ${i}`]: i } }));
+    expect(Object.keys(meansOf(all(...ways)).parts ?? {})).toHaveLength(256);
+  });
+});
+
+it('the report of a step counts what failed and what was rejected apart, and gives neither a reward', () => {
+  const trajectories = all(graded({ value: 1, parts: { format: 1 } }), UNGRADABLE, REJECTED, BROKEN, SILENT, cut('deadline'));
+  const groups = [{ trajectories }] as never;
+  expect(rolloutReport({ groups, withoutSignal: [], stale: [] })).toMatchObject({
+    ...{ reward: 1, parts: { format: 1 }, rollouts: 6, failedRollouts: 3, failedGrades: 1, ungraded: 1 },
+  });
+});
+
+it('a success, where nobody says what one is, is what trained roles earned, or the value where they have no reward of their own', () => {
+  const turns = [
+    { role: 'werewolf', trainable: true },
+    { role: 'villager', trainable: false },
+  ] as unknown as Trajectory['turns'];
+  const won = (reward: Partial<Reward>, of = turns) => isSuccess({ ...ended('a', 1, graded(reward)), turns: of });
+  expect(won({ byRole: { werewolf: 1.2, villager: 0 } })).toBe(true);
+  expect(won({ value: 1, byRole: { werewolf: 0, villager: 1.2 } })).toBe(false);
+  expect(won({ value: 1, byRole: { villager: 0 } })).toBe(true);
+  expect(won({ value: 1, byRole: { werewolf: 0 } }, [])).toBe(true);
 });

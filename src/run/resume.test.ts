@@ -1,45 +1,34 @@
 /** What a run does when the server of the policy forgets the weights in training. */
+import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { Downtime } from '../core/async.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
 import { Recovery } from './resume.ts';
 
-const REQUEST: SampleRequest = {
-  promptIds: Int32Array.of(1),
-  sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: 1 },
-  stopIds: [],
-  seed: 1,
-};
-const RESULT: SampleResult = {
-  ids: Int32Array.of(2),
-  logprobs: Float32Array.of(-1),
-  stopReason: 'length',
-  policyVersion: 3,
-};
-
-function lost(): TrainyardError {
-  return new TrainyardError('POLICY_LOST', 'the server does not know model m1');
-}
+const SAMPLING = { temperature: 1, topP: 1, topK: 0, maxTokens: 1 };
+const REQUEST: SampleRequest = { promptIds: Int32Array.of(1), sampling: SAMPLING, stopIds: [], seed: 1 };
+const RESULT: SampleResult = { ids: Int32Array.of(2), logprobs: Float32Array.of(-1), stopReason: 'length', policyVersion: 3 };
+const lost = (): TrainyardError => new TrainyardError('POLICY_LOST', 'the server does not know model m1');
 
 /** A policy that somebody may lose; whatever asks for it then is told so until it is put back. */
 function forgetful() {
   const log: string[] = [];
-  const state = { has: true, restoring: 0, failures: [] as unknown[] };
+  const state = { has: true, restoring: 0, failures: [] as unknown[], thrown: undefined as unknown };
   const engine: Engine = {
     vocabSize: 10,
     contextLength: 20,
     policyVersion: 3,
     sample: async () => {
       await Promise.resolve();
-      if (!state.has) throw lost();
+      if (!state.has || state.thrown !== undefined) throw state.thrown ?? lost();
       return RESULT;
     },
   };
   const restore = async (): Promise<void> => {
     log.push('restore');
     state.restoring++;
-    await new Promise((resolve) => setTimeout(resolve, 5));
+    await sleep(5);
     const failure = state.failures.shift();
     if (failure !== undefined) throw failure;
     state.has = true;
@@ -64,14 +53,14 @@ describe('recovery', () => {
     let tries = 0;
     const step = recovery.step(async () => {
       log.push('gradient');
-      await new Promise((resolve) => setTimeout(resolve, 5));
+      await sleep(5);
       if (++tries === 1) state.has = false;
-      await new Promise((resolve) => setTimeout(resolve, 5));
+      await sleep(5);
       if (!state.has) throw lost();
       log.push('update');
       return tries;
     });
-    await new Promise((resolve) => setTimeout(resolve, 7));
+    await sleep(7);
     const sample = engine.sample(REQUEST);
     expect(await step).toBe(2);
     expect(await sample).toEqual(RESULT);
@@ -86,7 +75,7 @@ describe('recovery', () => {
     expect(state.restoring, 'lost again while it was put back').toBe(2);
     const away = downtime.milliseconds;
     expect(away).toBeGreaterThan(5);
-    await new Promise((resolve) => setTimeout(resolve, 10));
+    await sleep(10);
     expect(downtime.milliseconds).toBe(away);
   });
 
@@ -123,19 +112,14 @@ describe('recovery', () => {
   it('ends the run when the server is out of reach, and not for what one rollout did', async () => {
     const unreachable = new TrainyardError('POLICY_UNREACHABLE', 'connection refused');
     const overflow = new TrainyardError('CONTEXT_OVERFLOW', 'too long');
-    const failing = (thrown: unknown): Recovery & { sample(): Promise<unknown> } => {
-      const recovery = new Recovery(
-        () => {},
-        async () => {},
-      );
-      const engine = recovery.around({ vocabSize: 1, contextLength: 1, policyVersion: 0, sample: () => Promise.reject(thrown) });
-      return Object.assign(recovery, { sample: () => engine.sample(REQUEST) });
-    };
-    const down = failing(unreachable);
-    await expect(down.sample()).rejects.toBe(unreachable);
-    expect(down.fatal.reason).toBe(unreachable);
-    const long = failing(overflow);
-    await expect(long.sample()).rejects.toBe(overflow);
-    expect(long.fatal.aborted).toBe(false);
+    for (const [thrown, isFatal] of [
+      [unreachable, true],
+      [overflow, false],
+    ] as const) {
+      const { recovery, state, engine } = forgetful();
+      state.thrown = thrown;
+      await expect(engine.sample(REQUEST)).rejects.toBe(thrown);
+      expect(recovery.fatal.aborted).toBe(isFatal);
+    }
   });
 });

@@ -11,10 +11,11 @@ const tasks: readonly Task[] = Array.from({ length: 6 }, (_, i) => ({
 }));
 
 type Answer = (place: number) => number | null;
+type Accept = (group: { readonly rewards: readonly number[] }) => boolean;
 
-/** Asks the policy once, then does what it is told for this task. */
-const agent = (answer: Answer, shouldAccept?: (group: { readonly rewards: readonly number[] }) => boolean) =>
-  agentWorkflow<{ readonly i: number }>(
+/** Rollouts of an agent that asks the policy once, then does what it is told for this task. */
+const batch = (answer: Answer, group = 1, shouldAccept: Accept = () => true) => {
+  const workflow = agentWorkflow<{ readonly i: number }>(
     async ({ messages, metadata }, { baseURL, apiKey, httpClient }) => {
       const headers = { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' };
       const body = JSON.stringify({ model: 'policy', messages, max_tokens: 4 });
@@ -22,16 +23,10 @@ const agent = (answer: Answer, shouldAccept?: (group: { readonly rewards: readon
       if (!response.ok) throw new Error(await response.text());
       return answer(metadata.i);
     },
-    shouldAccept === undefined ? {} : { shouldAccept },
+    { shouldAccept },
   );
-
-const batch = (answer: Answer, group?: number, shouldAccept?: (group: { readonly rewards: readonly number[] }) => boolean) =>
-  rolloutBatch({
-    entry: { workflow: agent(answer, shouldAccept) },
-    tasks,
-    threads: 1,
-    ...(group === undefined ? {} : { group }),
-  });
+  return rolloutBatch({ entry: { workflow }, tasks, threads: 1, group });
+};
 
 describe('a batch of rollouts', () => {
   it('has a place for every task: null where it was rejected or failed', async () => {
@@ -40,30 +35,16 @@ describe('a batch of rollouts', () => {
       return i % 2 === 1 ? null : i;
     };
     const slots = await batch(answer, 2);
-    expect(
-      slots.map((slot) => slot?.map(({ taskId, grade }) => [taskId, grade.kind === 'graded' && grade.reward.value]) ?? null),
-    ).toEqual([
-      [
-        ['t0', 0],
-        ['t0', 0],
-      ],
-      null,
-      [
-        ['t2', 2],
-        ['t2', 2],
-      ],
-      null,
-      null,
-      null,
-    ]);
+    const earned = slots.map((slot) =>
+      slot?.map(({ taskId, grade }) => `${taskId} ${grade.kind === 'graded' && grade.reward.value}`),
+    );
+    expect(earned).toEqual([['t0 0', 't0 0'], undefined, ['t2 2', 't2 2'], undefined, undefined, undefined]);
+    expect(slots[1]).toBeNull();
   });
 
   it('has null where the workflow does not accept the group', async () => {
-    const slots = await batch(
-      (i) => i,
-      1,
-      ({ rewards }) => rewards.every((reward) => reward > 2),
-    );
+    const large: Accept = ({ rewards }) => rewards.every((reward) => reward > 2);
+    const slots = await batch((i) => i, 1, large);
     expect(slots.map((slot) => slot !== null)).toEqual([false, false, false, true, true, true]);
   });
 
@@ -71,10 +52,8 @@ describe('a batch of rollouts', () => {
     const broken: Answer = () => {
       throw new Error('no such tool');
     };
-    await expect(batch(broken, 4)).rejects.toMatchObject({
-      code: 'FAILURE_BUDGET',
-      message: expect.stringMatching(/no such tool/),
-    });
+    const message = expect.stringMatching(/no such tool/);
+    await expect(batch(broken, 4)).rejects.toMatchObject({ code: 'FAILURE_BUDGET', message });
   });
 
   it('of no rollouts per task is refused', async () => {

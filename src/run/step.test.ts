@@ -29,12 +29,8 @@ afterEach(async () => {
   await rm(folder, { recursive: true, force: true });
 });
 
-const REQUEST = {
-  promptIds: Int32Array.of(1),
-  sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: 1 },
-  stopIds: [],
-  seed: 1,
-};
+const SAMPLING = { temperature: 1, topP: 1, topK: 0, maxTokens: 1 };
+const REQUEST = { promptIds: Int32Array.of(1), sampling: SAMPLING, stopIds: [], seed: 1 };
 
 /** Its weights are a number that every step makes one larger. When lost, every verb but `load` says so. */
 class CountingPolicy implements Trainer, Engine {
@@ -58,13 +54,8 @@ class CountingPolicy implements Trainer, Engine {
   async sample() {
     await Promise.resolve();
     if (!this.isServing) throw lost('asample');
-    const { version, weights } = this.served;
-    return {
-      ids: Int32Array.of(weights),
-      logprobs: Float32Array.of(-1),
-      stopReason: 'length' as const,
-      policyVersion: version,
-    };
+    const sampled = { ids: Int32Array.of(this.served.weights), logprobs: Float32Array.of(-1) };
+    return { ...sampled, stopReason: 'length' as const, policyVersion: this.served.version };
   }
 
   async forward(): Promise<Float32Array[]> {
@@ -121,14 +112,8 @@ function logOf(policy: CountingPolicy, store: Store): { readonly log: StepLog; r
   );
   const settings = { ...trainSettings({ entry: 'agent.ts', steps: 5 }), model: folder };
   const log: StepLog = {
-    trainer: policy,
-    work: recovery,
-    directory,
-    store,
-    settings,
-    identity: 'this run',
-    bound: new AgreementBound(),
-    warn: () => {},
+    ...{ trainer: policy, work: recovery, directory, store, settings, identity: 'this run' },
+    ...{ bound: new AgreementBound(), warn: () => {} },
   };
   recovery.restore = () => restorePolicy(log);
   return { log, recovery };
@@ -163,10 +148,7 @@ it.each(['optimStep', 'save', 'publish'])(
     expect(policy.weights).toBe(1);
     expect(await savedSteps(directory.checkpoints)).toEqual([1]);
     // A grader's metric of the same name as the trainer's is another number.
-    expect(await store.manifests()).toEqual([
-      expect.objectContaining({
-        metrics: expect.objectContaining({ 'parts.format': 0.5, 'metrics.loss': 3, learningRate: 0.1 }),
-      }),
-    ]);
+    const metrics = { 'parts.format': 0.5, 'metrics.loss': 3, learningRate: 0.1 };
+    expect(await store.manifests()).toMatchObject([{ metrics }]);
   },
 );

@@ -4,6 +4,9 @@ import { bytePairEncoder, type IdMerge } from './byte-level.ts';
 
 const idOfByte = Array.from({ length: 256 }, (_, byte) => 255 - byte);
 
+const mergesOf = (...rows: readonly (readonly [number, number, number])[]): IdMerge[] =>
+  rows.map(([left, right, merged]) => ({ left, right, merged }));
+
 /** Slow and obvious: looks at all neighbours for each merge. */
 function slowly(bytes: Uint8Array, merges: readonly IdMerge[]): number[] {
   const ids = Array.from(bytes, (byte) => idOfByte[byte]!);
@@ -43,26 +46,15 @@ describe('merging bytes', () => {
   });
 
   it('takes no neighbours for some that are merged away', () => {
-    const [a, b, c, d, e] = idOfByte as [number, number, number, number, number];
+    const [a = 0, b = 0, c = 0, d = 0, e = 0] = idOfByte;
     const [ab, bc, de, cde] = [300, 301, 302, 303];
-    const merges = [
-      { left: a, right: b, merged: ab },
-      { left: b, right: c, merged: bc },
-      { left: d, right: e, merged: de },
-      { left: c, right: de, merged: cde },
-    ];
+    const merges = mergesOf([a, b, ab], [b, c, bc], [d, e, de], [c, de, cde]);
     expect(bytePairEncoder(idOfByte, merges)(Uint8Array.of(0, 1, 2, 3, 4))).toEqual([ab, cde]);
   });
 
   it('is the same for words that are too long for the shared working memory, and for those after them', () => {
     // Every merge makes two new pairs of neighbours that may be merged, while those that were there still wait.
-    const merges = [
-      { left: 255, right: 254, merged: 256 },
-      { left: 254, right: 255, merged: 257 },
-      { left: 256, right: 255, merged: 258 },
-      { left: 256, right: 256, merged: 259 },
-      { left: 254, right: 254, merged: 260 },
-    ];
+    const merges = mergesOf([255, 254, 256], [254, 255, 257], [256, 255, 258], [256, 256, 259], [254, 254, 260]);
     const encode = bytePairEncoder(idOfByte, merges);
     const drawn = fc.sample(fc.uint8Array({ max: 2, minLength: 1000, maxLength: 1100, size: 'max' }), { numRuns: 20, seed: 1 });
     expect(drawn.some((word) => word.length > 1024)).toBe(true);

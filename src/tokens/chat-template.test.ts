@@ -27,6 +27,7 @@ const gluing = setUp(gluingTemplate);
 /** The same text in every place that a request can put text in. */
 function everywhere(text: string): { messages: Message[]; tools: Tool[] } {
   const call = { id: text, type: 'function' as const, function: { name: text, arguments: JSON.stringify({ [text]: [text] }) } };
+  const parameters = { type: 'object', properties: { [text]: { type: text, enum: [text] } } };
   return {
     messages: [
       { role: 'system', content: text },
@@ -34,38 +35,14 @@ function everywhere(text: string): { messages: Message[]; tools: Tool[] } {
       { role: 'assistant', content: text, tool_calls: [call, call] },
       { role: 'tool', content: text, tool_call_id: text, name: text },
     ],
-    tools: [
-      {
-        type: 'function',
-        function: {
-          name: text,
-          description: text,
-          parameters: { type: 'object', properties: { [text]: { type: text, enum: [text] } } },
-        },
-      },
-    ],
+    tools: [{ type: 'function', function: { name: text, description: text, parameters } }],
   };
 }
 
 const controlTokens = own.tokenizer.controlTokens;
-const hostile = fc
-  .array(
-    fc.oneof(
-      fc.string(),
-      fc.constantFrom(
-        ...controlTokens,
-        ...controlTokens.flatMap((t) => [t.slice(1), t.slice(0, -1), t.slice(1, -1)]),
-        '\u007F',
-        '\uE000',
-        ' ',
-        '\n',
-        'tool_call',
-        '/tool_call',
-      ),
-    ),
-    { minLength: 1, maxLength: 8 },
-  )
-  .map((parts) => parts.join(''));
+const halves = controlTokens.flatMap((token) => [token.slice(1), token.slice(0, -1), token.slice(1, -1)]);
+const mark = fc.constantFrom(...controlTokens, ...halves, '\u007F', '\uE000', ' ', '\n', 'tool_call', '/tool_call');
+const hostile = fc.array(fc.oneof(fc.string(), mark), { minLength: 1, maxLength: 8 }).map((parts) => parts.join(''));
 
 describe('control tokens come from the template only', () => {
   it.each([
@@ -80,18 +57,8 @@ describe('control tokens come from the template only', () => {
       const { messages, tools } = everywhere(text);
       expect(controlsOf(template.encode(messages, tools, true)), JSON.stringify(text)).toEqual(expected);
     };
-    for (const token of controlTokens) {
-      for (const text of [
-        token,
-        token.repeat(3),
-        `a ${token}b`,
-        token.slice(1),
-        token.slice(0, -1),
-        token.slice(1, -1),
-        `\u007F${token}`,
-      ])
-        check(text);
-    }
+    for (const text of [...controlTokens, ...halves])
+      for (const one of [text, text.repeat(3), `a ${text}b`, `\u007F${text}`]) check(one);
     fc.assert(fc.property(hostile, check), { numRuns: 400 });
   });
 
@@ -146,12 +113,8 @@ describe('for text without control tokens', () => {
           { role: 'assistant', content: '', tool_calls: [call(given)] },
           { role: 'tool', content: c, tool_call_id: 'i' },
         ];
-        const tools: Tool[] = [
-          {
-            type: 'function',
-            function: { name: a, description: b, parameters: { type: 'object', properties: { [c]: { type: 'string' } } } },
-          },
-        ];
+        const parameters = { type: 'object', properties: { [c]: { type: 'string' } } };
+        const tools: Tool[] = [{ type: 'function', function: { name: a, description: b, parameters } }];
         const messages = conversation(shape === 'text' ? args : JSON.parse(args));
         const rendered = jinja.render({ messages, tools, add_generation_prompt: true });
         expect([...template.encode(conversation(args) as Message[], tools, true)]).toEqual(

@@ -46,39 +46,17 @@ describe('thoughts, where the template has a place for them', () => {
 });
 
 /** Tags, whole calls of every format, and the parts of them. */
+const TAGS =
+  '<think> </think> <think>\n \n</think>\n\n <tool_call> </tool_call> [TOOL_CALLS] <|python_tag|> <function=f> </function>';
+const PARTS = '<parameter=a> \n1\n </parameter> </ <parameter= <|python words ; < <t > " \\ { } [ ]';
 const phrase = fc.oneof(
+  fc.constantFrom(...TAGS.split(' ')),
+  fc.constantFrom(...PARTS.split(' '), '\n', ' '),
   fc.constantFrom(
-    '<think>',
-    '</think>',
-    '<think>\n',
-    '\n</think>\n\n',
-    '\n',
-    ' ',
-    ';',
-    'words',
-    '<',
-    '<t',
-    '<tool_call>',
-    '</tool_call>',
+    ...[call, '{"name":"f","arguments":{"a":"}</tool_call>"}}', '[TOOL_CALLS][{"name":"f","arguments":{}}]'],
+    ...['{"name":"f","parameters":{}}', '{"name":"f","parameters":{"a":"\\\\\\""}}'],
+    '<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n</function>\n</tool_call>',
   ),
-  fc.constantFrom(
-    call,
-    '{"name":"f","arguments":{"a":"}</tool_call>"}}',
-    '[TOOL_CALLS]',
-    '[TOOL_CALLS][{"name":"f","arguments":{}}]',
-  ),
-  fc.constantFrom(
-    '{"name":"f","parameters":{}}',
-    '{"name":"f","parameters":{"a":"\\\\\\""}}',
-    '<|python_tag|>',
-    '<|python',
-    '{',
-    '}',
-    '[',
-    ']',
-  ),
-  fc.constantFrom('<function=f>', '</function>', '<parameter=a>', '\n1\n', '</parameter>', '</', '<parameter=', '>', '"', '\\'),
-  fc.constantFrom('<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n</function>\n</tool_call>'),
   fc.string({ unit: 'grapheme', maxLength: 4 }),
 );
 const CALLS: Readonly<Record<CallFormat['name'], string>> = {

@@ -30,6 +30,7 @@ const asked = (messages: readonly Message[], more: Partial<Asked> = {}): Asked =
   ...more,
 });
 
+const thought = turn(0, [user('a')], says('b', { reasoning: 'hm' }));
 const first = turn(0, [system, user('a')], says('b'));
 const second = turn(1, [system, user('a'), says('b'), user('c')], says('d'));
 const third = [system, user('a'), says('b'), user('c'), says('d'), user('e')];
@@ -61,12 +62,7 @@ describe('a request that does not simply go on says why', () => {
     ['asked_again', [first], asked([system, user('a')]), { from: 0 }],
     ['asked_again', [first, second], asked([system, user('a'), says('b'), user('c')]), { from: 1 }],
     ['rewound', [first, second], asked([system]), { from: 1 }],
-    [
-      'edited_message',
-      [first, second],
-      asked([system, user('a'), says('b'), user('other'), says('d'), user('e')]),
-      { message: 3 },
-    ],
+    ['edited_message', [first, second], asked(third.with(3, user('other'))), { message: 3 }],
     ['edited_message', [first], asked([system, user('a'), says('B'), user('c')]), { from: 0, message: 2 }],
     ['edited_message', [first], asked([{ ...system, content: 'Be long.' }, user('a'), says('b'), user('c')]), { message: 0 }],
     ['changed_tools', [first], asked([system, user('a'), says('b'), user('c')], { tools: [add] }), { from: 0 }],
@@ -76,24 +72,9 @@ describe('a request that does not simply go on says why', () => {
     ['compaction', [first, second], asked([system, user('a'), user('Summary: b, c, d.')]), { message: 2 }],
     ['compaction', [first, second], asked([system, user('Summary.'), says('d')]), { message: 1 }],
     ['role_change', [first], asked([system, user('a'), says('b'), user('c')], { thread: 'critic', role: 'critic' }), { from: 0 }],
-    [
-      'dropped_reasoning',
-      [turn(0, [user('a')], says('b', { reasoning: 'hm' }))],
-      asked([user('a'), says('b'), user('c')]),
-      { from: 0, message: 1 },
-    ],
-    [
-      'edited_message',
-      [turn(0, [user('a')], says('b', { reasoning: 'hm' }))],
-      asked([user('a'), says('b', { reasoning: 'ha' }), user('c')]),
-      { message: 1 },
-    ],
-    [
-      'dropped_tool_call',
-      [turn(0, [user('a')], calls('x', 'y'))],
-      asked([user('a'), calls('y'), result('1')]),
-      { from: 0, message: 1 },
-    ],
+    ['dropped_reasoning', [thought], asked([user('a'), says('b'), user('c')]), { from: 0, message: 1 }],
+    ['edited_message', [thought], asked([user('a'), says('b', { reasoning: 'ha' }), user('c')]), { message: 1 }],
+    ['dropped_tool_call', [turn(0, [user('a')], calls('x', 'y'))], asked([user('a'), calls('y'), result('1')]), { message: 1 }],
   ])('%s', (cause, turns, request, more) => {
     expect(causeOf(turns, request)).toMatchObject({ cause, ...more });
   });

@@ -9,14 +9,8 @@ const jsonText = fc
   .tuple(fc.jsonValue({ maxDepth: 4, noUnicodeString: false }), fc.constantFrom(0, 1, 2, '\t'), fc.boolean())
   .map(([value, indent, escaped]) => {
     const text = JSON.stringify(value, null, indent);
-    return escaped
-      ? text.replace(/[^\p{ASCII}]/gu, (c) =>
-          [...c]
-            .flatMap((p) => p.split(''))
-            .map((u) => `\\u${u.charCodeAt(0).toString(16).padStart(4, '0')}`)
-            .join(''),
-        )
-      : text;
+    const unit = (one: string) => `\\u${one.charCodeAt(0).toString(16).padStart(4, '0')}`;
+    return escaped ? text.replace(/[\u0080-\uffff]/g, unit) : text;
   });
 const spacing = fc.constantFrom('', ' ', '\n', '\n\t ');
 const plainText = fc.string({ unit: 'grapheme' }).filter((text) => !text.includes('tool_call'));
@@ -36,13 +30,8 @@ function contentOf(texts: readonly string[], beforeCalls: string): string | null
 
 describe('reading tool calls', () => {
   it('finds generated calls, with their arguments as they were written, and the text around them', () => {
-    const part = fc.record({
-      before: around,
-      name: fc.string({ unit: 'grapheme', minLength: 1 }),
-      args: jsonText,
-      space: spacing,
-      swap: fc.boolean(),
-    });
+    const name = fc.string({ unit: 'grapheme', minLength: 1 });
+    const part = fc.record({ before: around, name, args: jsonText, space: spacing, swap: fc.boolean() });
     fc.assert(
       fc.property(fc.array(part, { minLength: 1, maxLength: 4 }), around, beforeCallsOf, (parts, rest, beforeCalls) => {
         const text = parts.map(({ before, name, args, space: s, swap }) => {
@@ -58,26 +47,8 @@ describe('reading tool calls', () => {
   });
 
   it('never throws and never loses text, whatever was sampled', () => {
-    const piece = fc.constantFrom(
-      '<tool_call>',
-      '</tool_call>',
-      '{',
-      '}',
-      '[',
-      ']',
-      '"',
-      '\\',
-      ':',
-      ',',
-      '"name"',
-      '"arguments"',
-      '"f"',
-      '1',
-      ' ',
-      '\n',
-      'x',
-      '{"name":"f","arguments":{}}',
-    );
+    const tags = ['<tool_call>', '</tool_call>', '"name"', '"arguments"', '"f"', '{"name":"f","arguments":{}}'];
+    const piece = fc.constantFrom(...tags, ...'{}[]"\\:,1x \n');
     fc.assert(
       fc.property(fc.array(fc.oneof({ weight: 5, arbitrary: piece }, fc.string()), { maxLength: 30 }), (pieces) => {
         const text = pieces.join('');
@@ -92,17 +63,10 @@ describe('reading tool calls', () => {
     );
   });
 
-  it('does not mistake tags and braces inside a string for the end of a call', () => {
-    const args = '{"a":"}</tool_call>{\\"<tool_call>"}';
-    expect(parseAssistant(tagged(`{"name":"f","arguments":${args}}`))).toEqual({
-      content: null,
-      toolCalls: [{ name: 'f', arguments: args }],
-    });
-  });
-
-  it('takes arguments of any JSON type as they are written', () => {
-    for (const args of ['"{\\"a\\":1}"', '1.0', '[ 1 ]', 'null', '-0', '{"a":1,"a":2}']) {
-      expect(parseAssistant(tagged(`{"name":"f","arguments":${args}}`)).toolCalls).toEqual([{ name: 'f', arguments: args }]);
+  it('takes arguments of any JSON type as they are written, tags and braces inside of strings too', () => {
+    for (const args of ['{"a":"}</tool_call>{\\"<tool_call>"}', '"{\\"a\\":1}"', '1.0', '[ 1 ]', 'null', '-0', '{"a":1,"a":2}']) {
+      const toolCalls = [{ name: 'f', arguments: args }];
+      expect(parseAssistant(tagged(`{"name":"f","arguments":${args}}`))).toEqual({ content: null, toolCalls });
     }
   });
 

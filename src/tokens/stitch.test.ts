@@ -44,7 +44,14 @@ function turnOf({ index, promptIds, sampledIds, role = 'main', trainable = true,
 const ids = (minLength: number, maxLength: number) => fc.array(fc.integer({ min: 0, max: 2 }), { minLength, maxLength });
 const step = fc.record({
   from: fc.nat(),
-  how: fc.constantFrom('continue', 'continue', 'continue', 'retry', 'go back', 'start over'),
+  how: fc.constantFrom<'continue' | 'retry' | 'go back' | 'start over'>(
+    'continue',
+    'continue',
+    'continue',
+    'retry',
+    'go back',
+    'start over',
+  ),
   added: ids(0, 4),
   sampledIds: ids(0, 4),
   role: fc.constantFrom('main', 'main', 'judge'),
@@ -56,14 +63,13 @@ const rollout = fc.array(step, { maxLength: 14 }).map((steps) => {
   for (const [index, { from, how, added, ...rest }] of steps.entries()) {
     const base = turns[from % Math.max(1, turns.length)];
     const complete = base ? [...base.promptIds, ...base.sampledIds] : [];
-    const start =
-      how === 'continue'
-        ? complete
-        : how === 'retry'
-          ? [...(base?.promptIds ?? [])]
-          : how === 'go back'
-            ? complete.slice(0, from % 7)
-            : [];
+    const starts = {
+      continue: complete,
+      retry: [...(base?.promptIds ?? [])],
+      'go back': complete.slice(0, from % 7),
+      'start over': [],
+    };
+    const start = starts[how];
     const prompt = how === 'retry' && base ? start : [...start, ...added];
     turns.push(turnOf({ index, promptIds: prompt.length === 0 ? [0] : prompt, ...rest }));
   }
@@ -81,11 +87,12 @@ function trainedTokens(samples: readonly Sample[]) {
 }
 
 describe('stitching any rollout', () => {
-  it('trains every sampled token exactly once, after the tokens it was sampled after, as it was sampled', () => {
+  it('trains every sampled token exactly once, after the tokens it was sampled after, as it was sampled, one role a sample', () => {
     fc.assert(
       fc.property(rollout, (turns) => {
         const samples = stitch(turns, options);
         const trained = trainedTokens(samples);
+        const roleOf = new Map<Sample, string>();
         const expected = trainedTurns(turns).flatMap((turn) =>
           Array.from(turn.sampledIds, (id, position) => ({ turn, id, position })),
         );
@@ -99,7 +106,10 @@ describe('stitching any rollout', () => {
           expect(sample.versions[at]).toBe(turn.policyVersion);
           expect(sample.advantages[at]).toBe(turn.index + 0.5);
           expect(sample.temperature).toBe(turn.sampling.effective.temperature);
+          expect(roleOf.get(sample) ?? turn.role).toBe(turn.role);
+          roleOf.set(sample, turn.role);
         }
+        expect(samples.length).toBeLessThanOrEqual(trainedTurns(turns).length);
       }),
       { numRuns: 1000 },
     );
@@ -131,79 +141,41 @@ describe('stitching any rollout', () => {
       { numRuns: 300 },
     );
   });
-
-  it('never gives more samples than turns, nor mixes roles', () => {
-    fc.assert(
-      fc.property(rollout, (turns) => {
-        const samples = stitch(turns, options);
-        expect(samples.length).toBeLessThanOrEqual(trainedTurns(turns).length);
-        for (const sample of samples) {
-          const roles = trainedTurns(turns)
-            .filter((turn) => trainedTokens([sample]).some(({ logprob }) => logprob === logprobOf(turn.index, 0)))
-            .map((turn) => turn.role);
-          expect(new Set(roles).size).toBe(1);
-        }
-      }),
-      { numRuns: 300 },
-    );
-  });
 });
 
 describe('a conversation', () => {
   const first = { index: 0, promptIds: [1, 2], sampledIds: [3, 4] };
   const second = { index: 1, promptIds: [1, 2, 3, 4, 5], sampledIds: [6] };
-  const masks = (...drafts: Draft[]) => stitch(drafts.map(turnOf), options).map(({ tokens, mask }) => [[...tokens], [...mask]]);
+  /** The tokens of each sample, trained ones marked. */
+  const samplesOf = (...drafts: Draft[]) =>
+    stitch(drafts.map(turnOf), options).map(({ tokens, mask }) =>
+      [...tokens].map((id, i) => (mask[i] ? `${id}!` : id)).join(' '),
+    );
 
-  it('that goes on is one sample', () => {
-    expect(masks(first, second)).toEqual([
+  it.each<[string, readonly Draft[], readonly string[]]>([
+    ['that goes on is one sample', [first, second], ['1 2 3! 4! 5 6!']],
+    [
+      'that forks is one sample per branch, its shared turn trained in the first',
+      [first, second, { index: 2, promptIds: [1, 2, 3, 4, 7], sampledIds: [8] }],
+      ['1 2 3! 4! 5 6!', '1 2 3 4 7 8!'],
+    ],
+    ['that is retried is one sample per try', [first, { ...first, index: 1, sampledIds: [9] }], ['1 2 3! 4!', '1 2 9!']],
+    [
+      'goes on where it is longest',
       [
-        [1, 2, 3, 4, 5, 6],
-        [0, 0, 1, 1, 0, 1],
+        { index: 0, promptIds: [1], sampledIds: [2] },
+        { index: 1, promptIds: [1], sampledIds: [2, 3] },
+        { index: 2, promptIds: [1, 2, 3, 4], sampledIds: [5] },
       ],
-    ]);
-  });
-
-  it('that forks is one sample per branch, its shared turn trained in the first', () => {
-    const branch = { index: 2, promptIds: [1, 2, 3, 4, 7], sampledIds: [8] };
-    expect(masks(first, second, branch)).toEqual([
-      [
-        [1, 2, 3, 4, 5, 6],
-        [0, 0, 1, 1, 0, 1],
-      ],
-      [
-        [1, 2, 3, 4, 7, 8],
-        [0, 0, 0, 0, 0, 1],
-      ],
-    ]);
-  });
-
-  it('that is retried is one sample per try', () => {
-    expect(masks(first, { ...first, index: 1, sampledIds: [9] })).toEqual([
-      [
-        [1, 2, 3, 4],
-        [0, 0, 1, 1],
-      ],
-      [
-        [1, 2, 9],
-        [0, 0, 1],
-      ],
-    ]);
-  });
-
-  it('goes on where it is longest', () => {
-    const short = { index: 0, promptIds: [1], sampledIds: [2] };
-    const long = { index: 1, promptIds: [1], sampledIds: [2, 3] };
-    const next = { index: 2, promptIds: [1, 2, 3, 4], sampledIds: [5] };
-    expect(masks(short, long, next)).toEqual([
-      [
-        [1, 2],
-        [0, 1],
-      ],
-      [
-        [1, 2, 3, 4, 5],
-        [0, 1, 1, 0, 1],
-      ],
-    ]);
+      ['1 2!', '1 2! 3! 4 5!'],
+    ],
+    [
+      'goes on through a turn that is not trained, which is context',
+      [first, { ...second, trainable: false }, { index: 2, promptIds: [1, 2, 3, 4, 5, 6, 7], sampledIds: [8] }],
+      ['1 2 3! 4! 5 6 7 8!'],
+    ],
+  ])('%s', (_, drafts, samples) => {
+    expect(samplesOf(...drafts)).toEqual(samples);
   });
 
   it.each([
@@ -211,18 +183,7 @@ describe('a conversation', () => {
     ['another role', { ...second, role: 'judge' }],
     ['another temperature', { ...second, temperature: 0.7 }],
   ])('does not go on after %s', (_, changed) => {
-    expect(masks(first, changed)).toHaveLength(2);
-  });
-
-  it('goes on through a turn that is not trained, which is context', () => {
-    const judge = { index: 1, promptIds: [1, 2, 3, 4, 5], sampledIds: [6], trainable: false };
-    const third = { index: 2, promptIds: [1, 2, 3, 4, 5, 6, 7], sampledIds: [8] };
-    expect(masks(first, judge, third)).toEqual([
-      [
-        [1, 2, 3, 4, 5, 6, 7, 8],
-        [0, 0, 1, 1, 0, 0, 0, 1],
-      ],
-    ]);
+    expect(samplesOf(first, changed)).toHaveLength(2);
   });
 
   it('with a turn that was cut off does not train the end-of-turn token put after it', async () => {

@@ -21,19 +21,8 @@ describe('calls in the words of Qwen3-Coder', () => {
   });
 
   it('have values as they were written where they are JSON, and strings otherwise', () => {
-    const values = [
-      '1.0',
-      '12345678901234567890',
-      '[1, "a"]',
-      '{"x": 1}',
-      'true',
-      'null',
-      '"quoted"',
-      'True',
-      '007',
-      ' 5 ',
-      '\n5\n',
-    ];
+    const json = ['1.0', '12345678901234567890', '[1, "a"]', '{"x": 1}', 'true', 'null'];
+    const values = [...json, '"quoted"', 'True', '007', ' 5 ', '\n5\n'];
     const given = values.map((value, i) => parameter(`k${i}`, value)).join('');
     expect(read(qwen3Coder, call(`f>\n${given}`)).toolCalls[0]!.arguments).toBe(
       '{"k0":1.0,"k1":12345678901234567890,"k2":[1, "a"],"k3":{"x": 1},"k4":true,"k5":null,' +

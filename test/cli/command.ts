@@ -7,6 +7,7 @@ import { once } from 'node:events';
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { afterAll, beforeAll } from 'vitest';
 import type { RunEvent } from '../../src/core/events.ts';
 
 export const ROOT = dirname(dirname(dirname(fileURLToPath(import.meta.url))));
@@ -35,6 +36,21 @@ export async function scratch(): Promise<{
   };
 }
 
+/** One for all tests of a file. */
+export function useScratch(): Pick<Awaited<ReturnType<typeof scratch>>, 'dir' | 'write'> {
+  let home: Awaited<ReturnType<typeof scratch>>;
+  beforeAll(async () => {
+    home = await scratch();
+  });
+  afterAll(() => home.remove());
+  return {
+    get dir() {
+      return home.dir;
+    },
+    write: (name, text) => home.write(name, text),
+  };
+}
+
 /** `shell` is run before the command, in the same process: for limits. */
 export function start(args: readonly string[], cwd = ROOT, shell = ':') {
   const command = [process.execPath, '--conditions=trainyard-source', join(ROOT, 'src/cli/main.ts'), ...args];
@@ -42,8 +58,7 @@ export function start(args: readonly string[], cwd = ROOT, shell = ':') {
     cwd,
     stdio: ['ignore', 'pipe', 'pipe'],
   });
-  let stdout = '';
-  let stderr = '';
+  let [stdout, stderr] = ['', ''];
   child.stdout.setEncoding('utf8').on('data', (text: string) => {
     stdout += text;
   });
@@ -74,6 +89,10 @@ export const jsonLines = <T = RunEvent>(text: string): T[] =>
     .trim()
     .split('\n')
     .map((line) => JSON.parse(line) as T);
+
+/** The same, to look into whatever it holds. */
+// biome-ignore lint/suspicious/noExplicitAny: tests compare what they find
+export const saidIn = ({ stdout }: Pick<Ended, 'stdout'>): readonly any[] => jsonLines(stdout);
 
 export const trainyard = (...args: readonly string[]): Promise<Ended> => start(args).ended;
 

@@ -1,13 +1,9 @@
 /** `trainyard eval --trainable`: a model is measured in the roles it was trained in. */
 import { join } from 'node:path';
-import { afterAll, beforeAll, expect, it } from 'vitest';
-import { scratch, trainyard } from './command.ts';
+import { expect, it } from 'vitest';
+import { trainyard, useScratch } from './command.ts';
 
-let home: Awaited<ReturnType<typeof scratch>>;
-beforeAll(async () => {
-  home = await scratch();
-});
-afterAll(() => home.remove());
+const home = useScratch();
 
 it('lets the policy play these roles, and default models the others', async () => {
   const entry = await home.write(

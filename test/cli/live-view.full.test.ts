@@ -1,7 +1,7 @@
 /** The whole command at a terminal: a real, tiny run, drawn on a pseudo-terminal and judged by what is on the screen at the end. */
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { ROOT, scratch, start } from './command.ts';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { ROOT, start, useScratch } from './command.ts';
 import { onTerminal, type TerminalOptions } from './pty.ts';
 
 /** Rewards differ within a group whatever the policy says. */
@@ -21,16 +21,14 @@ export const grader = defineGrader(({ messages }) => (messages.at(-1)?.content ?
 `;
 const CONTROL = '\u001b';
 
-let home: Awaited<ReturnType<typeof scratch>>;
+const home = useScratch();
 beforeAll(async () => {
-  home = await scratch();
   await home.write('agent.ts', ENTRY);
   const tasks = (count: number): string => Array.from({ length: count }, (_, i) => `{"id":"t${i}","prompt":"${i}?"}`).join('\n');
   await home.write('train.jsonl', tasks(6));
   await home.write('held-out.jsonl', tasks(3));
   await home.write('slow.jsonl', '{"id":"slow","prompt":"?"}');
 });
-afterAll(() => home.remove());
 
 const MAIN = ['--conditions=trainyard-source', join(ROOT, 'src/cli/main.ts')];
 const trainArgs = (run: string, steps: number): string[] => [
@@ -65,19 +63,6 @@ describe('trainyard train at a terminal', () => {
     expect(raw().includes(`${CONTROL}[36m`)).toBe(columns === 40);
   });
 
-  it('that takes Ctrl-C twice leaves with 130 and the cursor shown', async () => {
-    const { terminal, ended, until, type } = shownBy(trainArgs('run-left', 100_000), { env: { NO_COLOR: '1' } });
-    await until('1/100000');
-    type('\u0003');
-    await until('INTERRUPTED');
-    await new Promise((resolve) => setTimeout(resolve, 400));
-    type('\u0003');
-    expect(await ended).toBe(130);
-    expect(terminal.cursorShown).toBe(true);
-    expect(terminal.text.filter((line) => /^step /.test(line)).length).toBe(1);
-    expect(terminal.text.join('\n')).not.toContain('^C');
-  });
-
   it('prints an error below what it had shown, and nothing else when it never began', async () => {
     const { terminal, ended, raw } = shownBy(['train', join(home.dir, 'none.ts')], {});
     expect(await ended).toBe(2);
@@ -101,12 +86,9 @@ describe('in a pipe', () => {
     ['SIGINT', 130],
     ['SIGTERM', 143],
   ] as const)('trainyard eval is stopped by the first %s and ends with %i', async (signal, code) => {
-    const {
-      child,
-      ended,
-      stdout: said,
-    } = start(['eval', join(home.dir, 'agent.ts'), '--held-out', join(home.dir, 'slow.jsonl'), '--run', join(home.dir, signal)]);
-    while (!said().includes('waiting')) await new Promise((resolve) => setTimeout(resolve, 50));
+    const flags = ['--held-out', join(home.dir, 'slow.jsonl'), '--run', join(home.dir, signal)];
+    const { child, ended, prints } = start(['eval', join(home.dir, 'agent.ts'), ...flags]);
+    await prints('waiting');
     child.kill(signal);
     const { code: found, stdout, stderr } = await ended;
     expect(stdout).toContain('warning INTERRUPTED: stopping; once more to leave at once');

@@ -13,17 +13,13 @@ function open(columns: number, rows: number, verb: 'train' | 'eval' = 'train') {
   const terminal = new Terminal(columns, rows);
   const size = { columns, rows };
   const written: string[] = [];
+  const write = (text: string): void => {
+    written.push(text);
+    // The terminal's driver begins a new line at its first column.
+    terminal.write(text.replaceAll('\n', '\r\n'));
+  };
   const screen = new Screen(
-    {
-      columns: () => size.columns,
-      rows: () => size.rows,
-      colour: false,
-      write: (text) => {
-        written.push(text);
-        // The terminal's driver begins a new line at its first column.
-        terminal.write(text.replaceAll('\n', '\r\n'));
-      },
-    },
+    { columns: () => size.columns, rows: () => size.rows, colour: false, write },
     { verb, entry: 'agent.ts', model: 'models/base', seed: 1, run: null },
   );
   return { terminal, screen, size, written };
@@ -38,51 +34,41 @@ const step = (n: number): RunEvent => stepEnd({ step: n, reward: n / 40, failedR
 describe('the screen', () => {
   it('keeps every printed line, once and in order, and one view below, whatever comes in which order', () => {
     const action = fc.oneof(
-      fc.record({
-        kind: fc.constant('event' as const),
-        event: fc.constantFrom(runStart(), progress(), step(3), step(9), evalEnd('during', 9, 0.5), evalEnd('after', 9, 0.25)),
-      }),
-      fc.record({ kind: fc.constant('print' as const), lines: fc.integer({ min: 1, max: 4 }) }),
-      fc.record({ kind: fc.constant('wait' as const), ms: fc.integer({ min: 1, max: 1500 }) }),
-      fc.record({ kind: fc.constant('suspend' as const) }),
+      fc.constantFrom(runStart(), progress(), step(3), step(9), evalEnd('during', 9, 0.5), evalEnd('after', 9, 0.25)),
+      fc.record({ print: fc.integer({ min: 1, max: 4 }) }),
+      fc.record({ wait: fc.integer({ min: 1, max: 1500 }) }),
+      fc.constant('suspend' as const),
     );
-    fc.assert(
-      fc.property(
-        fc.array(action, { maxLength: 30 }),
-        fc.integer({ min: 45, max: 100 }),
-        fc.integer({ min: 2, max: 30 }),
-        (actions, columns, rows) => {
-          const { terminal, screen } = open(columns, rows);
-          const printed: string[] = [];
-          screen.emit(runStart());
-          for (const act of actions) {
-            if (act.kind === 'event') screen.emit(act.event);
-            if (act.kind === 'wait') vi.advanceTimersByTime(act.ms);
-            if (act.kind === 'suspend') {
-              screen.hide();
-              expect(titlesIn(terminal)).toBe(0);
-              expect(terminal.cursorShown).toBe(true);
-              screen.redraw();
-            }
-            if (act.kind === 'print') {
-              const lines = Array.from({ length: act.lines }, (_, i) => `printed ${printed.length + i}`);
-              screen.above(lines.map((line) => `${line}\n`).join(''));
-              printed.push(...lines);
-            }
-            expect(printedIn(terminal)).toEqual(printed);
-            expect(titlesIn(terminal)).toBeLessThanOrEqual(1);
-            expect(terminal.cursorShown).toBe(false);
-          }
-          screen.draw();
-          const drawnOver = terminal.text;
-          screen.redraw();
-          expect(terminal.text).toEqual(drawnOver);
-          screen.close();
-          expect(printedIn(terminal)).toEqual(printed);
+    const sizes = [fc.integer({ min: 45, max: 100 }), fc.integer({ min: 2, max: 30 })] as const;
+    const holds = fc.property(fc.array(action, { maxLength: 30 }), ...sizes, (actions, columns, rows) => {
+      const { terminal, screen } = open(columns, rows);
+      const printed: string[] = [];
+      screen.emit(runStart());
+      for (const act of actions) {
+        if (act === 'suspend') {
+          screen.hide();
+          expect(titlesIn(terminal)).toBe(0);
           expect(terminal.cursorShown).toBe(true);
-        },
-      ),
-    );
+          screen.redraw();
+        } else if ('wait' in act) vi.advanceTimersByTime(act.wait);
+        else if ('print' in act) {
+          const lines = Array.from({ length: act.print }, (_, i) => `printed ${printed.length + i}`);
+          screen.above(lines.map((line) => `${line}\n`).join(''));
+          printed.push(...lines);
+        } else screen.emit(act);
+        expect(printedIn(terminal)).toEqual(printed);
+        expect(titlesIn(terminal)).toBeLessThanOrEqual(1);
+        expect(terminal.cursorShown).toBe(false);
+      }
+      screen.draw();
+      const drawnOver = terminal.text;
+      screen.redraw();
+      expect(terminal.text).toEqual(drawnOver);
+      screen.close();
+      expect(printedIn(terminal)).toEqual(printed);
+      expect(terminal.cursorShown).toBe(true);
+    });
+    fc.assert(holds);
   });
 
   it('prints warnings and transcripts above the view, and at the end what came of the run below it', () => {

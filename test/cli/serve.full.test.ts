@@ -3,16 +3,11 @@ import { once } from 'node:events';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { type AddressInfo, createServer } from 'node:net';
 import { join } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
 import OpenAI from 'openai';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { scratch, start, trainyard } from './command.ts';
+import { describe, expect, it } from 'vitest';
+import { saidIn, start, trainyard, useScratch } from './command.ts';
 
-let home: Awaited<ReturnType<typeof scratch>>;
-beforeAll(async () => {
-  home = await scratch();
-});
-afterAll(() => home.remove());
+const home = useScratch();
 
 interface Serving {
   readonly origin: string;
@@ -23,7 +18,7 @@ interface Serving {
 /** Serves, lets the agent at it, then Ctrl-C. */
 async function served(agent: (serving: Serving) => Promise<void>, ...flags: readonly string[]) {
   const process = start(['serve', '--json', '--threads', '1', '--run', join(home.dir, 'served'), ...flags]);
-  while (!process.stdout().includes('\n')) await sleep(20);
+  await process.prints('\n');
   const serving = JSON.parse(process.stdout().split('\n')[0]!) as Serving;
   await agent(serving);
   process.child.kill('SIGINT');
@@ -42,10 +37,7 @@ describe('trainyard serve', () => {
   it('captures what an agent does, says so turn by turn, and keeps every session, also in a directory that has some', async () => {
     const first = await served(ask);
     expect(first.code).toBe(0);
-    const lines = first.stdout
-      .trim()
-      .split('\n')
-      .map((line) => JSON.parse(line));
+    const lines = saidIn(first);
     expect(lines.map(({ type }) => type)).toEqual(['serving', 'turn', 'turn', 'served']);
     expect(lines.slice(1, 3).map(({ index, after }) => [index, after])).toEqual([
       [0, null],
@@ -63,11 +55,7 @@ describe('trainyard serve', () => {
       token,
     );
     expect(second.code).toBe(0);
-    const shown = await trainyard('show', join(home.dir, 'served'), '--json');
-    const rollouts = shown.stdout
-      .trim()
-      .split('\n')
-      .map((line) => JSON.parse(line));
+    const rollouts = saidIn(await trainyard('show', join(home.dir, 'served'), '--json'));
     expect(rollouts.map(({ rolloutId, turns, samples }) => [rolloutId, turns, samples]).toSorted()).toEqual([
       ['local', 2, 1],
       ['local-2', 2, 1],
@@ -77,8 +65,8 @@ describe('trainyard serve', () => {
 
   it('goes on without the reader of its output, and keeps open rollouts when its terminal is closed', async () => {
     const run = join(home.dir, 'unread');
-    const { child, ended, stdout } = start(['serve', '--json', '--threads', '1', '--run', run]);
-    while (!stdout().includes('\n')) await sleep(20);
+    const { child, ended, prints, stdout } = start(['serve', '--json', '--threads', '1', '--run', run]);
+    await prints('\n');
     const serving = JSON.parse(stdout().split('\n')[0]!) as Serving;
     child.stdout.destroy();
     await ask(serving);

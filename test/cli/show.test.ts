@@ -1,81 +1,50 @@
 /** `trainyard show`: what a run kept, and why its conversations forked. */
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { Turn } from '../../src/core/types.ts';
+import { beforeAll, describe, expect, it } from 'vitest';
+import type { Message, Trajectory, Turn } from '../../src/core/types.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { randomTrajectory } from '../../src/testing/trajectories.ts';
-import { scratch, sharedTrainyard } from './command.ts';
+import { saidIn, sharedTrainyard, useScratch } from './command.ts';
 
+const message = (role: 'system' | 'user' | 'assistant', content: string) => ({ role, content });
 const turn = (index: number, more: Partial<Turn>): Turn => ({
-  index,
-  thread: 'main',
-  role: 'policy',
-  trainable: true,
-  promptIds: Int32Array.of(1, 2, 3),
-  sampledIds: Int32Array.of(4, 5),
-  logprobs: Float32Array.of(-1, -2),
-  policyVersion: 0,
-  stopReason: 'stop',
+  ...{ index, thread: 'main', role: 'policy', trainable: true, policyVersion: 0, stopReason: 'stop', startedAt: 0, endedAt: 1 },
+  ...{ promptIds: Int32Array.of(1, 2, 3), sampledIds: Int32Array.of(4, 5), logprobs: Float32Array.of(-1, -2) },
   sampling: { requested: {}, effective: { temperature: 1, topP: 1, topK: 0, maxTokens: 9 }, seed: index },
-  request: { messages: [{ role: 'user', content: 'hi' }], tools: [] },
-  response: { role: 'assistant', content: `answer ${index}` },
-  startedAt: 0,
-  endedAt: 1,
+  request: { messages: [message('user', 'hi')], tools: [] },
+  response: message('assistant', `answer ${index}`),
   ...more,
 });
+const asking = (...messages: readonly Message[]) => ({ request: { messages, tools: [] } });
 
-let home: Awaited<ReturnType<typeof scratch>>;
+const home = useScratch();
 beforeAll(async () => {
-  home = await scratch();
   await using store = await openSqliteStore(join(home.dir, 'store.sqlite'));
-  const common = { taskId: 't', outcome: { kind: 'completed' }, grade: { kind: 'graded', reward: { value: 1 } } } as const;
+  const graded = { kind: 'graded', reward: { value: 1 } } as const;
+  const keep = (seed: number, rolloutId: string, turns: readonly Turn[], more: Partial<Trajectory> = {}) =>
+    store.append(
+      randomTrajectory(seed, {
+        ...{ taskId: 't', outcome: { kind: 'completed' }, grade: graded, purpose: 'train', rolloutId, turns, ...more },
+      }),
+    );
+  await keep(1, 'plain', [turn(0, {})]);
   const fork = { cause: 'edited_message', from: 0, message: 1 } as const;
-  const coloured = { role: 'assistant' as const, content: '\u001b[31mred' };
-  await store.append(randomTrajectory(1, { ...common, purpose: 'train', rolloutId: 'plain', turns: [turn(0, {})] }));
-  await store.append(
-    randomTrajectory(2, {
-      ...common,
-      purpose: 'train',
-      rolloutId: 'forked',
-      turns: [turn(0, {}), turn(1, { fork, response: coloured })],
-    }),
-  );
-  const said = (role: 'system' | 'user', content: string) => ({ role, content });
-  const asked = [said('system', 'Be brief.'), said('user', 'What is 2 + 2?')];
-  const function_ = { name: 'lookup', arguments: '{"sum":1}' };
-  const call = {
-    role: 'assistant' as const,
-    content: null,
-    tool_calls: [{ id: 'c', type: 'function' as const, function: function_ }],
-  };
+  await keep(2, 'forked', [turn(0, {}), turn(1, { fork, response: message('assistant', '\u001b[31mred') })]);
+  const asked = [message('system', 'Be brief.'), message('user', 'What is 2 + 2?')];
+  const lookup = { id: 'c', type: 'function' as const, function: { name: 'lookup', arguments: '{"sum":1}' } };
+  const call = { role: 'assistant' as const, content: null, tool_calls: [lookup] };
   const result = { role: 'tool' as const, content: '4\n\u001b[31m', tool_call_id: 'c' };
-  const last = { role: 'assistant' as const, content: `It is 4${'.'.repeat(300)}` };
-  await store.append(
-    randomTrajectory(3, {
-      ...common,
-      grade: { kind: 'graded', reward: { value: 0.5, parts: { exact: 1 }, metrics: { cost: 0.0004 } } },
-      purpose: 'eval',
-      rolloutId: 'asked',
-      logs: [],
-      turns: [
-        turn(0, { request: { messages: asked, tools: [] }, response: call }),
-        // A client may send a call back in other words for nothing.
-        turn(1, { after: 0, request: { messages: [...asked, { ...call, content: '' }, result], tools: [] }, response: last }),
-        turn(2, {
-          thread: 'judge',
-          request: { messages: [said('user', 'Is it right?')], tools: [] },
-          response: { role: 'assistant', content: 'yes' },
-        }),
-        turn(3, {
-          thread: 'judge',
-          request: { messages: [said('user', 'Be slow.')], tools: [] },
-          response: { role: 'assistant', content: '' },
-        }),
-      ],
-    }),
-  );
+  const last = message('assistant', `It is 4${'.'.repeat(300)}`);
+  const turns = [
+    turn(0, { ...asking(...asked), response: call }),
+    // A client may send a call back in other words for nothing.
+    turn(1, { after: 0, ...asking(...asked, { ...call, content: '' }, result), response: last }),
+    turn(2, { thread: 'judge', ...asking(message('user', 'Is it right?')), response: message('assistant', 'yes') }),
+    turn(3, { thread: 'judge', ...asking(message('user', 'Be slow.')), response: message('assistant', '') }),
+  ];
+  const parts = { kind: 'graded', reward: { value: 0.5, parts: { exact: 1 }, metrics: { cost: 0.0004 } } } as const;
+  await keep(3, 'asked', turns, { grade: parts, purpose: 'eval', logs: [] });
 });
-afterAll(() => home.remove());
 
 describe('trainyard show', () => {
   it('lists rollouts with their turns, samples and the causes of their forks', async () => {
@@ -88,13 +57,8 @@ describe('trainyard show', () => {
   });
 
   it('with --forks lists only those that did not simply go on', async () => {
-    const { stdout } = await sharedTrainyard('show', home.dir, '--forks', '--json');
-    expect(
-      stdout
-        .trim()
-        .split('\n')
-        .map((line) => JSON.parse(line)),
-    ).toMatchObject([{ rolloutId: 'forked', forks: { edited_message: 1 }, samples: 2 }]);
+    const forked = saidIn(await sharedTrainyard('show', home.dir, '--forks', '--json'));
+    expect(forked).toMatchObject([{ rolloutId: 'forked', forks: { edited_message: 1 }, samples: 2 }]);
   });
 
   it('shows one rollout turn by turn, without the escapes a model may have said', async () => {
@@ -121,19 +85,9 @@ describe('trainyard show', () => {
   });
 
   it('shows the same as JSON, with the grade at the end', async () => {
-    const { stdout } = await sharedTrainyard('show', home.dir, 'asked', '--json');
-    const said = stdout
-      .trim()
-      .split('\n')
-      .map((line) => JSON.parse(line));
-    expect(said.map(({ type, prompt }) => [type, prompt?.length])).toEqual([
-      ...[
-        ['turn', 2],
-        ['turn', 1],
-        ['turn', 1],
-        ['turn', 1],
-      ],
-      ['ended', undefined],
+    const said = saidIn(await sharedTrainyard('show', home.dir, 'asked', '--json'));
+    expect(said.map(({ type, prompt }) => `${type} ${prompt?.length}`)).toEqual([
+      ...['turn 2', 'turn 1', 'turn 1', 'turn 1', 'ended undefined'],
     ]);
     expect(said[0].prompt[1]).toEqual({ role: 'user', content: 'What is 2 + 2?' });
     expect(said.at(-1)).toMatchObject({ outcome: { kind: 'completed' }, grade: { reward: { value: 0.5, parts: { exact: 1 } } } });

@@ -34,8 +34,8 @@ it('a teardown that fails is told by its name, and hides neither why the run fai
   expect(failed.stdout + failed.stderr).toContain('the drawer is stuck');
 
   const waiting = `await new Promise((resolve) => { console.log('waiting'); setTimeout(resolve, 60_000); })`;
-  const { child, ended, stdout } = start(await begin('cut', waiting));
-  while (!stdout().includes('waiting')) await new Promise((resolve) => setTimeout(resolve, 10));
+  const { child, ended, prints } = start(await begin('cut', waiting));
+  await prints('waiting');
   child.kill('SIGINT');
   await new Promise((resolve) => setTimeout(resolve, 200));
   child.kill('SIGINT');

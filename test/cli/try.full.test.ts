@@ -1,26 +1,30 @@
 /** `trainyard try`: one rollout to look at. */
 import { readFile, rm } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
 import { hasSandbox } from '../fixtures/sandbox.ts';
-import { scratch, sharedTrainyard, trainyard } from './command.ts';
+import { saidIn, sharedTrainyard, trainyard, useScratch } from './command.ts';
 
-let home: Awaited<ReturnType<typeof scratch>>;
+const home = useScratch();
 let tasks: string;
 beforeAll(async () => {
-  home = await scratch();
   tasks = await home.write(
     'tasks.jsonl',
     ['a', 'b'].map((id) => JSON.stringify({ id, prompt: `hello ${id}`, answer: 1 })).join('\n'),
   );
 });
-afterAll(() => home.remove());
 
 let entries = 0;
 const entry = (name: string, body: string, more = '') =>
   home.write(
     `${++entries}-${name}`,
     `import { defineGrader, defineWorkflow } from 'trainyard';\nexport default defineWorkflow(async (ctx) => {${body}});\n${more}`,
+  );
+const isolated = (name: string, body: string) =>
+  home.write(
+    name,
+    `import { writeFileSync } from 'node:fs';\nimport { defineGrader, defineWorkflow } from 'trainyard';
+export default defineWorkflow({ isolation: 'process', run: async () => {${body} } });\n${GRADER}`,
   );
 const GRADER = 'export const grader = defineGrader(() => 1);';
 const CALL = 'await ctx.model().generate({ messages: ctx.prompt });';
@@ -37,17 +41,13 @@ describe('trainyard try', () => {
 
   it('takes a task by its number, and tells programs the same', async () => {
     const file = await entry('good.ts', `${CALL} return { reward: 0.5 };`);
-    const { stdout } = await sharedTrainyard('try', file, '--tasks', tasks, '--task', '1', '--json');
-    const lines = stdout
-      .trim()
-      .split('\n')
-      .map((line) => JSON.parse(line) as { readonly type: string });
-    expect(lines).toMatchObject([
+    const ended = await sharedTrainyard('try', file, '--tasks', tasks, '--task', '1', '--json');
+    expect(saidIn(ended)).toMatchObject([
       { type: 'task', id: 'a' },
       { type: 'turn', index: 0 },
       { type: 'ended', outcome: { kind: 'completed' }, grade: { reward: { value: 0.5, source: 'workflow' } } },
     ]);
-    expect(stdout).not.toContain('answer');
+    expect(ended.stdout).not.toContain('answer');
   });
 
   it('allows as many model calls as it is told', async () => {
@@ -98,28 +98,13 @@ describe('trainyard try', () => {
     expect(byName).toMatchObject({ code: 0, stdout: expect.stringMatching(/ 0 default · .*\n(.*\n)*completed · reward 1/) });
     const listed = await sharedTrainyard('try', '--flow', 'listed', '--flows', flows, '--tasks', tasks);
     expect(listed).toMatchObject({ code: 0, stdout: expect.stringContaining('completed · reward 1') });
-    const checked = await sharedTrainyard(
-      'preflight',
-      '--min-tasks',
-      '2',
-      '--flow',
-      'listed',
-      '--flows',
-      flows,
-      '--tasks',
-      tasks,
-    );
-    expect(checked).toMatchObject({
-      code: 0,
-      stdout: expect.stringMatching(/workflow +listed\n {2}written as +an agent flow\n/),
-    });
+    const flags = ['--min-tasks', '2', '--flow', 'listed', '--flows', flows, '--tasks', tasks];
+    const words = expect.stringMatching(/workflow +listed\n {2}written as +an agent flow\n/);
+    expect(await sharedTrainyard('preflight', ...flags)).toMatchObject({ code: 0, stdout: words });
     const lone = await home.write('lone.ts', (await readFile(file, 'utf8')).replace('export class', 'class'));
     // A name is registered once in a process.
-    const unchosen = await trainyard('preflight', lone, '--tasks', tasks);
-    expect(unchosen).toMatchObject({
-      code: 2,
-      stdout: expect.stringMatching(/WORKFLOW_NOT_FOUND: .*\n.*choose one with --flow one\n/),
-    });
+    const choose = expect.stringMatching(/WORKFLOW_NOT_FOUND: .*\n.*choose one with --flow one\n/);
+    expect(await trainyard('preflight', lone, '--tasks', tasks)).toMatchObject({ code: 2, stdout: choose });
     const unnamed = await sharedTrainyard('preflight', '--flows', flows);
     expect(unnamed).toMatchObject({ code: 2, stderr: expect.stringContaining('expected the name of a flow') });
     const nothing = await sharedTrainyard('try');
@@ -152,29 +137,16 @@ describe('trainyard try', () => {
   );
 
   it.skipIf(!hasSandbox)('shows where an isolated workflow threw, in its own file', async () => {
-    const file = await home.write(
-      'thrown-apart.ts',
-      `import { defineGrader, defineWorkflow } from 'trainyard';
-      export default defineWorkflow({ isolation: 'process', run: async () => {
-        throw new Error('no such item');
-      } });\n${GRADER}`,
-    );
+    const file = await isolated('thrown-apart.ts', `\nthrow new Error('no such item');`);
     const { code, stdout } = await sharedTrainyard('try', file, '--tasks', tasks);
     expect(code).toBe(1);
-    expect(stdout).toMatch(/Error: no such item\n\s+at .*thrown-apart\.ts:3/);
+    expect(stdout).toMatch(/Error: no such item\n\s+at .*thrown-apart\.ts:4/);
     expect(stdout).toContain('failed WORKFLOW_FAILED: no such item · not graded');
     expect(stdout).not.toContain('src/isolation/workflow-child.ts');
   });
 
   it.skipIf(!hasSandbox)('says why an isolated workflow cannot write beside its entry, and where it may', async () => {
-    const file = await home.write(
-      'beside.ts',
-      `import { writeFileSync } from 'node:fs';
-      import { defineGrader, defineWorkflow } from 'trainyard';
-      export default defineWorkflow({ isolation: 'process', run: async (ctx) => {
-        writeFileSync(new URL('log.txt', import.meta.url), 'seen');
-      } });\n${GRADER}`,
-    );
+    const file = await isolated('beside.ts', `\nwriteFileSync(new URL('log.txt', import.meta.url), 'seen');`);
     const { code, stdout } = await sharedTrainyard('try', file, '--tasks', tasks);
     expect(code).toBe(1);
     expect(stdout).toMatch(/at .*beside\.ts:4/);

@@ -4,12 +4,9 @@
  */
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
-import fc from 'fast-check';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { grader as shopGrader } from '../../examples/shop/agent.ts';
-import { type Player, play, ROLES } from '../../examples/tuner/werewolves/game.ts';
 import { CLERK_PROMPT, customerPrompt } from '../../models/desk-domain.ts';
 import { SYSTEM_PROMPT } from '../../models/shop-domain.ts';
 import { TRIAGE_PROMPT } from '../../models/triage-domain.ts';
@@ -19,7 +16,7 @@ import { callGrader, graderInput } from '../../src/grader/call.ts';
 import { isSuccess } from '../../src/run/results.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { makeBatch } from '../../src/trainer/batch.ts';
-import { ROOT, scratch, start, trainyard } from '../cli/command.ts';
+import { jsonLines, ROOT, scratch, start, trainyard } from '../cli/command.ts';
 
 /** As many as every example has. */
 const HELD_OUT = 4;
@@ -35,17 +32,13 @@ async function trainBriefly(entry: string, folder: string, ...more: readonly str
   const name = `${entry} ${more.join(' ')}`.replaceAll(/\W/g, '-');
   const run = join(home.dir, name);
   const lines = (await readFile(join(EXAMPLES, folder, 'held-out.jsonl'), 'utf8')).split('\n').slice(0, HELD_OUT);
-  const files = [
-    '--tasks',
-    join(EXAMPLES, folder, 'train.jsonl'),
-    '--held-out',
-    await home.write(`${name}.jsonl`, lines.join('\n')),
-  ];
-  const small = ['--steps', '1', '--groups-per-step', '3', '--group', '4', '--run', run, '--json'];
-  const { code, stdout, stderr } = await trainyard('train', join(EXAMPLES, entry), ...files, ...small, ...more);
-  expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+  const heldOut = await home.write(`${name}.jsonl`, lines.join('\n'));
+  const files = ['--tasks', join(EXAMPLES, folder, 'train.jsonl'), '--held-out', heldOut, '--run', run];
+  const small = ['--steps', '1', '--groups-per-step', '3', '--group', '4', '--json'];
+  const trained = await trainyard('train', join(EXAMPLES, entry), ...files, ...small, ...more);
+  expect(trained).toMatchObject({ code: 0, stderr: '' });
   const scored = { n: HELD_OUT, failed: 0 };
-  expect(JSON.parse(stdout.trim().split('\n').at(-1) ?? '')).toMatchObject({ type: 'done', before: scored, after: scored });
+  expect(jsonLines(trained.stdout).at(-1)).toMatchObject({ type: 'done', before: scored, after: scored });
   await using store = await openSqliteStore(join(run, 'store.sqlite'));
   const trajectories = await store.query();
   expect(new Set(trajectories.map(({ outcome }) => outcome.kind))).toEqual(new Set(['completed']));
@@ -110,18 +103,15 @@ describe('the examples of graders', () => {
 
   it('arithmetic.ts agrees, rollout by rollout, with the grader that the shop has of its own', async () => {
     const files = await Promise.all(['train', 'held-out'].map((name) => readFile(join(EXAMPLES, `shop/${name}.jsonl`), 'utf8')));
-    const tasks = new Map(
-      files.flatMap((text) => text.trim().split('\n')).map((line) => [(JSON.parse(line) as Task).id, JSON.parse(line) as Task]),
-    );
+    const tasks = new Map(files.flatMap((text) => jsonLines<Task>(text)).map((task) => [task.id, task]));
     const trajectories = await trainBriefly('graders/arithmetic.ts', 'shop', '--groups-per-step', '4');
     const ctx = { signal: new AbortController().signal, model: undefined };
     for (const { taskId, turns, outcome, grade } of trajectories) {
       const own = await callGrader(shopGrader, graderInput(tasks.get(taskId)!, { turns, outcome }), ctx);
       if (grade.kind === 'graded') expect(own).toMatchObject({ kind: 'graded', reward: { value: grade.reward.value } });
     }
-    expect(new Set(rewardsOf(trajectories).map(({ value, success }) => `${value} ${success}`))).toEqual(
-      new Set(['1 true', '0 false']),
-    );
+    const rewards = new Set(rewardsOf(trajectories).map(({ value, success }) => `${value} ${success}`));
+    expect(rewards).toEqual(new Set(['1 true', '0 false']));
   });
 });
 
@@ -130,10 +120,7 @@ describe('the AReaL examples', () => {
     const trajectories = await trainBriefly('areal/async-workflow.ts', 'triage');
     expect(valuesOf(trajectories)).toEqual(new Set([0, 1]));
     for (const { turns, metrics } of trajectories) {
-      expect(turns.map(({ trainable, request }) => [trainable, request.dialect])).toEqual([
-        [true, undefined],
-        [false, 'chat'],
-      ]);
+      expect(turns.map(({ trainable, request }) => `${trainable} ${request.dialect}`)).toEqual(['true undefined', 'false chat']);
       expect(Object.keys(metrics ?? {}).toSorted()).toEqual(['agrees', 'names_a_queue']);
     }
   });
@@ -142,8 +129,7 @@ describe('the AReaL examples', () => {
     const trajectories = await trainBriefly('areal/reward-wrapper.ts', 'triage');
     expect(new Set(rewardsOf(trajectories).map(({ source }) => source))).toEqual(new Set(['workflow']));
     const values = valuesOf(trajectories);
-    expect(values.has(0.5) && values.has(1)).toBe(true);
-    expect([...values].every((value) => [0, 0.5, 1].includes(value))).toBe(true);
+    expect([...values].filter((value) => value !== 0).toSorted()).toEqual([0.5, 1]);
   });
 });
 
@@ -213,22 +199,6 @@ describe('the examples in AgentScope’s shape', () => {
       expect(isSuccess(trajectory), 'of those who are trained, not of the werewolves').toBe(isWon);
     }
   });
-
-  it('the rules of werewolves let any nonsense play: the game ends, and nobody dies twice', async () => {
-    const table = (answer: () => string) =>
-      ROLES.map((role, i): Player => ({ name: `Player${i + 1}`, number: i + 1, role, answer: async () => answer() }));
-    await fc.assert(
-      fc.asyncProperty(fc.infiniteStream(fc.oneof(fc.string(), fc.nat(10).map(String))), async (stream) => {
-        const { winner, alive, story, days } = await play(table(() => stream.next().value as string));
-        const dead = story.flatMap((line) => /(Player\d) /.exec(line)?.[1] ?? []);
-        expect(new Set(dead).size).toBe(dead.length);
-        expect(dead.length + alive.length).toBe(9);
-        expect(days).toBeLessThanOrEqual(5);
-        const wolves = alive.filter(({ role }) => role === 'werewolf').length;
-        if (winner === 'werewolves') expect(wolves * 2).toBeGreaterThanOrEqual(alive.length);
-      }),
-    );
-  });
 });
 
 describe('the agent flows', () => {
@@ -244,32 +214,18 @@ describe('the agent flows', () => {
     expect(again).toMatchObject({ code: 0, stderr: '', stdout: expect.stringMatching(/"type":"done".*"steps":2/) });
   });
 
-  it('are refused before anything runs where there is none by that name', async () => {
-    const asking = await home.write('asking.jsonl', '{"prompt":"x","answer":"y","metadata":{"agent_name":"nobody"}}');
-    const evaluated = (flow: string, heldOut: string) =>
-      trainyard('eval', '--flow', flow, '--flows', flows, '--held-out', heldOut);
-    const [absent, asked] = [await evaluated('nobody', tasks), await evaluated('single_step', asking)];
-    expect([absent.code, asked.code]).toEqual([2, 2]);
-    expect(absent.stderr).toContain('no flow "nobody"; there are blackbox_gsm8k_agent, process_agent');
-    expect(asked.stderr).toContain('tasks ask for the flows nobody by agent_name');
-  });
-
   it('of other processes are captured by trainyard serve, with their rewards or the grader’s', async () => {
     const run = join(home.dir, 'served');
     const grading = ['--entry', join(EXAMPLES, 'agent-flow/single-step.ts'), '--tasks', tasks];
     const server = start(['serve', '--json', '--threads', '1', '--run', run, ...grading]);
-    while (!server.stdout().includes('\n')) await sleep(20);
+    await server.prints('\n');
     const { origin, flowKey } = JSON.parse(server.stdout().split('\n')[0]!) as { origin: string; flowKey: string };
     const post = async (url: string, body: object) => {
       const headers = { authorization: `Bearer ${flowKey}`, 'content-type': 'application/json' };
       return (await (await fetch(url, { method: 'POST', headers, body: JSON.stringify(body) })).json()) as Record<string, string>;
     };
-    const manager = new AgentFlowManager({
-      flows: flowRegistry([{ name: 'x', flow: SingleStepSingleTurnAgentFlow }]),
-      defaultFlow: 'x',
-      gatewayUrl: origin,
-      gatewayKey: flowKey,
-    });
+    const named = flowRegistry([{ name: 'x', flow: SingleStepSingleTurnAgentFlow }]);
+    const manager = new AgentFlowManager({ flows: named, defaultFlow: 'x', gatewayUrl: origin, gatewayKey: flowKey });
     const ids = ['train-0001', 'train-0001', 'train-0002'];
     const ended = await manager.run(ids.map((id) => ({ id, prompt: 'Where is it?' })));
     expect(ended.map(({ kind }) => kind)).toEqual(['completed', 'completed', 'completed']);

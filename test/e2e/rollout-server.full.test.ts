@@ -13,15 +13,7 @@ import { z } from 'zod';
 import type { ModelHandle } from '../../src/core/contracts.ts';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Message, Turn } from '../../src/core/types.ts';
-import {
-  AgentWorkflow,
-  type AgentWorkflowContext,
-  createRolloutServer,
-  Grader,
-  type GraderContext,
-  LocalBackend,
-  type LocalBackendOptions,
-} from '../../src/osmosis.ts';
+import * as osmosis from '../../src/osmosis.ts';
 import { inputItems, OsmosisAgent, OsmosisMemorySession, OsmosisRolloutModel } from '../../src/osmosis-openai-agents.ts';
 import { ROOT } from '../cli/command.ts';
 import { ANSWER, LOOKUP } from '../fixtures/gateway/streams.ts';
@@ -33,14 +25,20 @@ beforeEach(async () => {
 });
 afterEach(() => controller[Symbol.asyncDispose]());
 
+/** Another controller, whose policy says this. */
+async function answering(...replies: readonly string[]): Promise<void> {
+  await controller[Symbol.asyncDispose]();
+  controller = await startController(replies);
+}
+
 interface Heard {
   readonly turns: readonly Turn[];
   readonly samples: Readonly<Record<string, SampleBody>>;
 }
 
 /** One rollout from the request to its last callback. */
-async function rollout(options: LocalBackendOptions, more: Readonly<Record<string, unknown>> = {}): Promise<Heard> {
-  await using server = createRolloutServer({ backend: new LocalBackend(options), drainMs: 100 });
+async function rollout(options: osmosis.LocalBackendOptions, more: Readonly<Record<string, unknown>> = {}): Promise<Heard> {
+  await using server = osmosis.createRolloutServer({ backend: new osmosis.LocalBackend(options), drainMs: 100 });
   const { origin } = await server.listen();
   const { session, body } = controller.begin('r1', more);
   expect(await send(origin, '/rollout', body)).toMatchObject({ status: 202, body: {} });
@@ -64,8 +62,8 @@ const lookup = { name: 'lookup', description: 'price', parameters: { type: 'obje
 
 describe('a rollout for a controller', () => {
   it('of two named samples is recorded as two threads, each with its own reward', async () => {
-    class Pair extends AgentWorkflow {
-      override async run(ctx: AgentWorkflowContext) {
+    class Pair extends osmosis.AgentWorkflow {
+      override async run(ctx: osmosis.AgentWorkflowContext) {
         for (const name of ['solver', 'checker']) {
           const model = ctx.model().thread(name);
           const client = new OpenAI(model.openai());
@@ -75,8 +73,8 @@ describe('a rollout for a controller', () => {
         }
       }
     }
-    class Judge extends Grader {
-      override async grade(ctx: GraderContext) {
+    class Judge extends osmosis.Grader {
+      override async grade(ctx: osmosis.GraderContext) {
         expect(ctx.label).toBe('$81');
         for (const [id, sample] of Object.entries(ctx.samples)) {
           sample.metrics['words'] = sample.messages.length;
@@ -93,51 +91,33 @@ describe('a rollout for a controller', () => {
     expect(messagesOf(samples)).toEqual(conversationsOf(turns));
   });
 
-  const clients: Readonly<Record<string, (model: ModelHandle) => Promise<unknown>>> = {
-    'chat completions': async (model) =>
-      new OpenAI(model.openai()).chat.completions.create({
-        model: model.name,
-        messages: ask,
-        tools: [{ type: 'function', function: lookup }],
-      }),
-    'chat completions, streamed': async (model) => {
-      const client = new OpenAI(model.openai());
-      const tools = [{ type: 'function' as const, function: lookup }];
-      const stream = await client.chat.completions.create({ model: model.name, messages: ask, tools, stream: true });
-      for await (const _ of stream);
-    },
-    responses: async (model) =>
-      new OpenAI(model.openai()).responses.create({
-        model: model.name,
-        input: ask,
-        tools: [{ type: 'function', strict: false, ...lookup }],
-      }),
-    'responses, streamed': async (model) => {
-      const client = new OpenAI(model.openai());
-      const tools = [{ type: 'function' as const, strict: false, ...lookup }];
-      for await (const _ of await client.responses.create({ model: model.name, input: ask, tools, stream: true }));
-    },
-    messages: async (model) =>
-      new Anthropic(model.anthropic()).messages.create({
-        model: model.name,
-        max_tokens: 500,
-        system: 'Be brief.',
-        messages: ask,
-        tools: [{ name: 'lookup', input_schema: lookup.parameters }],
-      }),
-    'messages, streamed': async (model) => {
-      const client = new Anthropic(model.anthropic());
-      const tools = [{ name: 'lookup', input_schema: lookup.parameters }];
-      await client.messages.stream({ model: model.name, max_tokens: 500, messages: ask, tools }).finalMessage();
-    },
-    generate: async (model) => model.generate({ messages: ask, tools: [{ type: 'function', function: lookup }] }),
+  const openai = (model: ModelHandle) => new OpenAI(model.openai());
+  const anthropic = (model: ModelHandle) => new Anthropic(model.anthropic()).messages;
+  const said = { max_tokens: 500, system: 'Be brief.', messages: ask };
+  const chatTools = [{ type: 'function' as const, function: lookup }];
+  const responseTools = [{ type: 'function' as const, strict: false, ...lookup }];
+  const tools = [{ name: 'lookup', input_schema: lookup.parameters }];
+  const drained = async (stream: Promise<AsyncIterable<unknown>>): Promise<void> => {
+    for await (const _ of await stream);
   };
-  const CLIENTS = Object.keys(clients);
+  const clients: Readonly<Record<string, (model: ModelHandle) => Promise<unknown>>> = {
+    'chat completions': (model) => openai(model).chat.completions.create({ model: model.name, messages: ask, tools: chatTools }),
+    'chat completions, streamed': (model) =>
+      drained(openai(model).chat.completions.create({ model: model.name, messages: ask, tools: chatTools, stream: true })),
+    responses: (model) => openai(model).responses.create({ model: model.name, input: ask, tools: responseTools }),
+    'responses, streamed': (model) =>
+      drained(openai(model).responses.create({ model: model.name, input: ask, tools: responseTools, stream: true })),
+    messages: (model) => anthropic(model).create({ model: model.name, ...said, tools }),
+    'messages, streamed': (model) =>
+      anthropic(model)
+        .stream({ model: model.name, ...said, tools })
+        .finalMessage(),
+    generate: (model) => model.generate({ messages: ask, tools: chatTools }),
+  };
 
-  it.each(CLIENTS)('gives the grader what was said, by %s', async (name) => {
+  it.each(Object.keys(clients))('gives the grader what was said, by %s', async (name) => {
     for (const reply of [LOOKUP, ANSWER]) {
-      await controller[Symbol.asyncDispose]();
-      controller = await startController([reply]);
+      await answering(reply);
       const workflow = defineWorkflow(async (ctx) => void (await clients[name]!(ctx.model())));
       const { turns, samples } = await rollout({ workflow, grader: defineGrader(({ turns: all }) => all.length) });
       expect(samples['default']!.reward).toBe(1);
@@ -154,26 +134,17 @@ describe('a rollout for a controller', () => {
   });
 
   it('runs agents of a framework through the ambient model, with their tools and their names', async () => {
-    await controller[Symbol.asyncDispose]();
-    controller = await startController([LOOKUP, ANSWER]);
-    const price = tool({
-      name: 'lookup',
-      description: 'price',
-      parameters: z.object({ item: z.string() }),
-      execute: async () => '$81',
-    });
-    class Shop extends AgentWorkflow {
-      override async run(ctx: AgentWorkflowContext) {
+    await answering(LOOKUP, ANSWER);
+    const parameters = z.object({ item: z.string() });
+    const price = tool({ name: 'lookup', description: 'price', parameters, execute: async () => '$81' });
+    class Shop extends osmosis.AgentWorkflow {
+      override async run(ctx: osmosis.AgentWorkflowContext) {
         const agent = new OsmosisAgent({ name: 'clerk', model: new OsmosisRolloutModel(), tools: [price] });
         await runAgent(agent, inputItems(ctx.prompt), { session: new OsmosisMemorySession({ name: 'clerk' }) });
       }
     }
-    class Judge extends Grader {
-      override async grade(ctx: GraderContext) {
-        ctx.setReward(Object.keys(ctx.samples)[0] === 'clerk' ? 1 : 0);
-      }
-    }
-    const { turns, samples } = await rollout({ workflow: Shop, grader: Judge });
+    const grader = defineGrader(({ threads }) => Number(Object.keys(threads)[0] === 'clerk'));
+    const { turns, samples } = await rollout({ workflow: Shop, grader });
     expect(turns.map(({ thread }) => thread)).toEqual(['clerk', 'clerk']);
     expect(turns[1]!.after).toBe(0);
     expect(samples['clerk']!.reward).toBe(1);
@@ -184,8 +155,7 @@ describe('examples/osmosis/server.ts', () => {
   const token = 'a-token-for-the-example';
 
   it('listens when it is run, takes a rollout, calls back, and stops when told to', async () => {
-    await controller[Symbol.asyncDispose]();
-    controller = await startController(['Wish: returns<|im_end|>']);
+    await answering('Wish: returns<|im_end|>');
     const child = spawn(process.execPath, ['--conditions=trainyard-source', join(ROOT, 'examples/osmosis/server.ts')], {
       env: { ...process.env, ROLLOUT_SERVER_TOKEN: token },
       stdio: ['ignore', 'pipe', 'inherit'],

@@ -1,11 +1,10 @@
 /** The KL penalty on its whole way: frozen reference weights → log-probabilities → samples → loss → gradient. */
 import { describe, expect, it } from 'vitest';
-import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
 import { attachReference, type Batch } from '../../src/trainer/batch.ts';
 import { ppo, withKl } from '../../src/trainer/losses.ts';
-import { mixedSamples, REGULAR, strongWeights } from '../fixtures/nn/models.ts';
+import { ADAM as DECAYING, mixedSamples, openModel, REGULAR } from '../fixtures/nn/models.ts';
 
-const ADAM = { learningRate: 0.01, beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 0 };
+const ADAM = { ...DECAYING, weightDecay: 0, maxGradNorm: 0 };
 const onlyKl = withKl(ppo({ clipLow: 0.2, clipHigh: 0.28 }), 1);
 
 /** Without advantages, so that the KL penalty is all there is. */
@@ -18,8 +17,7 @@ function batchWithoutAdvantages(): Batch {
 
 describe('a KL penalty to the frozen reference', () => {
   it('is zero before the first update, positive after one that moved away, and pulls back', async () => {
-    await using model = await EmbeddedModel.create({ config: REGULAR, seed: 3, threads: 1 });
-    model.weights().set(strongWeights(REGULAR, 3));
+    const model = await openModel();
     await model.freezeReference();
     const kl = async () => {
       const batch = batchWithoutAdvantages();

@@ -43,21 +43,14 @@ describe('a braille curve', () => {
 
 describe('every picture', () => {
   it('is exactly as wide as asked, whatever the values', () => {
-    fc.assert(
-      fc.property(
-        anyPoints,
-        fc.nat(2000),
-        fc.integer({ min: 1, max: 90 }),
-        fc.integer({ min: 1, max: 5 }),
-        (points, span, width, height) => {
-          const axis = { from: 0, span };
-          const scale = scaleOf(points);
-          expect(cellsOf(blocks(points, axis, scale, width, 'hold'))).toBe(width);
-          const rows = curve(points, axis, scale, width, height);
-          expect(rows.map(cellsOf)).toEqual(Array.from({ length: height }, () => width));
-        },
-      ),
-    );
+    const [widths, heights] = [fc.integer({ min: 1, max: 90 }), fc.integer({ min: 1, max: 5 })];
+    const fits = fc.property(anyPoints, fc.nat(2000), widths, heights, (points, span, width, height) => {
+      const [axis, scale] = [{ from: 0, span }, scaleOf(points)];
+      expect(cellsOf(blocks(points, axis, scale, width, 'hold'))).toBe(width);
+      const rows = curve(points, axis, scale, width, height);
+      expect(rows.map(cellsOf)).toEqual(Array.from({ length: height }, () => width));
+    });
+    fc.assert(fits);
   });
 
   it('of shares fills the width', () => {
@@ -68,16 +61,10 @@ describe('every picture', () => {
 });
 
 describe('a bar', () => {
-  it.each([
-    [0, '──────────'],
-    [0.5, '━━━━━─────'],
-    [1, '━━━━━━━━━━'],
-    [7, '━━━━━━━━━━'],
-    [-1, '──────────'],
-    [Number.NaN, '──────────'],
-  ])('of %d is %s', (share, text) => {
-    const { filled, rest } = bar(share, 10);
-    expect(filled + rest).toBe(text);
+  it('is as full as the share, and never more than full or less than empty', () => {
+    const filled = [0, 0.5, 1, 7, -1, Number.NaN].map((share) => bar(share, 10).filled.length);
+    expect(filled).toEqual([0, 5, 10, 10, 0, 0]);
+    expect(bar(0.5, 4)).toEqual({ filled: '━━', rest: '──' });
   });
 });
 

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { done, evalEnd, progress, runStart, stepEnd } from '../../../test/fixtures/cli/events.ts';
 import type { RunEvent } from '../../core/events.ts';
-import { follow, secondsLeft, startOf, tokensPerSecond, type ViewState } from './state.ts';
+import { follow, secondsLeft, startOf, type ViewState } from './state.ts';
 
 const at = (state: ViewState, now: number): ViewState => ({ ...state, now });
 
@@ -40,45 +40,11 @@ describe('what a run is doing', () => {
 });
 
 describe('held-out success', () => {
-  it('remembers the first, the last and the best, the latest of equals', () => {
-    const { success } = seen(
-      runStart(),
-      evalEnd('before', 0, 0.1),
-      evalEnd('during', 10, 0.7),
-      evalEnd('during', 20, 0.7),
-      evalEnd('after', 30, 0.6),
-    );
-    expect(success).toEqual({ first: 0.1, last: { step: 30, value: 0.6 }, best: { step: 20, value: 0.7, n: 500 } });
-  });
-
   it('compares no scores of different tasks, and in the end says what the run says', () => {
     const events = [runStart(), evalEnd('before', 0, 0.1), evalEnd('during', 10, 1, 64), evalEnd('after', 20, 0.9)];
     expect(seen(...events).success?.best).toMatchObject({ step: 20, value: 0.9 });
     const best = { step: 10, success: 1, checkpoint: 'c' };
     expect(seen(...events, done({ best })).success?.best).toEqual({ step: 10, value: 1 });
-  });
-});
-
-describe('sums over the run', () => {
-  it('add up failures, stale groups and the seconds of each phase; groups are those of the last step', () => {
-    const state = seen(
-      runStart(),
-      stepEnd({ step: 1, failedRollouts: 2, staleGroups: 1, groups: 9 }),
-      stepEnd({ step: 2, failedGrades: 1, staleGroups: 1 }),
-    );
-    expect(state).toMatchObject({ failedRollouts: 2, failedGrades: 1, staleGroups: 2, groups: { all: 11, withSignal: 8 } });
-    expect(state.seconds.rollout).toBeCloseTo(2.4);
-    expect(state.seconds.train).toBeCloseTo(1.2);
-    expect(state.seconds.save).toBeCloseTo(0.4);
-  });
-});
-
-describe('tokens per second', () => {
-  it('are over the whole time of the last steps', () => {
-    expect(tokensPerSecond(seen(runStart()))).toBeNull();
-    const speed = tokensPerSecond(seen(runStart(), stepEnd()));
-    expect(speed?.sampled).toBeCloseTo(3000);
-    expect(speed?.trained).toBeCloseTo(2000);
   });
 });
 
