@@ -1,8 +1,8 @@
 /**
- * The contracts between the parts. Siblings of one level never import each other; they meet here and are wired in `run/`.
+ * The contracts between the parts, which are wired in `run/`.
  *
- * Rules that hold for every implementation: a promise that resolved is a promise kept (an appended trajectory is on disk, a
- * published version is served); every wait takes an AbortSignal or is bounded; nothing here logs.
+ * Rules that hold for every implementation: a promise that resolved is kept (an appended trajectory is on disk, a published version is
+ * served); every wait takes an AbortSignal or is bounded; nothing here logs.
  */
 
 import type { TrainyardError } from './errors.ts';
@@ -30,9 +30,8 @@ import type {
   UnansweredCall,
 } from './types.ts';
 
-/** Time, so that tests can hold it still. */
+/** Milliseconds since the epoch, so that tests can hold time still. */
 export interface Clock {
-  /** Milliseconds since the epoch. */
   now(): number;
 }
 
@@ -52,16 +51,13 @@ export interface EntryModule {
   problem(mistake: TrainyardError): void;
 }
 
-/**
- * Makes a workflow or a grader of the export it stands on, which is its `this`. Undefined where that is none after all: an abstract base
- * class. Mistakes are told to the module, and then it may return undefined too.
- */
+/** Makes a workflow or a grader of the export it stands on, its `this`. Undefined for an abstract base class, or where mistakes were told. */
 export type Lowering<T> = (module: EntryModule) => T | undefined;
 
 export interface Role {
   /** Whether the tokens sampled in this role are trained. Its sampling settings are then the run's, whatever the agent asks for. */
   readonly trainable: boolean;
-  /** Who plays it while it is not trained; absent: the policy. */
+  /** Who answers for it while it is not trained; absent: the policy. */
   readonly default?: DefaultModelLike;
 }
 
@@ -121,30 +117,23 @@ export interface Workflow {
   checkTasks?(tasks: readonly TaskView[]): readonly TrainyardError[];
   /** Whether a group may be trained on; absent: any that has signal. */
   accepts?(group: readonly Trajectory[]): boolean;
-  /** Once, before the first rollout in a process; after the last. */
+  /** Once in a process, before the first rollout and after the last. */
   setup?(): Promise<void>;
   teardown?(): Promise<void>;
-  /**
-   * For a workflow that needs more of its run than a context, such as routes of its own at the gateway: called once, before the first
-   * rollout. The result runs rollouts in place of `run`.
-   */
-  attach?(host: RunHost): Promise<AttachedRun>;
+  /** For what needs more of its run than a context, such as routes at the gateway: called once; the result runs rollouts instead of `run`. */
+  attach?(host: RunHost): Promise<(ctx: WorkflowContext, task: Task) => Promise<unknown>>;
   run(ctx: WorkflowContext): Promise<unknown>;
 }
 
 /** What a run offers to a workflow that attaches to it. */
 export interface RunHost {
-  /** The run's gateway. */
   readonly gateway: SessionHost;
   readonly grader?: GraderRunner | undefined;
 }
 
-/** One rollout. The task has its answer, which is for the grader: it is not to be shown to the agent. */
-export type AttachedRun = (ctx: WorkflowContext, task: Task) => Promise<unknown>;
-
 export interface WorkflowContext<Config = unknown, RoleName extends string = string> {
   readonly task: TaskView;
-  /** The task's prompt; a copy of the rollout's own, which it may change. */
+  /** A copy of the task's prompt, which the rollout may change. */
   readonly prompt: PromptMessage[];
   /** The workflow's config: data in it is copied for each rollout; functions, tools and other instances are shared. */
   readonly config: Config;
@@ -167,7 +156,7 @@ export interface WorkflowContext<Config = unknown, RoleName extends string = str
 }
 
 export interface SeatOptions {
-  /** Who plays the role while it is not trained; absent: what the workflow says, else the policy. */
+  /** Who answers for the role while it is not trained; absent: what the workflow says, else the policy. */
   readonly default?: DefaultModelLike;
   /** Asked at every call. The run's own choice of roles wins. */
   readonly trainable?: () => boolean;
@@ -205,10 +194,7 @@ export interface ModelHandle {
   anthropic(): ClientOptions;
   /** One model call without a client. */
   generate(request: GenerateRequest): Promise<Generation>;
-  /**
-   * Ids of a conversation, up to where the policy begins to speak: for `generate({ promptIds })`. With `after`, the ids of that turn as
-   * they are and then the messages that are new. In process only.
-   */
+  /** Ids up to where the policy begins to speak, for `generate({ promptIds })`; `after`: that turn's ids as they are, then what is new. In process only. */
   render(messages: readonly Message[], options?: { readonly tools?: readonly Tool[]; readonly after?: Turn }): Int32Array;
   /** Text of sampled ids, without what ends a turn. In process only. */
   decode(ids: ArrayLike<number>): string;
@@ -216,12 +202,11 @@ export interface ModelHandle {
   thread(name: string): ModelHandle;
 }
 
-/** A type, not an interface, so that it fits clients' options as they are. */
+/** A type, not an interface, so that it fits clients' options. No retries: what the gateway could not answer once it cannot answer twice. */
 export type ClientOptions = {
   baseURL: string;
   apiKey: string;
   fetch: typeof globalThis.fetch;
-  /** What the gateway could not answer once it cannot answer twice. */
   maxRetries: number;
   defaultHeaders?: Record<string, string>;
 };
@@ -249,7 +234,7 @@ export interface Generation {
   /** Of the completion. */
   readonly id: string;
   readonly message: Message;
-  /** The message's content, or the empty text. */
+  /** The message's content, or ''. */
   readonly text: string;
   readonly toolCalls: readonly ToolCall[];
   readonly stopReason: StopReason;
@@ -273,10 +258,7 @@ export interface GraderInput {
   readonly artifactsDir: string | null;
 }
 
-/**
- * A turn as it was recorded. What was asked is in `messages` and `threads`; ids of the prompt are counted, not copied. Tokens are absent
- * where the policy is somewhere else.
- */
+/** A turn as it was recorded, without its request; ids of the prompt are counted, not copied. No tokens where the policy is elsewhere. */
 export interface GraderTurn
   extends Pick<Turn, 'role' | 'thread' | 'response' | 'stopReason'>,
     Partial<Omit<Turn, 'role' | 'thread' | 'response' | 'stopReason' | 'request' | 'promptIds' | 'sampling'>> {
@@ -287,16 +269,12 @@ export interface GraderTurn
 export interface GraderContext {
   /** Aborts at the grader's deadline or when the run stops. */
   readonly signal: AbortSignal;
-  /** The run's own policy behind an OpenAI-compatible base URL, where the grader says `asksPolicy`. What is said there is never trained. */
+  /** The run's own policy, for a grader that says `asksPolicy`. What is said there is never trained. */
   readonly model: GraderModel | undefined;
 }
 
-export interface GraderModel {
-  readonly baseURL: string;
-  readonly apiKey: string;
-  /** For the `model` parameter. */
-  readonly name: string;
-}
+/** An OpenAI-compatible base URL; `name` is for the `model` parameter. */
+export type GraderModel = Pick<ModelHandle, 'baseURL' | 'apiKey' | 'name'>;
 
 /** A number, or a number with what it is made of and who earned what. A list by turn has one number for every turn of the rollout. */
 export type GraderResult =
@@ -333,9 +311,8 @@ export interface GraderRunner extends AsyncDisposable {
 
 // ── sessions and the store ───────────────────────────────────────────────────────────────────────────────────────────────
 
-export interface SessionSpec {
+export interface SessionSpec extends Pick<Workflow, 'roles'> {
   readonly identity: RolloutIdentity;
-  readonly roles: Readonly<Record<string, Role>>;
   /** Whether a role that is not listed is trained; absent: it is. */
   readonly othersTrainable?: boolean | undefined;
   /** Only these roles are trained, whatever `roles` says. */
@@ -350,7 +327,7 @@ export interface SessionSpec {
   readonly observer?: SessionObserver;
 }
 
-/** Whoever wants to know what happens in a session. Must not throw. */
+/** Told what happens in a session. Must not throw. */
 export interface SessionObserver {
   recorded?(identity: RolloutIdentity, turn: Turn): void;
   sealed?(identity: RolloutIdentity, session: Pick<Session, 'turns' | 'unanswered' | 'isAfter'>): void;
@@ -366,7 +343,7 @@ export interface Session {
   seal(): readonly Turn[];
 }
 
-/** Whoever can open a session: the gateway. */
+/** What can open a session: the gateway. */
 export interface SessionHost {
   open(spec: SessionSpec): Session;
   readonly openSessions: number;
@@ -390,10 +367,7 @@ export interface Store extends AsyncDisposable {
   /** In the order they were appended. */
   query(filter?: TrajectoryFilter): Promise<readonly Trajectory[]>;
   count(filter?: TrajectoryFilter): Promise<number>;
-  /**
-   * Commits a step: manifest, version and membership in one transaction. Throws STORE_CONFLICT if a rollout was trained
-   * before, is unknown, or the step or version does not follow the last one.
-   */
+  /** A step, in one transaction. Throws STORE_CONFLICT for a rollout that is unknown or was trained, and for a step out of order. */
   commit(manifest: BatchManifest): Promise<void>;
   manifests(): Promise<readonly BatchManifest[]>;
   /** All of them or none, durable when it resolves. Throws STORE_CONFLICT for a rollout or a turn that is not kept. */

@@ -2,8 +2,8 @@
  * Words for messages: foreign values (what a grader returned, threw or printed) in a few of them, and the name that was meant by one that
  * does not exist.
  *
- * Text only ever grows to a bound, and control characters never pass: a grader may print what the policy wrote, and the text ends on a
- * terminal. The description of a value never throws, whatever getters and toString it has.
+ * Text is bounded and control characters never pass: a grader may print what the policy wrote, and the text ends on a terminal. The description
+ * of a value never throws.
  */
 import { inspect } from 'node:util';
 import { type ErrorCode, TrainyardError } from './errors.ts';
@@ -37,10 +37,8 @@ export function kindOf(value: unknown): string {
 /** A value on one line. */
 export function describeValue(value: unknown): string {
   try {
-    return shortened(
-      inspect(value, { depth: 1, breakLength: Number.POSITIVE_INFINITY, maxStringLength: VALUE_CHARS }),
-      VALUE_CHARS,
-    );
+    const options = { depth: 1, breakLength: Number.POSITIVE_INFINITY, maxStringLength: VALUE_CHARS };
+    return shortened(inspect(value, options), VALUE_CHARS);
   } catch {
     return `a ${typeof value} that cannot be shown`;
   }

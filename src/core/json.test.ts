@@ -73,12 +73,7 @@ describe('a rollout’s own copy of a config', () => {
     class Client {
       readonly calls: string[] = [];
     }
-    const config = {
-      name: 'search',
-      tools: [{ name: 'add', run: (a: number) => a + 1 }],
-      model: new Client(),
-      limits: { turns: 4 },
-    };
+    const config = { tools: [{ name: 'add', run: (a: number) => a + 1 }], model: new Client(), limits: { turns: 4 } };
     const own = copyConfig(config);
     expect(own.tools[0]?.run).toBe(config.tools[0]?.run);
     expect(own.model).toBe(config.model);
@@ -125,21 +120,19 @@ describe('deepCopy', () => {
     const gap: unknown[] = [1];
     gap[2] = 3;
     const named = Object.assign([1], { index: 2 });
-    const values: unknown[] = [
+    class Named {
+      a = 1;
+    }
+    const odd = [JSON.parse('{"__proto__":{"a":1}}'), Object.create(null), new Named()] as unknown[];
+    const values = [
       gap,
       named,
       new Date(3),
       new Map([[1, { a: 1 }]]),
       [new Uint8Array(2)],
       { a: undefined, b: -0, c: 1n },
+      ...odd,
     ];
-    values.push(
-      JSON.parse('{"__proto__":{"a":1}}'),
-      Object.create(null),
-      new (class Named {
-        a = 1;
-      })(),
-    );
     for (const value of values) expect(deepCopy(value)).toStrictEqual(structuredClone(value));
     fc.assert(
       fc.property(fc.anything(), (value) => {

@@ -1,9 +1,9 @@
 /**
- * The house's one JSON tool box: what kind of value something is, how much JSON text holds, whether two values are the same JSON, one text
- * and one digest for equal values, and deep copies.
+ * JSON tools: what kind of value something is, how much JSON text holds, whether two values are the same JSON, one text and one digest for
+ * equal values, and deep copies.
  *
- * Deep nesting parses without complaint and then overflows the stack of whatever walks it: a schema, a copy, a serialiser. Millions of tiny
- * values parse in no time and then cost a schema seconds and gigabytes. So text from outside is measured (`sizeOfJson`) before it is used.
+ * Deep nesting parses without complaint and then overflows the stack of whatever walks it; millions of tiny values cost a schema seconds and
+ * gigabytes. So text from outside is measured (`sizeOfJson`) before it is used.
  */
 import { createHash } from 'node:crypto';
 import { shortened } from './describe.ts';
@@ -47,21 +47,12 @@ const [QUOTE, BACKSLASH] = [0x22, 0x5c];
 /** In ASCII the braces are the brackets with one bit set. */
 const [OPENING, CLOSING, BRACE_BIT, COMMA, COLON] = [0x5b, 0x5d, 0x20, 0x2c, 0x3a];
 
-export interface JsonSize {
-  /** Levels. */
-  readonly nesting: number;
-  /** Lists, objects and what is in them, within a factor of two. */
-  readonly values: number;
-  /** Keys of objects, as often as they are written. */
-  readonly keys: number;
-}
-
-/** Of valid JSON; what is inside strings does not count. */
-export function sizeOfJson(json: string): JsonSize {
-  let depth = 0;
-  let deepest = 0;
-  let values = 1;
-  let keys = 0;
+/**
+ * Of valid JSON; what is inside strings does not count. `values`: lists, objects and what is in them, within a factor of two. `keys`: as often
+ * as they are written.
+ */
+export function sizeOfJson(json: string): { readonly nesting: number; readonly values: number; readonly keys: number } {
+  let [depth, nesting, values, keys] = [0, 0, 1, 0];
   for (let i = 0; i < json.length; i++) {
     const code = json.charCodeAt(i);
     if (code === QUOTE) i = endOfString(json, i + 1);
@@ -69,10 +60,10 @@ export function sizeOfJson(json: string): JsonSize {
     else if (code === COLON) keys++;
     else if ((code & ~BRACE_BIT) === OPENING) {
       values++;
-      deepest = Math.max(deepest, ++depth);
+      nesting = Math.max(nesting, ++depth);
     } else if ((code & ~BRACE_BIT) === CLOSING) depth--;
   }
-  return { nesting: deepest, values, keys };
+  return { nesting, values, keys };
 }
 
 export const nestingOf = (json: string): number => sizeOfJson(json).nesting;
@@ -129,10 +120,7 @@ export function digestBytes(pieces: readonly (string | Uint8Array)[]): Buffer {
   return hash.digest();
 }
 
-/** As `digestBytes`, in hexadecimal digits. */
-export function digestOf(pieces: readonly (string | Uint8Array)[]): string {
-  return digestBytes(pieces).toString('hex');
-}
+export const digestOf = (pieces: readonly (string | Uint8Array)[]): string => digestBytes(pieces).toString('hex');
 
 // ── copies ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -140,8 +128,8 @@ export function digestOf(pieces: readonly (string | Uint8Array)[]): string {
 const MOST_JSON = 1_000_000;
 
 /**
- * A copy of what a workflow returned as JSON holds it. Throws WORKFLOW_BAD_RESULT where JSON would drop or change something: graded without
- * it, a rollout would be graded for what it never returned. What has a `toJSON` is what that gives; a property that is undefined is none.
+ * A copy of what a workflow returned as JSON holds it. Throws WORKFLOW_BAD_RESULT where JSON would drop or change something: the rollout would
+ * be graded for what it never returned. What has a `toJSON` is what that gives; a property that is undefined is none.
  */
 export function exactJson(given: unknown, name: string, most: number = MOST_JSON): Json {
   const around: object[] = [];
@@ -186,30 +174,27 @@ export function asJson(value: unknown, most?: number): Json | undefined {
   }
 }
 
-class NotPlain extends Error {}
-
 /**
- * `structuredClone` for what is nearly always plain data: the same copy, several times faster. Anything but plain objects and lists, anywhere
- * inside, leaves the whole value to `structuredClone`: dates, maps, bytes, instances, and what cannot be copied at all. Throws what
- * `structuredClone` throws.
+ * `structuredClone` for what is nearly always plain data: the same copy, several times faster. Where anything inside is neither a plain object
+ * nor a list, `structuredClone` copies the whole value, or throws.
  */
 export function deepCopy<T>(value: T): T {
+  const notPlain = (): never => {
+    throw NOT_PLAIN;
+  };
   try {
     return copyPlain(value, new Map(), notPlain) as T;
   } catch (thrown) {
-    if (!(thrown instanceof NotPlain)) throw thrown;
+    if (thrown !== NOT_PLAIN) throw thrown;
     return structuredClone(value);
   }
 }
 
-function notPlain(): never {
-  throw new NotPlain();
-}
+const NOT_PLAIN = new Error('not plain');
 
 /**
- * A config as each rollout gets it: data is copied, so that what one rollout changes no other sees; functions, tools, clients and models are
- * shared, because they are not data and may cost a lot. Plain objects and lists are copied, however deep; of an instance at the top its own
- * fields are. Everything else is shared.
+ * A config as each rollout gets it: plain objects and lists are copied, however deep, and of an instance at the top its own fields, so that
+ * what one rollout changes no other sees. Functions, tools, clients and models are shared: they are not data and may cost a lot.
  */
 export function copyConfig<T>(config: T): T {
   const copies = new Map<object, unknown>();

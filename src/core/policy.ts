@@ -28,7 +28,6 @@ export interface SampleResult {
 /** May say how many of these tokens to keep: then sampling ends with them, as by a stop id. */
 export type OnTokens = (ids: Int32Array, logprobs: Float32Array) => { readonly keep: number } | undefined;
 
-/** Tokens in, tokens out. Knows nothing about text. */
 export interface Engine {
   readonly vocabSize: number;
   /** Prompt and sampled tokens together. */
@@ -83,7 +82,7 @@ export interface ForwardBackwardResult {
   readonly trainedTokens: number;
   /** Sums over trained tokens. */
   readonly metrics: Readonly<Record<string, number>>;
-  /** Of each sample's masked tokens, under the weights that the gradient was taken at. */
+  /** Of each sample's masked tokens, at the weights of the gradient. */
   readonly logprobs: readonly Float32Array[];
 }
 
@@ -117,28 +116,21 @@ export interface Trainer {
 
 // ── checks of what engines and trainers are asked ─────────────────────────────────────────────────────────────────────────
 
-/** What a model can take. */
-interface ModelBounds {
-  readonly vocabSize: number;
-  readonly contextLength: number;
-}
+type ModelBounds = Pick<Engine, 'vocabSize' | 'contextLength'>;
 
 /** Below it, scaled logits leave the range of float32. */
 const MIN_TEMPERATURE = 1e-3;
 
-/** Whether a softmax can be computed at this temperature. */
-function isTemperature(value: number): boolean {
-  return Number.isFinite(value) && value >= MIN_TEMPERATURE;
-}
+const isTemperature = (value: number): boolean => Number.isFinite(value) && value >= MIN_TEMPERATURE;
 
 /** Throws CONTEXT_OVERFLOW when the prompt leaves no room for a token, REQUEST_INVALID for anything else that cannot be sampled. */
 export function checkRequest({ promptIds, sampling, seed }: SampleRequest, { contextLength, vocabSize }: ModelBounds): void {
   if (promptIds.length === 0) throw invalid('the prompt is empty, expected at least one token');
-  if (promptIds.length >= contextLength) {
+  const hint = 'shorten the conversation or use a model with a longer context';
+  if (promptIds.length >= contextLength)
     throw new TrainyardError('CONTEXT_OVERFLOW', `the prompt has ${promptIds.length} tokens, the context is ${contextLength}`, {
-      hint: 'shorten the conversation or use a model with a longer context',
+      hint,
     });
-  }
   const badId = promptIds.find((id) => id < 0 || id >= vocabSize);
   if (badId !== undefined) throw invalid(`prompt id ${badId} is outside the vocabulary of ${vocabSize}`);
 
@@ -185,14 +177,9 @@ export function checkSample(sample: Sample, index: number, bounds: ModelBounds):
 
 /** The engine, sampling in another way. */
 export function engineWith(engine: Engine, sample: Engine['sample']): Engine {
+  const { vocabSize, contextLength } = engine;
   return {
-    sample,
-    get vocabSize() {
-      return engine.vocabSize;
-    },
-    get contextLength() {
-      return engine.contextLength;
-    },
+    ...{ vocabSize, contextLength, sample },
     get policyVersion() {
       return engine.policyVersion;
     },

@@ -83,10 +83,7 @@ describe('the interval of a mean', () => {
 
   it.each([
     [1, 12.7062],
-    [2, 4.3027],
-    [3, 3.1824],
     [10, 2.2281],
-    [30, 2.0423],
     [199, 1.972],
     [200, 1.9719],
     [201, 1.9718],
@@ -129,17 +126,6 @@ describe('the sign-flip test', () => {
     );
   });
 
-  it('is McNemar’s exact test for tasks that were solved or not', () => {
-    // 8 tasks better, 2 worse: twice the chance of at most 2 heads in 10.
-    const differences = [...Array<number>(8).fill(1), -1, -1, 0, 0, 0];
-    expect(signFlipChance(differences)).toBeCloseTo((2 * (1 + 10 + 45)) / 1024, 12);
-  });
-
-  it('finds no difference in equal measurements, or in none', () => {
-    expect(signFlipChance([0, 0, 0])).toBe(1);
-    expect(signFlipChance([])).toBe(1);
-  });
-
   it('is the normal distribution’s where there are too many to count', () => {
     // 1.95 standard deviations from 0: a little more than 5 % are further.
     const many = Array.from({ length: 5000 }, (_, i) => (i < 2569 ? 1 : -1));
@@ -153,9 +139,7 @@ describe('the interval of a difference of shares', () => {
   it('is as if two more tasks had been seen', () => {
     // 10 tasks: 4 better, 1 worse. Mean 3/12, mean square 6/12.
     const half = 1.959964 * Math.sqrt((6 / 12 - (3 / 12) ** 2) / 12);
-    const [low, high] = shareDifferenceInterval([1, 1, 1, 1, -1, 0, 0, 0, 0, 0]);
-    expect(low).toBeCloseTo(0.25 - half, 5);
-    expect(high).toBeCloseTo(0.25 + half, 5);
+    close(shareDifferenceInterval([1, 1, 1, 1, -1, 0, 0, 0, 0, 0]), [0.25 - half, 0.25 + half], 5);
   });
 
   it('is wide where few tasks were equal, and holds within −1 and 1', () => {
@@ -214,12 +198,5 @@ describe('pass@k and pass^k', () => {
     expect(passHatK(100_000, 99_999, 50_000)).toBeCloseTo(0.5, 9);
     expect(passAtK(100_000, 50_000, 100_000)).toBe(1);
     expect(passHatK(100_000, 50_000, 100_000)).toBe(0);
-  });
-
-  it('of three tasks solved 4, 0 and 1 times in 4 tries are 5/12 for one try, 2/3 for any of four and 1/3 for all of four', () => {
-    const over = (of: (c: number) => number): number => meanOf([4, 0, 1].map(of));
-    expect(over((c) => passAtK(4, c, 1))).toBeCloseTo(5 / 12, 12);
-    expect(over((c) => passAtK(4, c, 4))).toBeCloseTo(2 / 3, 12);
-    expect(over((c) => passHatK(4, c, 4))).toBeCloseTo(1 / 3, 12);
   });
 });

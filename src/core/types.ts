@@ -1,8 +1,8 @@
 /**
  * The nouns of Trainyard, in the order one task meets them: task → rollout → turn → trajectory → reward → sample.
  *
- * Everything here is plain readonly data. From `Turn` inward tokens are typed arrays, never text: text is for people and
- * graders, tokens are for training.
+ * Everything here is plain readonly data. From `Turn` inward tokens are typed arrays, never text: text is for people and graders, tokens are
+ * for training. Times are milliseconds since the epoch.
  */
 
 export type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };
@@ -60,12 +60,10 @@ export interface SamplingSettings {
 export const LIMIT_NAMES = ['turns', 'tokens', 'context', 'bytes', 'deadline'] as const;
 export type LimitName = (typeof LIMIT_NAMES)[number];
 
+/** Per rollout: model calls, sampled tokens, wall clock. */
 export interface Limits {
-  /** Model calls per rollout. */
   readonly turns: number;
-  /** Sampled tokens per rollout. */
   readonly tokens: number;
-  /** Wall clock per rollout, milliseconds. */
   readonly deadlineMs: number;
 }
 
@@ -87,11 +85,10 @@ export const FORK_CAUSES = [
 ] as const;
 export type ForkCause = (typeof FORK_CAUSES)[number];
 
+/** `from`: the turn that this one would have continued. `message`: place, in the request, of the first one that differs, if one does. */
 export interface Fork {
   readonly cause: ForkCause;
-  /** The turn that this one would have continued. */
   readonly from: number;
-  /** Place, in the request, of the first message that differs; absent where none does. */
   readonly message?: number;
 }
 
@@ -134,7 +131,6 @@ export interface Turn {
   readonly response: Message;
   /** What is wrong with the response where the client asked for a format; it got the text as it was sampled. */
   readonly formatError?: string;
-  /** Milliseconds since the epoch. */
   readonly startedAt: number;
   readonly endedAt: number;
 }
@@ -186,7 +182,6 @@ export interface Reward {
 
 /** Something the workflow wanted kept with its rollout, for people. */
 export interface LogLine {
-  /** Milliseconds since the epoch. */
   readonly at: number;
   readonly text: string;
 }
@@ -249,10 +244,9 @@ export interface Sample {
   readonly groupId: string;
 }
 
-/** What is left out of training: a rollout, or one turn of it. */
+/** What is left out of training: a rollout, or the turn of it with this index. */
 export interface Exclusion {
   readonly rolloutId: string;
-  /** Index of the turn; absent: the whole rollout. */
   readonly turn?: number;
 }
 
@@ -261,15 +255,12 @@ export interface Mark extends Exclusion {
   /** False takes back an earlier mark. */
   readonly excluded: boolean;
   readonly reason: string;
-  /** Milliseconds since the epoch. */
   readonly at: number;
 }
 
-/** Which turns are too old to be handed out, and whether such ones are left out or count less. */
+/** Turns that are more than `most` versions behind the one in training are left out, or count less. */
 export interface StaleRule {
-  /** The version that is trained now. */
   readonly policyVersion: number;
-  /** Versions that a turn may be behind it. */
   readonly most: number;
   readonly rule: 'drop' | 'weigh';
 }
@@ -290,7 +281,7 @@ export interface BatchManifest {
   readonly checkpoint: string | null;
   /** Digests of the samples that were trained and of the checkpoint's files, by which the step can be proved later. */
   readonly digests?: { readonly samples: string; readonly weights?: string };
-  /** Where the numbering of groups stood when the batch was taken, so that a run can be taken up again behind it. */
+  /** Where the numbering of groups stood when the batch was taken, so that a run can be resumed behind it. */
   readonly groups: { readonly next: number; readonly pending: readonly number[] };
   readonly metrics: Readonly<Record<string, number>>;
   readonly createdAt: number;

@@ -2,8 +2,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { inputFor } from '../../test/fixtures/grader/input-for.ts';
 import type { GraderInput, GraderResult } from '../core/contracts.ts';
-import { defineGrader, unscorable } from '../core/define.ts';
-import { inlineGrader } from './inline.ts';
+import { defineGrader, rejected, unscorable } from '../core/define.ts';
+import { gradeOnce, inlineGrader } from './inline.ts';
 
 const input = inputFor('7');
 const run = (grade: (input: GraderInput) => unknown, deadlineMs = 20_000) =>
@@ -17,20 +17,18 @@ describe('an inline grader', () => {
     expect(runner.warning).toMatch(/inside this process/);
   });
 
-  it('that throws, now or later, is a failure and no number', async () => {
-    const failed = { kind: 'failed', code: 'GRADER_FAILED', message: expect.stringMatching(/threw Error: no/) };
-    const throwing = () => {
-      throw new Error('no');
-    };
-    expect(await run(throwing).grade(input)).toEqual(failed);
-    expect(await run(async () => throwing()).grade(input)).toEqual(failed);
-  });
-
   it('is a failure and no exception, whatever it throws or returns', async () => {
     const throwing = (value: unknown) => () => {
       throw value;
     };
-    const acts = [throwing(null), throwing(Symbol('no')), throwing(Object.create(null)), () => 1n];
+    const acts = [
+      throwing(new Error('no')),
+      async () => throwing(1)(),
+      throwing(null),
+      throwing(Symbol('no')),
+      throwing(Object.create(null)),
+      () => 1n,
+    ];
     for (const act of acts) {
       expect(await run(act).grade(input)).toMatchObject({ kind: 'failed', message: expect.any(String) });
     }
@@ -39,13 +37,6 @@ describe('an inline grader', () => {
   it('that cannot score says why, in so many words at the most', async () => {
     const grade = await run(() => unscorable('x'.repeat(1e6))).grade(input);
     expect(grade).toMatchObject({ code: 'GRADER_UNSCORABLE', message: expect.stringMatching(/^x{2000}…$/) });
-  });
-
-  it('that returns no reward is told what it returned', async () => {
-    expect(await run(() => 'good').grade(input)).toMatchObject({
-      code: 'GRADER_BAD_REWARD',
-      message: expect.stringContaining("'good'"),
-    });
   });
 
   it('that overruns its deadline is a timeout, and its late result, good or bad, is ignored', async () => {
@@ -88,5 +79,63 @@ describe('an inline grader', () => {
   it('needs a deadline that a timer can keep', () => {
     for (const deadlineMs of [0, -1, Number.NaN, Number.POSITIVE_INFINITY])
       expect(() => run(() => 1, deadlineMs)).toThrow(/deadlineMs/);
+  });
+});
+
+const sum = defineGrader(({ task, messages }) => {
+  const said = messages.at(-1)?.content ?? '';
+  if (task.answer === undefined) unscorable('the task has no answer');
+  if (said === '') return rejected('nothing was said');
+  return { value: Number(said === String(task.answer)), parts: { short: 1 / said.length }, metrics: { letters: said.length } };
+});
+
+describe('gradeOnce', () => {
+  it('gives what a run would store: graded, ungraded or failed', async () => {
+    expect(await gradeOnce(sum, { said: '4', answer: 4 })).toEqual({
+      kind: 'graded',
+      reward: { value: 1, parts: { short: 1 }, metrics: { letters: 1 } },
+    });
+    expect(await gradeOnce(sum, { said: '', answer: 4 })).toEqual({ kind: 'ungraded', why: 'nothing was said' });
+    const failed = { kind: 'failed', code: 'GRADER_UNSCORABLE', message: 'the task has no answer' };
+    expect(await gradeOnce(sum, { said: '4' })).toEqual(failed);
+    const broken = defineGrader(() => Number.NaN);
+    expect(await gradeOnce(broken, {})).toMatchObject({ kind: 'failed', code: 'GRADER_BAD_REWARD' });
+  });
+
+  it('shows the grader what it was told, and a whole conversation of it', async () => {
+    let seen: GraderInput | undefined;
+    const looking = defineGrader((input) => {
+      seen = input;
+      return input.turns.length;
+    });
+    const told = { prompt: 'Add 2 and 2.', said: '4', answer: 4, metadata: { hard: false }, output: [4], taskId: 'sum' };
+    await gradeOnce(looking, told);
+    const conversation = [
+      { role: 'user', content: 'Add 2 and 2.' },
+      { role: 'assistant', content: '4' },
+    ];
+    expect(seen).toEqual({
+      task: { id: 'sum', prompt: [conversation[0]], answer: 4, metadata: { hard: false } },
+      messages: conversation,
+      threads: { default: conversation },
+      turns: [{ index: 0, role: 'default', thread: 'default', stopReason: 'stop', response: conversation[1] }],
+      ...{ output: [4], result: {}, truncated: undefined, artifactsDir: null },
+    });
+    const model = { baseURL: 'http://127.0.0.1:1/v1', apiKey: 'k', name: 'judge' };
+    const asking = defineGrader((_, ctx) => Number(ctx.model?.name === 'judge'));
+    expect(await gradeOnce(asking, { model })).toMatchObject({ reward: { value: 1 } });
+  });
+
+  it('holds a grader to its own deadline', async () => {
+    const slow = defineGrader({ deadlineMs: 20, grade: () => new Promise<number>(() => {}) });
+    expect(await gradeOnce(slow, {})).toMatchObject({ kind: 'failed', code: 'GRADER_TIMEOUT' });
+  });
+
+  it('refuses what it does not understand, and says what it does', async () => {
+    await expect(gradeOnce(sum, { sayd: '4' } as never)).rejects.toMatchObject({
+      code: 'USAGE',
+      message: expect.stringMatching(/knows no sayd; expected some of said, messages/),
+    });
+    await expect(gradeOnce(sum, { said: '4', messages: [] })).rejects.toMatchObject({ code: 'USAGE' });
   });
 });

@@ -6,7 +6,8 @@ import { afterAll, afterEach, describe, expect, it } from 'vitest';
 import { inputFor } from '../../test/fixtures/grader/input-for.ts';
 import { eventually } from '../../test/fixtures/grader/processes.ts';
 import { PooledProcess } from '../processes/pooled-process.ts';
-import { graderProgram, openGraderPool, startFailure } from './pool.ts';
+import { startError } from '../processes/process-pool.ts';
+import { graderProgram, openGraderPool } from './pool.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'grader-start-'));
 const permit = join(folder, 'permit');
@@ -41,9 +42,10 @@ describe('opening a pool', () => {
   }
 
   it('gives up on a module whose import never ends', async () => {
-    const child = new PooledProcess(graderProgram(fixture('hangs-on-import'), 'grader'));
+    const program = graderProgram(fixture('hangs-on-import'), 'grader');
+    const child = new PooledProcess(program);
     const failure = await child.ready(300);
-    expect(failure && startFailure(failure)).toMatchObject({
+    expect(failure && startError(failure, program.words)).toMatchObject({
       code: 'GRADER_TIMEOUT',
       message: expect.stringMatching(/within 300 ms/),
     });

@@ -1,5 +1,5 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -9,25 +9,35 @@ import type { Order } from '../../test/fixtures/grader/obedient.ts';
 import { eventually, living, saidIn } from '../../test/fixtures/grader/processes.ts';
 import type { GraderRunner } from '../core/contracts.ts';
 import type { Grade } from '../core/types.ts';
-import { type GraderPoolOptions, openGraderPool } from './pool.ts';
+import { type GraderPool, type GraderPoolOptions, openGraderPool } from './pool.ts';
 
 const module = new URL('../../test/fixtures/grader/obedient.ts', import.meta.url).href;
 const folder = mkdtempSync(join(tmpdir(), 'grader-pool-'));
-const opened: GraderRunner[] = [];
+const opened: GraderPool[] = [];
+let files = 0;
 
 afterEach(async () => {
   for (const pool of opened.splice(0)) await pool[Symbol.asyncDispose]();
 });
 afterAll(() => rmSync(folder, { recursive: true }));
 
-async function open(options: Partial<GraderPoolOptions> = {}): Promise<GraderRunner> {
+async function open(options: Partial<GraderPoolOptions> = {}): Promise<GraderPool> {
   const pool = await openGraderPool({ module, exportName: 'obedient', workers: 1, ...options });
   opened.push(pool);
   return pool;
 }
 
-const ask = (pool: GraderRunner, order: Order['do'], pidFile?: string): Promise<Grade> =>
-  pool.grade(inputFor('0', { do: order, ...(pidFile === undefined ? {} : { pidFile }) }));
+const newFile = (): string => join(folder, String(files++));
+const ask = (pool: GraderRunner, order: Order['do'], more: Omit<Order, 'do'> = {}): Promise<Grade> =>
+  pool.grade(inputFor('0', { do: order, ...more }));
+
+/** A grading under way, and the processes that it said it has. */
+async function begun(pool: GraderRunner, order: Order['do']) {
+  const pidFile = newFile();
+  const grade = ask(pool, order, { pidFile });
+  const said = await saidIn(pidFile);
+  return { grade, said, isGone: () => eventually(() => living(said).length === 0) };
+}
 
 async function processOf(pool: GraderRunner): Promise<number> {
   const grade = await ask(pool, 'answer with a number of the process');
@@ -49,9 +59,7 @@ describe('a grader that behaves', () => {
       kind: 'graded',
       reward: { value: 0.5, parts: { style: 0.25, facts: 0.75 } },
     });
-    const pidFile = join(folder, 'other');
-    await ask(pool, 'answer 1', pidFile);
-    expect(living(await saidIn(pidFile))).not.toContain(process.pid);
+    expect(living((await begun(pool, 'answer 1')).said)).not.toContain(process.pid);
   });
 
   it('can be named by a path as well as by a URL', async () => {
@@ -110,9 +118,8 @@ describe('a grader that fails', () => {
   });
   afterAll(() => pool[Symbol.asyncDispose]());
 
-  const failures: readonly [Order['do'], string, RegExp][] = [
+  it.each<[Order['do'], string, RegExp]>([
     ['throw', 'GRADER_FAILED', /threw Error: no such unit \(at .*obedient\.ts/],
-    ['throw undefined', 'GRADER_FAILED', /threw a value that is not an Error: undefined/],
     ['throw something odd', 'GRADER_FAILED', /threw a value that is not an Error: .*Circular/],
     ['reject later outside the call', 'GRADER_FAILED', /exited with code 1, having printed:[\s\S]*left behind/],
     ['exit with 0', 'GRADER_FAILED', /exited with code 0 before it answered; did it call process\.exit\?$/],
@@ -120,19 +127,11 @@ describe('a grader that fails', () => {
     ['kill itself', 'GRADER_FAILED', /killed by SIGKILL/],
     ['open a pool', 'GRADER_FAILED', /opened inside a grading process/],
     ['return NaN', 'GRADER_BAD_REWARD', /returned NaN, expected a finite number/],
-    ['return Infinity', 'GRADER_BAD_REWARD', /returned Infinity/],
-    ['return a string', 'GRADER_BAD_REWARD', /returned '1', expected a number/],
-    ['return nothing', 'GRADER_BAD_REWARD', /returned undefined/],
-    ['return a value that is missing', 'GRADER_BAD_REWARD', /\{ score: 1 \}, in which `value` is missing/],
-    ['return a part that is NaN', 'GRADER_BAD_REWARD', /part 'style' is NaN/],
     ['return a getter that throws', 'GRADER_FAILED', /not computed/],
-  ];
-  for (const [order, code, message] of failures) {
-    it(`(${order}) gives ${code} and no number, and the next grading succeeds`, async () => {
-      expect(await ask(pool, order)).toEqual({ kind: 'failed', code, message: expect.stringMatching(message) });
-      expect(await ask(pool, 'answer 1')).toEqual(graded(1));
-    });
-  }
+  ])('(%s) gives %s and no number, and the next grading succeeds', async (order, code, message) => {
+    expect(await ask(pool, order)).toEqual({ kind: 'failed', code, message: expect.stringMatching(message) });
+    expect(await ask(pool, 'answer 1')).toEqual(graded(1));
+  });
 
   it('gets no input that cannot be sent', async () => {
     const input = { ...inputFor('0', { do: 'answer 1' }), output: (() => 1) as never };
@@ -169,33 +168,26 @@ describe('a grader that hangs', () => {
   });
 
   it('is killed with what it spawned, also what ignores SIGTERM', async () => {
-    const pool = await open({ deadlineMs: 1_000 });
-    const pidFile = join(folder, 'hang');
-    const grade = ask(pool, 'never resolve', pidFile);
-    const said = await saidIn(pidFile);
+    const { grade, said, isGone } = await begun(await open({ deadlineMs: 1_000 }), 'never resolve');
     expect(living(said)).toHaveLength(2);
     expect(await grade).toMatchObject({ code: 'GRADER_TIMEOUT' });
-    expect(await eventually(() => living(said).length === 0)).toBe(true);
+    expect(await isGone()).toBe(true);
   });
 });
 
 describe('a process of the pool', () => {
   it('that exits leaves nothing behind that it spawned', async () => {
-    const pidFile = join(folder, 'exit');
-    const pool = await open();
-    expect(await ask(pool, 'exit with 0', pidFile)).toMatchObject({ code: 'GRADER_FAILED' });
-    const said = await saidIn(pidFile);
-    expect(await eventually(() => living(said).length === 0)).toBe(true);
+    const { grade, isGone } = await begun(await open(), 'exit with 0');
+    expect(await grade).toMatchObject({ code: 'GRADER_FAILED' });
+    expect(await isGone()).toBe(true);
   });
 
   it('that dies while idle is replaced', async () => {
     const pool = await open();
     const before = await processOf(pool);
-    const pidFile = join(folder, 'idle');
-    await ask(pool, 'answer 1', pidFile);
-    const said = await saidIn(pidFile);
+    const { said, isGone } = await begun(pool, 'answer 1');
     for (const pid of living(said)) process.kill(pid, 'SIGKILL');
-    expect(await eventually(() => living(said).length === 0)).toBe(true);
+    expect(await isGone()).toBe(true);
     // A grading that meets the process between its death and our hearing of it may fail; the slot must come back.
     let replaced: Grade | undefined;
     for (let call = 0; call < 20 && replaced?.kind !== 'graded'; call += 1) replaced = await ask(pool, 'answer 1');
@@ -207,15 +199,13 @@ describe('a process of the pool', () => {
 describe('closing the pool', () => {
   it('ends running and queued gradings as cancelled, and every process', async () => {
     const pool = await open({ workers: 2 });
-    const files = [join(folder, 'close-a'), join(folder, 'close-b')];
-    const running = files.map((file, index) => ask(pool, index === 0 ? 'loop forever' : 'never resolve', file));
+    const running = [await begun(pool, 'loop forever'), await begun(pool, 'never resolve')];
     const queued = [ask(pool, 'answer 1'), ask(pool, 'answer 1')];
-    const said = await Promise.all(files.map(saidIn));
-    expect(said.flatMap(living)).toHaveLength(4);
+    expect(running.flatMap(({ said }) => living(said))).toHaveLength(4);
     await pool[Symbol.asyncDispose]();
     const cancelled = { kind: 'failed', code: 'CANCELLED', message: expect.any(String) };
-    expect(await Promise.all([...running, ...queued])).toEqual([cancelled, cancelled, cancelled, cancelled]);
-    expect(await eventually(() => said.flatMap(living).length === 0)).toBe(true);
+    expect(await Promise.all([...running.map(({ grade }) => grade), ...queued])).toEqual(Array(4).fill(cancelled));
+    for (const { isGone } of running) expect(await isGone()).toBe(true);
     expect(await ask(pool, 'answer 1')).toEqual(cancelled);
     await pool[Symbol.asyncDispose]();
   });
@@ -223,13 +213,10 @@ describe('closing the pool', () => {
   it('happens when the signal aborts', async () => {
     const controller = new AbortController();
     const pool = await open({ signal: controller.signal });
-    const pidFile = join(folder, 'signal');
-    const pending = ask(pool, 'never resolve', pidFile);
-    const said = await saidIn(pidFile);
-    expect(living(said)).toHaveLength(2);
+    const { grade, isGone } = await begun(pool, 'never resolve');
     controller.abort();
-    expect(await pending).toMatchObject({ code: 'CANCELLED' });
-    expect(await eventually(() => living(said).length === 0)).toBe(true);
+    expect(await grade).toMatchObject({ code: 'CANCELLED' });
+    expect(await isGone()).toBe(true);
   });
 
   it('can happen while it opens', async () => {
@@ -239,5 +226,126 @@ describe('closing the pool', () => {
     setTimeout(() => controller.abort(), 100);
     await expect(opening).rejects.toMatchObject({ code: 'CANCELLED' });
     await expect(open({ signal: AbortSignal.abort() })).rejects.toMatchObject({ code: 'CANCELLED' });
+  });
+});
+
+describe('a grading that failed', () => {
+  it('is tried again, in another process where there is one', async () => {
+    const pool = await open({ workers: 2, retries: 1 });
+    const onceFile = newFile();
+    const grade = await ask(pool, 'fail once', { onceFile });
+    expect(grade).toMatchObject({ kind: 'graded' });
+    const first = Number(readFileSync(onceFile, 'utf8'));
+    expect(grade.kind === 'graded' && grade.reward.value).not.toBe(first);
+    expect(pool.counts).toEqual({ gradings: 1, attempts: 2 });
+  });
+
+  it('is tried again by the same process where there is no other', async () => {
+    const onceFile = newFile();
+    const grade = await ask(await open({ retries: 1 }), 'fail once', { onceFile });
+    expect(grade).toEqual(graded(Number(readFileSync(onceFile, 'utf8'))));
+  });
+
+  it('for good names the reason of every attempt', async () => {
+    const pool = await open({ retries: 1, deadlineMs: 700 });
+    expect(await ask(pool, 'hang once, then exit', { onceFile: newFile() })).toEqual({
+      kind: 'failed',
+      code: 'GRADER_FAILED',
+      message:
+        "tried 2 times: the grader did not answer within 700 ms; then the grader's process exited with code 3 before it answered",
+    });
+    expect(await ask(await open({ retries: 2 }), 'throw')).toMatchObject({
+      code: 'GRADER_FAILED',
+      message: expect.stringMatching(/^tried 3 times, each time: the grader threw Error: no such unit/),
+    });
+  });
+
+  it('is not tried again where none was asked for', async () => {
+    const pool = await open();
+    expect(await ask(pool, 'throw')).toMatchObject({ message: expect.stringMatching(/^the grader threw/) });
+    expect(pool.counts).toEqual({ gradings: 1, attempts: 1 });
+  });
+
+  it('on purpose, or with a result that is no reward, is not tried again', async () => {
+    const pool = await open({ retries: 3 });
+    expect(await ask(pool, 'cannot score')).toEqual({
+      kind: 'failed',
+      code: 'GRADER_UNSCORABLE',
+      message: 'no reference',
+    });
+    expect(await ask(pool, 'reject')).toEqual({ kind: 'ungraded', why: 'nothing here' });
+    expect(await ask(pool, 'return NaN')).toMatchObject({ code: 'GRADER_BAD_REWARD' });
+    expect(pool.counts).toEqual({ gradings: 3, attempts: 3 });
+  });
+
+  it('needs a number of retries and a limit that mean something', async () => {
+    for (const wrong of [{ retries: -1 }, { retries: 0.5 }, { memoryMb: 1 }, { memoryMb: Number.NaN }]) {
+      await expect(open(wrong)).rejects.toMatchObject({ code: 'USAGE' });
+    }
+  });
+});
+
+describe('the memory of a grading process', () => {
+  it('is limited, buffers included, and the failure says so', async () => {
+    const pool = await open({ memoryMb: 128 });
+    expect(await ask(pool, 'fill buffers')).toEqual({
+      kind: 'failed',
+      code: 'GRADER_FAILED',
+      message: expect.stringMatching(/^the grader's process used more than 128 MB of memory/),
+    });
+    expect(await ask(pool, 'answer 1')).toEqual(graded(1));
+  });
+
+  it('is limited for the heap too', async () => {
+    const pool = await open({ memoryMb: 128 });
+    expect(await ask(pool, 'use up the heap')).toMatchObject({
+      code: 'GRADER_FAILED',
+      message: expect.stringMatching(/heap out of memory|more than 128 MB/),
+    });
+  });
+});
+
+describe('two users of the same grader', () => {
+  it('share its processes, which end with the last of them', async () => {
+    const [one, two] = await Promise.all([open(), open({ retries: 2, deadlineMs: 5_000 })]);
+    const { grade, said, isGone } = await begun(one, 'answer with a number of the process');
+    expect(await grade).toEqual(graded(await processOf(two)));
+    await one[Symbol.asyncDispose]();
+    expect(living(said)).toHaveLength(2);
+    expect(await ask(one, 'answer 1')).toMatchObject({ code: 'CANCELLED' });
+    expect(await grade).toEqual(graded(await processOf(two)));
+    await two[Symbol.asyncDispose]();
+    expect(await isGone()).toBe(true);
+  });
+
+  it('each have their own deadline', async () => {
+    const [patient, hasty] = [await open({ deadlineMs: 20_000 }), await open({ deadlineMs: 300 })];
+    expect(await ask(hasty, 'never resolve')).toMatchObject({ message: expect.stringMatching(/300 ms/) });
+    expect(await ask(patient, 'answer 1')).toEqual(graded(1));
+  });
+
+  it('lose only their own gradings when they leave', async () => {
+    const [one, two] = [await open({ workers: 2 }), await open({ workers: 2 })];
+    const lost = await begun(one, 'never resolve');
+    const kept = ask(two, 'answer later with parts');
+    await one[Symbol.asyncDispose]();
+    expect(await lost.grade).toMatchObject({ code: 'CANCELLED' });
+    expect(await kept).toMatchObject({ reward: { value: 0.5 } });
+    // What the one left behind is killed, and its process replaced.
+    expect(await Promise.all([ask(two, 'answer 1'), ask(two, 'answer 1')])).toEqual([graded(1), graded(1)]);
+  });
+
+  it('have processes of their own where the limits differ', async () => {
+    const [one, two] = [await open(), await open({ memoryMb: 512 })];
+    expect(await processOf(one)).not.toBe(await processOf(two));
+  });
+
+  it('may close while the other still waits for the processes', async () => {
+    const leaving = new AbortController();
+    const opening = open({ signal: leaving.signal });
+    const other = open();
+    leaving.abort();
+    await expect(opening).rejects.toMatchObject({ code: 'CANCELLED' });
+    expect(await ask(await other, 'answer 1')).toEqual(graded(1));
   });
 });

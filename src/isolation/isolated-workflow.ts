@@ -24,9 +24,9 @@ import type { Workflow } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { environmentIn, reducedEnvironment } from '../processes/agent-process.ts';
 import { findBubblewrap } from '../processes/bubblewrap.ts';
-import { type Answer, type ChildProgram, poolKind, type StartFailure, siblingScript, type Thrown } from '../processes/channel.ts';
+import { type Answer, type ChildProgram, poolKind, siblingScript, type Thrown } from '../processes/channel.ts';
 import { removeFolder, temporaryFolder, tried } from '../processes/limits.ts';
-import { openProcessPool, type ProcessPool, startError, UnusableProcess } from '../processes/process-pool.ts';
+import { openProcessPool } from '../processes/process-pool.ts';
 import type { ModuleExport } from '../rollout/discovery.ts';
 import { MOST_REASON, type OwnContext, Rejection, type RolloutNote } from '../rollout/rollout-context.ts';
 import type { HiddenFiles, IsolationOptions } from '../rollout/runner.ts';
@@ -49,12 +49,13 @@ export async function openIsolated(workflow: Workflow, options: IsolationOptions
   const { files, explain, ...surroundings } = await surroundingsOf(workflow, module, options.files, opened);
   const program = {
     kind: 'workflow',
+    words: { ...WORDS, explain },
     script: siblingScript(import.meta.url, 'workflow-child'),
     args: [module.url, module.exportName],
     sources,
     ...surroundings,
   };
-  const pool = opened.use(await started(openProcessPool({ program, workers, signal }), explain));
+  const pool = opened.use(await openProcessPool({ program, workers, signal }));
   const held = opened.move();
   return {
     run: async (own) => {
@@ -142,14 +143,6 @@ async function reserved(folder: string): Promise<AsyncDisposable> {
   };
 }
 
-async function started(opening: Promise<ProcessPool>, explain: Explain): Promise<ProcessPool> {
-  try {
-    return await opening;
-  } catch (error) {
-    throw error instanceof UnusableProcess ? startFailure(error.failure, explain) : error;
-  }
-}
-
 function orderOf(workflow: Workflow, { ctx, folder }: OwnContext): RolloutOrder {
   const { task, rolloutId, groupId, purpose, seed } = ctx;
   const roles = new Set(['default', ...Object.keys(workflow.roles)]);
@@ -186,7 +179,7 @@ function endingOf(answer: Answer, signal: AbortSignal, explain: Explain): unknow
     case 'ended':
       throw new TrainyardError('WORKFLOW_FAILED', `the workflow's process ${answer.how} before it returned`);
     case 'unusable':
-      throw startFailure(answer.failure, explain);
+      throw answer.error;
     case 'unsendable':
       throw new TrainyardError('WORKFLOW_FAILED', `the task cannot be sent to another process: ${answer.message}`);
     case 'late':
@@ -204,16 +197,13 @@ function thrownThere({ code, message, stack }: Thrown, explain: Explain): Trainy
   return error;
 }
 
-function startFailure(failure: StartFailure, explain: Explain): TrainyardError {
-  const told = failure.kind === 'refused' ? { ...failure, message: explain(failure.message) } : failure;
-  return startError(told, {
-    whose: 'the workflow',
-    starting: 'before it was ready',
-    code: 'WORKFLOW_INIT_FAILED',
-    late: { code: 'WORKFLOW_INIT_FAILED', what: 'process was not ready' },
-    hint: 'every process of the workflow imports the entry: check that it can be imported on its own, without the variables of this shell',
-  });
-}
+const WORDS = {
+  whose: 'the workflow',
+  starting: 'before it was ready',
+  code: 'WORKFLOW_INIT_FAILED',
+  late: { code: 'WORKFLOW_INIT_FAILED', what: 'process was not ready' },
+  hint: 'every process of the workflow imports the entry: check that it can be imported on its own, without the variables of this shell',
+} as const;
 
 // ── folders of a rollout ──────────────────────────────────────────────────────────────────────────────────────────────
 

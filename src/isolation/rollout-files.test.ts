@@ -1,16 +1,6 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import {
-  existsSync,
-  mkdirSync,
-  mkdtempSync,
-  readdirSync,
-  readFileSync,
-  rmSync,
-  symlinkSync,
-  truncateSync,
-  writeFileSync,
-} from 'node:fs';
+import * as fs from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
@@ -18,46 +8,46 @@ import { takeOut } from './isolated-workflow.ts';
 
 let home: string;
 beforeEach(() => {
-  home = mkdtempSync(join(tmpdir(), 'rollout-files-'));
-  mkdirSync(join(home, 'from'));
+  home = fs.mkdtempSync(join(tmpdir(), 'rollout-files-'));
+  fs.mkdirSync(join(home, 'from'));
 });
-afterEach(() => rmSync(home, { recursive: true, force: true }));
+afterEach(() => fs.rmSync(home, { recursive: true, force: true }));
 const at = (...names: string[]): string => join(home, ...names);
 
 describe.skipIf(process.platform !== 'linux')('taking a folder out', () => {
   it('brings its files, folders and links, and leaves it empty', async () => {
-    mkdirSync(at('from/deep'));
-    writeFileSync(at('from/deep/file'), 'text');
-    symlinkSync('deep/file', at('from/link'));
+    fs.mkdirSync(at('from/deep'));
+    fs.writeFileSync(at('from/deep/file'), 'text');
+    fs.symlinkSync('deep/file', at('from/link'));
     expect(await takeOut(at('from'), at('to'))).toBe(true);
-    expect(readFileSync(at('to/link'), 'utf8')).toBe('text');
-    expect(readdirSync(at('from'))).toEqual([]);
+    expect(fs.readFileSync(at('to/link'), 'utf8')).toBe('text');
+    expect(fs.readdirSync(at('from'))).toEqual([]);
   });
 
   it('is false for what is not there, or a link instead of a folder', async () => {
-    symlinkSync(at('from'), at('link'));
+    fs.symlinkSync(at('from'), at('link'));
     expect(await takeOut(at('link'), at('to'))).toBe(false);
     expect(await takeOut(at('none'), at('to'))).toBe(false);
-    expect(existsSync(at('to'))).toBe(false);
+    expect(fs.existsSync(at('to'))).toBe(false);
   });
 
   it('refuses what would fill the disk or has no end', async () => {
-    writeFileSync(at('from/sparse'), '');
-    truncateSync(at('from/sparse'), 2 ** 40);
+    fs.writeFileSync(at('from/sparse'), '');
+    fs.truncateSync(at('from/sparse'), 2 ** 40);
     await expect(takeOut(at('from'), at('to'))).rejects.toMatchObject({
       code: 'WORKFLOW_FAILED',
       message: expect.stringMatching(/more than 1024 MB/),
     });
-    rmSync(at('from/sparse'));
-    mkdirSync(at('from', ...Array.from({ length: 70 }, () => 'd')), { recursive: true });
+    fs.rmSync(at('from/sparse'));
+    fs.mkdirSync(at('from', ...Array.from({ length: 70 }, () => 'd')), { recursive: true });
     await expect(takeOut(at('from'), at('to'))).rejects.toMatchObject({
       message: expect.stringMatching(/65 deep, expected at most 64/),
     });
   });
 
   it('neither copies nor deletes what lies elsewhere, though a folder becomes a link to there again and again', async () => {
-    mkdirSync(at('elsewhere'));
-    writeFileSync(at('elsewhere/secret'), 'secret');
+    fs.mkdirSync(at('elsewhere'));
+    fs.writeFileSync(at('elsewhere/secret'), 'secret');
     // Exchanges the two without end: a copy that looks twice at a path sooner or later goes through the link.
     const swap = `
       const fs = require('node:fs');
@@ -75,13 +65,13 @@ describe.skipIf(process.platform !== 'linux')('taking a folder out', () => {
       for (let i = 0; i < 200; i++) {
         await takeOut(at('from'), at(`to-${i}`));
         // A link that was copied as one is for who called to drop.
-        const entries = readdirSync(at(`to-${i}`), { withFileTypes: true }).filter((entry) => entry.isDirectory());
-        for (const { name } of entries) expect(readdirSync(at(`to-${i}`, name))).not.toContain('secret');
+        const entries = fs.readdirSync(at(`to-${i}`), { withFileTypes: true }).filter((entry) => entry.isDirectory());
+        for (const { name } of entries) expect(fs.readdirSync(at(`to-${i}`, name))).not.toContain('secret');
       }
     } finally {
       swapping.kill('SIGKILL');
       await gone;
     }
-    expect(readFileSync(at('elsewhere/secret'), 'utf8')).toBe('secret');
+    expect(fs.readFileSync(at('elsewhere/secret'), 'utf8')).toBe('secret');
   });
 });

@@ -47,15 +47,6 @@ describe('a channel', () => {
     );
   });
 
-  it('carries what JSON cannot', async () => {
-    const [speaker, listener] = [ear(), ear()];
-    const message = { ids: new Int32Array([1, 2]), missing: undefined, when: new Date(0), big: 2n, not: Number.NaN };
-    speaker.channel.send(message);
-    listener.incoming.write(Buffer.concat(speaker.outgoing));
-    await turn();
-    expect(listener.heard).toEqual([message]);
-  });
-
   it('throws for what cannot be copied, and writes nothing of it', () => {
     const { channel, outgoing } = ear();
     expect(() => channel.send({ grade: () => 1 })).toThrow(/could not be cloned/);
@@ -68,8 +59,7 @@ describe('a channel', () => {
     const fine = serialize('fine');
     incoming.write(Buffer.concat([Buffer.from([0, 0, 0, fine.length]), fine]));
     await turn();
-    expect(heard).toEqual([]);
-    expect(ended).toEqual(['bytes that are no message']);
+    expect([heard, ended]).toEqual([[], ['bytes that are no message']]);
   });
 
   it('ends with a message too long to be one, before it has come', async () => {

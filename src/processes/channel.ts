@@ -7,7 +7,7 @@
  */
 import type { Duplex } from 'node:stream';
 import { deserialize, serialize } from 'node:v8';
-import { ERROR_CODES, type ErrorCode } from '../core/errors.ts';
+import { ERROR_CODES, type ErrorCode, type TrainyardError } from '../core/errors.ts';
 import { isObject } from '../core/json.ts';
 
 /** Descriptors of the channel, and of the pipe whose end tells a child that its parent is gone. */
@@ -61,8 +61,22 @@ function isThrown(given: unknown): given is Thrown {
 
 // ── what is asked of a process, and what can become of it ───────────────────────────────────────────────────────────────
 
+/** How it is told that a process of the program could not be started. */
+export interface StartWords {
+  /** `the grader`. */
+  readonly whose: string;
+  /** Doing what it may have ended before it was ready: `while importing its module`. */
+  readonly starting: string;
+  readonly code: ErrorCode;
+  readonly late: { readonly code: ErrorCode; readonly what: string };
+  readonly hint: string;
+  /** Adds to a message of the child why a file is not there. */
+  readonly explain?: (message: string) => string;
+}
+
 /** The program that a pool's processes run. */
 export interface ChildProgram {
+  readonly words: StartWords;
   /** Purpose of the processes, in one word: see `poolKind`. */
   readonly kind: string;
   /** A script that calls `serveCalls`. */
@@ -106,7 +120,7 @@ export type Answer =
   /** Its signal aborted before there was an answer. */
   | { readonly kind: 'aborted' }
   /** There is no process, and none could be started. */
-  | { readonly kind: 'unusable'; readonly failure: StartFailure }
+  | { readonly kind: 'unusable'; readonly error: TrainyardError }
   | { readonly kind: 'closed' };
 
 /** Why there is no process to ask. */

@@ -58,12 +58,13 @@ const sandbox = openSandbox();`,
     const [without, then] = await withoutRoom(
       `import { openProcessPool } from ${source('./process-pool.ts')};
 const script = new URL(${source('../../test/fixtures/processes/served.ts')});
-const pool = await openProcessPool({ program: { kind: 'test', script, args: ['/dev/null'] }, workers: 1 });`,
+const program = { kind: 'test', script, args: ['/dev/null'], words: { code: 'USAGE' } };
+const pool = await openProcessPool({ program, workers: 1 });`,
       `await pool.call('exit');
 for (;;) {
   const answer = await pool.call('hello');
   if (answer.kind === 'answered') return answer.value;
-  if (answer.kind === 'unusable' && open.length > 0) return answer.failure.message;
+  if (answer.kind === 'unusable' && open.length > 0) return answer.error.message;
   await new Promise(setImmediate);
 }`,
     );

@@ -8,9 +8,9 @@
 import { availableParallelism } from 'node:os';
 import { type ErrorCode, TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
-import { type Answer, poolKind, type StartFailure } from './channel.ts';
+import { type Answer, poolKind } from './channel.ts';
 import { checkedDeadline } from './limits.ts';
-import { moduleUrl, openProcessPool, startError, UnusableProcess } from './process-pool.ts';
+import { moduleUrl, openProcessPool } from './process-pool.ts';
 import { importedModule, namesOf, serveCalls } from './serve-calls.ts';
 
 interface FunctionPoolOptions {
@@ -51,12 +51,17 @@ export async function openFunctionPool(options: FunctionPoolOptions): Promise<Fu
       hint: 'the module with the function is imported to call it: open the pool when it is first needed, not when the module is imported',
     });
   }
-  const args = [moduleUrl(options.module), exportName];
-  const program = { kind: 'function', script: new URL(import.meta.url), args };
   checkedDeadline(options.deadlineMs);
-  const pool = await openProcessPool({ program, workers, signal }).catch((error: unknown) => {
-    throw error instanceof UnusableProcess ? unusable(exportName, error.failure) : error;
-  });
+  const words = {
+    whose: exportName,
+    starting: 'while importing its module',
+    code: 'USAGE',
+    late: { code: 'USAGE', what: 'module was not imported' },
+    hint: `the module that exports ${exportName} is imported by every process that calls it: check that it can be imported on its own`,
+  } as const;
+  const args = [moduleUrl(options.module), exportName];
+  const program = { kind: 'function', script: new URL(import.meta.url), args, words };
+  const pool = await openProcessPool({ program, workers, signal });
   return {
     call: async (given, { deadlineMs = options.deadlineMs, signal: ofCall } = {}) =>
       answerOf(exportName, await pool.call(given, { deadlineMs: checkedDeadline(deadlineMs), signal: ofCall })),
@@ -81,21 +86,11 @@ function answerOf(name: string, answer: Answer): FunctionAnswer {
     case 'unsendable':
       return failed('unsendable', `the arguments of ${name} cannot be sent to another process: ${answer.message}`);
     case 'unusable':
-      return failed('unusable', unusable(name, answer.failure).message);
+      return failed('unusable', answer.error.message);
     case 'aborted':
     case 'closed':
       return failed('cancelled', `the call of ${name} was given up before it returned`);
   }
-}
-
-function unusable(name: string, failure: StartFailure): TrainyardError {
-  return startError(failure, {
-    whose: name,
-    starting: 'while importing its module',
-    code: 'USAGE',
-    late: { code: 'USAGE', what: 'module was not imported' },
-    hint: `the module that exports ${name} is imported by every process that calls it: check that it can be imported on its own`,
-  });
 }
 
 /** The program of the processes: this file, with the module's URL and the name of the exported function as arguments. */

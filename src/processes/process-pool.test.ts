@@ -5,12 +5,16 @@ import { afterAll, describe, expect, it } from 'vitest';
 import { eventually, isRunning } from '../../test/fixtures/grader/processes.ts';
 import { openProcessPool, type ProcessPool } from './process-pool.ts';
 
-const script = new URL('../../test/fixtures/processes/served.ts', import.meta.url);
+const test = {
+  kind: 'test',
+  script: new URL('../../test/fixtures/processes/served.ts', import.meta.url),
+  words: { whose: 'it', starting: '', code: 'USAGE', late: { code: 'USAGE', what: '' }, hint: '' },
+} as const;
 const folder = mkdtempSync(join(tmpdir(), 'process-pool-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
 const open = (closedFile = join(folder, 'unnamed')): Promise<ProcessPool> =>
-  openProcessPool({ program: { kind: 'test', script, args: [closedFile] }, workers: 1 });
+  openProcessPool({ program: { ...test, args: [closedFile] }, workers: 1 });
 
 async function pidOf(pool: ProcessPool): Promise<number> {
   const answer = await pool.call('pid');
@@ -21,33 +25,26 @@ async function pidOf(pool: ProcessPool): Promise<number> {
 describe('the code that processes import', () => {
   it('stays what the first ones imported: one that would import other code is not used', async () => {
     const digests = { 'grader.ts': 'as it was' };
-    const program = { kind: 'test', script, args: [join(folder, 'edited')], sources: async () => ({ ...digests }) };
+    const program = { ...test, args: [join(folder, 'edited')], sources: async () => ({ ...digests }) };
     await using pool = await openProcessPool({ program, workers: 1 });
     expect(await pool.call('exit')).toMatchObject({ kind: 'ended' });
     expect(await pool.call('hello')).toEqual({ kind: 'answered', value: 'hello' });
     digests['grader.ts'] = 'edited';
     expect(await pool.call('hello')).toEqual({ kind: 'answered', value: 'hello' });
     await pool.call('exit');
-    const message = expect.stringMatching(/^grader.ts has changed since the run began; put it back/);
-    expect(await pool.call('hello')).toEqual({ kind: 'unusable', failure: { kind: 'unstartable', message } });
+    const message = expect.stringMatching(/started: grader.ts has changed since the run began; put it back/);
+    expect(await pool.call('hello')).toMatchObject({ kind: 'unusable', error: { message } });
   });
 });
 
 describe('a call', () => {
-  it('has no deadline where none was given, and tells what it noted before it answers', async () => {
+  it('tells what it noted before it answers, also where it crashes; then its process is replaced', async () => {
     await using pool = await open();
     const notes: unknown[] = [];
-    expect(await pool.call('hello', { onNote: (note) => notes.push(note) })).toEqual({ kind: 'answered', value: 'hello' });
-    expect(notes).toEqual(['began hello']);
-  });
-
-  it('that crashes keeps its notes, and its process is replaced', async () => {
-    await using pool = await open();
-    const notes: unknown[] = [];
-    const answer = await pool.call('exit', { onNote: (note) => notes.push(note) });
-    expect(answer).toEqual({ kind: 'ended', how: 'exited with code 4' });
-    expect(notes).toEqual(['began exit']);
-    expect(await pool.call('hello')).toEqual({ kind: 'answered', value: 'hello' });
+    const onNote = (note: unknown): void => void notes.push(note);
+    expect(await pool.call('exit', { onNote })).toEqual({ kind: 'ended', how: 'exited with code 4' });
+    expect(await pool.call('hello', { onNote })).toEqual({ kind: 'answered', value: 'hello' });
+    expect(notes).toEqual(['began exit', 'began hello']);
   });
 
   it('that is answered in its name does no harm to the next', async () => {
@@ -57,7 +54,7 @@ describe('a call', () => {
   });
 
   it('that shall not go to one process waits for another, and takes it where there is no other', async () => {
-    await using pool = await openProcessPool({ program: { kind: 'test', script, args: [join(folder, 'two')] }, workers: 2 });
+    await using pool = await openProcessPool({ program: { ...test, args: [join(folder, 'two')] }, workers: 2 });
     const begun: number[] = [];
     const onBegun = (by: number): void => void begun.push(by);
     await pool.call('hello', { onBegun });
@@ -113,19 +110,11 @@ describe('a call', () => {
   });
 });
 
-describe('closing a pool', () => {
-  it('lets its processes close what they hold, whether idle or busy', async () => {
-    for (const [name, busy] of [
-      ['idle', false],
-      ['busy', true],
-    ] as const) {
-      const file = join(folder, name);
-      const pool = await open(file);
-      const pid = await pidOf(pool);
-      if (busy) void pool.call('ignore the signal');
-      await pool[Symbol.asyncDispose]();
-      expect(existsSync(file)).toBe(true);
-      expect(isRunning(pid)).toBe(false);
-    }
-  });
+it.each(['idle', 'busy'])('closing a pool lets its processes close what they hold when they are %s', async (how) => {
+  const file = join(folder, how);
+  const pool = await open(file);
+  const pid = await pidOf(pool);
+  if (how === 'busy') void pool.call('ignore the signal');
+  await pool[Symbol.asyncDispose]();
+  expect([existsSync(file), isRunning(pid)]).toEqual([true, false]);
 });

@@ -10,8 +10,8 @@
  */
 import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
-import type { Answer, CallOptions, ChildProgram, StartFailure } from './channel.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
+import type { Answer, CallOptions, ChildProgram, StartFailure, StartWords } from './channel.ts';
 import { PooledProcess } from './pooled-process.ts';
 
 /** For importing the user's module, which may load a lot. */
@@ -35,18 +35,7 @@ export interface ProcessPool extends AsyncDisposable {
   call(input: unknown, options?: CallOptions): Promise<Answer>;
 }
 
-/** Why a pool could not be opened. */
-export class UnusableProcess extends Error {
-  override readonly name = 'UnusableProcess';
-  readonly failure: StartFailure;
-
-  constructor(failure: StartFailure) {
-    super(`a process could not be started: ${JSON.stringify(failure)}`);
-    this.failure = failure;
-  }
-}
-
-/** Resolves when every process is ready. Rejects with UnusableProcess where one is not, with CANCELLED where the signal came first. */
+/** Resolves when every process is ready. Rejects with why one is not, and with CANCELLED where the signal came first. */
 export async function openProcessPool(options: ProcessPoolOptions): Promise<ProcessPool> {
   const { workers } = options;
   if (!(Number.isSafeInteger(workers) && workers >= 1)) {
@@ -74,7 +63,7 @@ class Pool implements ProcessPool {
   #filled = 0;
   /** Processes in a row that could not be started, or died without being asked anything. */
   #fruitless = 0;
-  #lastFailure: { readonly failure: StartFailure; readonly at: number } | undefined;
+  #lastFailure: { readonly error: TrainyardError; readonly at: number } | undefined;
   #closed = false;
   /** As they were when the pool was opened. */
   #sources: Readonly<Record<string, string>> = {};
@@ -104,7 +93,7 @@ class Pool implements ProcessPool {
     if (this.#closed) return { kind: 'closed' };
     if (signal?.aborted) return { kind: 'aborted' };
     this.#refillAfterRest();
-    if (this.#filled === 0 && this.#lastFailure !== undefined) return { kind: 'unusable', failure: this.#lastFailure.failure };
+    if (this.#filled === 0 && this.#lastFailure !== undefined) return { kind: 'unusable', error: this.#lastFailure.error };
     const { promise, resolve: settle } = Promise.withResolvers<Answer>();
     const job: Job = { input, options, settle };
     /** A call that no process has begun with leaves the queue; from then on the process listens to its signal. */
@@ -166,20 +155,24 @@ class Pool implements ProcessPool {
     try {
       child = new PooledProcess(this.#options.program);
     } catch (cause) {
-      throw new UnusableProcess({ kind: 'unstartable', message: messageOf(cause) });
+      throw this.#error({ kind: 'unstartable', message: messageOf(cause) });
     }
     this.#processes.add(child);
     void child.gone.then(() => this.#processes.delete(child));
     const failure = await child.ready(START_DEADLINE_MS);
-    if (failure !== undefined) throw new UnusableProcess(failure);
+    if (failure !== undefined) throw this.#error(failure);
     const changed = await this.#changedSource();
     if (changed !== undefined) {
       await child.close();
       const message = `${changed} has changed since the run began; put it back as it was, or begin a new run`;
-      throw new UnusableProcess({ kind: 'unstartable', message });
+      throw this.#error({ kind: 'unstartable', message });
     }
     this.#offer(child);
     return child;
+  }
+
+  #error(failure: StartFailure): TrainyardError {
+    return startError(failure, this.#options.program.words);
   }
 
   /** Looked for when a process has imported them: what it imported is then either what the others did, or named. */
@@ -194,7 +187,7 @@ class Pool implements ProcessPool {
     void child.gone.then(() => {
       this.#filled -= 1;
       if (child.wasAsked) this.#refill();
-      else this.#failed({ kind: 'ended', how: child.ending ?? 'ended', when: 'idle' });
+      else this.#failed(this.#error({ kind: 'ended', how: child.ending ?? 'ended', when: 'idle' }));
     });
   }
 
@@ -206,19 +199,19 @@ class Pool implements ProcessPool {
       });
       started.then(
         (child) => this.#keep(child),
-        (error) => this.#failed((error as UnusableProcess).failure),
+        (error) => this.#failed(error as TrainyardError),
       );
     }
   }
 
   /** After too many failures in a row nothing is started until a call comes after a rest. */
-  #failed(failure: StartFailure): void {
+  #failed(error: TrainyardError): void {
     this.#fruitless += 1;
-    this.#lastFailure = { failure, at: performance.now() };
+    this.#lastFailure = { error, at: performance.now() };
     if (this.#fruitless < START_TRIES * this.#options.workers) this.#refill();
     else this.#pump();
     if (this.#filled > 0 || this.#closed) return;
-    for (const job of this.#queue.splice(0)) job.settle({ kind: 'unusable', failure });
+    for (const job of this.#queue.splice(0)) job.settle({ kind: 'unusable', error });
   }
 
   #refillAfterRest(): void {
@@ -234,22 +227,12 @@ export function moduleUrl(pathOrUrl: string): string {
   return pathOrUrl.startsWith('file:') ? pathOrUrl : pathToFileURL(resolve(pathOrUrl)).href;
 }
 
-interface StartWords {
-  /** `the grader`. */
-  readonly whose: string;
-  /** Doing what it may have ended before it was ready: `while importing its module`. */
-  readonly starting: string;
-  readonly code: ErrorCode;
-  readonly late: { readonly code: ErrorCode; readonly what: string };
-  readonly hint: string;
-}
-
-export function startError(failure: StartFailure, { whose, starting, code, late, hint }: StartWords): TrainyardError {
+export function startError(failure: StartFailure, { whose, starting, code, late, hint, explain }: StartWords): TrainyardError {
   switch (failure.kind) {
     case 'late':
       return new TrainyardError(late.code, `${whose}'s ${late.what} within ${failure.deadlineMs} ms`, { hint });
     case 'refused':
-      return new TrainyardError(failure.code ?? code, failure.message, { hint });
+      return new TrainyardError(failure.code ?? code, explain?.(failure.message) ?? failure.message, { hint });
     case 'unstartable':
       return new TrainyardError(code, `${whose}'s process could not be started: ${failure.message}`);
     case 'ended': {

@@ -19,7 +19,8 @@ import { filterSchema, manifestSchema, markSchema, misfitOf, trajectorySchema } 
 /** Far below what overflows the stack of a JSON parser. A cycle ends here too. */
 const MAX_DEPTH = 500;
 
-/** A copy that the caller cannot reach. Throws STORE_FAILED for what is not a trajectory. */
+// Copies that the caller cannot reach. They throw STORE_FAILED for what is not such a record.
+
 export function keepTrajectory(trajectory: Trajectory): Trajectory {
   return kept(`trajectory ${JSON.stringify(trajectory.rolloutId)}`, trajectorySchema, (trail) => {
     const { turns, ...rest } = trajectory;
@@ -27,12 +28,10 @@ export function keepTrajectory(trajectory: Trajectory): Trajectory {
   });
 }
 
-/** A copy that the caller cannot reach. Throws STORE_FAILED for what is not a manifest. */
 export function keepManifest(manifest: BatchManifest): BatchManifest {
   return kept(`manifest of step ${manifest.step}`, manifestSchema, (trail) => plainObject(manifest, trail));
 }
 
-/** A copy that the caller cannot reach. Throws STORE_FAILED for what is not a mark. */
 export function keepMark(mark: Mark): Mark {
   return kept(`mark of rollout ${JSON.stringify(mark.rolloutId)}`, markSchema, (trail) => plainObject(mark, trail));
 }
@@ -47,10 +46,8 @@ function kept<T>(what: string, schema: z.ZodType<T>, copyOf: (trail: Trail) => o
 /** Throws USAGE for a limit that is not a whole number: SQL would read a negative one as "no limit". */
 export function checkFilter(filter: TrajectoryFilter): void {
   const misfit = misfitOf(filterSchema, filter);
-  if (misfit === undefined) return;
-  throw new TrainyardError('USAGE', `a trajectory filter is malformed: ${misfit}`, {
-    hint: 'pass a limit of 0 or more, or none',
-  });
+  const hint = 'pass a limit of 0 or more, or none';
+  if (misfit !== undefined) throw new TrainyardError('USAGE', `a trajectory filter is malformed: ${misfit}`, { hint });
 }
 
 interface Trail {
@@ -65,12 +62,7 @@ function keepTurn(turn: Turn, trail: Trail, position: number): object {
   trail.at.push('turns', position);
   const plain = plainObject(words, trail);
   trail.at.length -= 2;
-  return {
-    ...plain,
-    promptIds: promptIds.slice(),
-    sampledIds: sampledIds.slice(),
-    logprobs: logprobs.slice(),
-  };
+  return { ...plain, promptIds: promptIds.slice(), sampledIds: sampledIds.slice(), logprobs: logprobs.slice() };
 }
 
 function plainObject(value: object, trail: Trail): object {
@@ -174,17 +166,13 @@ export function encodeTrajectory(kept: Trajectory): EncodedTrajectory {
   return { record, turns: encoded, digest: digestBytes(piecesOf(record, encoded)) };
 }
 
-export function decodeTrajectory(encoded: EncodedTrajectory): Trajectory {
-  if (!sameBytes(digestBytes(piecesOf(encoded.record, encoded.turns)), encoded.digest)) {
-    throw new DecodeError('a trajectory does not match its digest');
-  }
-  const { abandoned, ...record } = parseObject(encoded.record) as { readonly abandoned?: readonly object[] };
+export function decodeTrajectory({ record, turns, digest }: EncodedTrajectory): Trajectory {
+  checkDigest('a trajectory', piecesOf(record, turns), digest);
+  const { abandoned, ...rest } = parseObject(record) as { readonly abandoned?: readonly object[] };
   // As calls without an answer were kept once, without their roles and places.
   const unanswered = abandoned?.map((call) => ({ role: 'default', turnsBefore: 0, ...call }));
-  const decoded = { ...record, ...(unanswered && { unanswered }), turns: encoded.turns.map(decodeTurn) };
-  const misfit = misfitOf(trajectorySchema, decoded);
-  if (misfit !== undefined) throw new DecodeError(`a trajectory is malformed: ${misfit}`);
-  return decoded as unknown as Trajectory;
+  const decoded = { ...rest, ...(unanswered && { unanswered }), turns: turns.map(decodeTurn) };
+  return fitting('a trajectory', trajectorySchema, decoded);
 }
 
 export function encodeRecord(kept: BatchManifest | Mark): EncodedRecord {
@@ -200,9 +188,16 @@ export function decodeMark(encoded: EncodedRecord): Mark {
   return decodeRecord(encoded, 'a mark', markSchema);
 }
 
-function decodeRecord<T>(encoded: EncodedRecord, what: string, schema: z.ZodType<T>): T {
-  if (!sameBytes(digestBytes([encoded.record]), encoded.digest)) throw new DecodeError(`${what} does not match its digest`);
-  const decoded = parseObject(encoded.record);
+function decodeRecord<T>({ record, digest }: EncodedRecord, what: string, schema: z.ZodType<T>): T {
+  checkDigest(what, [record], digest);
+  return fitting(what, schema, parseObject(record));
+}
+
+function checkDigest(what: string, pieces: readonly (string | Uint8Array)[], digest: Uint8Array): void {
+  if (!sameBytes(digestBytes(pieces), digest)) throw new DecodeError(`${what} does not match its digest`);
+}
+
+function fitting<T>(what: string, schema: z.ZodType<T>, decoded: object): T {
   const misfit = misfitOf(schema, decoded);
   if (misfit !== undefined) throw new DecodeError(`${what} is malformed: ${misfit}`);
   return decoded as T;
@@ -213,17 +208,9 @@ export function sameBytes(a: Uint8Array, b: Uint8Array): boolean {
 }
 
 /** A view where the machine is little-endian, a swapped copy elsewhere. Swapping bytes leaves every bit pattern intact. */
-export function bytesOf(values: Int32Array | Float32Array): Uint8Array {
+function bytesOf(values: Int32Array | Float32Array): Uint8Array {
   const bytes = Buffer.from(values.buffer, values.byteOffset, values.byteLength);
   return endianness() === 'LE' ? bytes : Buffer.from(bytes).swap32();
-}
-
-export function int32Of(bytes: Uint8Array): Int32Array {
-  return new Int32Array(alignedWords(bytes));
-}
-
-export function float32Of(bytes: Uint8Array): Float32Array {
-  return new Float32Array(alignedWords(bytes));
 }
 
 /** A copy in a buffer of its own: a BLOB may start at any byte offset, a typed array only at a multiple of four. */
@@ -235,21 +222,17 @@ function alignedWords(bytes: Uint8Array): ArrayBuffer {
 }
 
 function encodeTurn(turn: Turn): EncodedTurn {
-  const { promptIds, sampledIds, logprobs, ...words } = turn;
-  return {
-    words: JSON.stringify(words),
-    promptIds: bytesOf(promptIds),
-    sampledIds: bytesOf(sampledIds),
-    logprobs: bytesOf(logprobs),
-  };
+  const { promptIds: prompt, sampledIds: sampled, logprobs, ...words } = turn;
+  const bytes = { promptIds: bytesOf(prompt), sampledIds: bytesOf(sampled), logprobs: bytesOf(logprobs) };
+  return { words: JSON.stringify(words), ...bytes };
 }
 
 function decodeTurn(encoded: EncodedTurn): object {
   return {
     ...parseObject(encoded.words),
-    promptIds: int32Of(encoded.promptIds),
-    sampledIds: int32Of(encoded.sampledIds),
-    logprobs: float32Of(encoded.logprobs),
+    promptIds: new Int32Array(alignedWords(encoded.promptIds)),
+    sampledIds: new Int32Array(alignedWords(encoded.sampledIds)),
+    logprobs: new Float32Array(alignedWords(encoded.logprobs)),
   };
 }
 

@@ -13,7 +13,6 @@ import {
   LIMIT_NAMES,
   type Mark,
   type Message,
-  type SamplingSettings,
   type Tool,
   type Trajectory,
   type Turn,
@@ -27,43 +26,35 @@ const id = z
   .refine((value) => value.isWellFormed(), 'expected an id without lone surrogates');
 
 const natural = z.int().min(0);
+const optional = z.exactOptional;
 
 /** Already known to be JSON where this is used: it was parsed from text, or copied by `plainJson`. */
 const json = z.custom<Json>((value) => value !== undefined, 'expected JSON');
 
+const toolCall = z.object({
+  id: z.string(),
+  type: z.literal('function'),
+  function: z.object({ name: z.string(), arguments: z.string() }),
+});
+
 const message: z.ZodType<Message> = z.object({
   role: z.enum(['system', 'user', 'assistant', 'tool']),
   content: z.string().nullable(),
-  tool_calls: z.exactOptional(
-    z.array(
-      z.object({
-        id: z.string(),
-        type: z.literal('function'),
-        function: z.object({ name: z.string(), arguments: z.string() }),
-      }),
-    ),
-  ),
-  tool_call_id: z.exactOptional(z.string()),
-  name: z.exactOptional(z.string()),
-  reasoning: z.exactOptional(z.string()),
+  tool_calls: optional(z.array(toolCall)),
+  tool_call_id: optional(z.string()),
+  name: optional(z.string()),
+  reasoning: optional(z.string()),
 });
 
 const tool: z.ZodType<Tool> = z.object({
   type: z.literal('function'),
-  function: z.object({
-    name: z.string(),
-    description: z.exactOptional(z.string()),
-    parameters: z.exactOptional(json),
-  }),
+  function: z.object({ name: z.string(), description: optional(z.string()), parameters: optional(json) }),
 });
 
 /** Of the record that is being checked. */
 const found = new Set<unknown>();
 
-/**
- * A list of these. Turn after turn repeats what was said before as the same objects: each is looked at once in a record. To look at it in
- * every turn was most of what checking cost, and a quarter of all garbage.
- */
+/** A list of these. Turn after turn repeats what was said before as the same objects: each is looked at once in a record, which is far cheaper. */
 function listOf<T>(item: z.ZodType<T>): z.ZodType<readonly T[]> {
   const list = z.array(item);
   return z.custom<readonly T[]>().superRefine((value: unknown, context) => {
@@ -82,33 +73,31 @@ function listOf<T>(item: z.ZodType<T>): z.ZodType<readonly T[]> {
 
 const settings = <T extends z.ZodType>(number: T) =>
   z.object({ temperature: number, topP: number, topK: number, maxTokens: number });
-const requestedSampling: z.ZodType<Partial<SamplingSettings>> = settings(z.exactOptional(z.number()));
-const effectiveSampling: z.ZodType<SamplingSettings> = settings(z.number());
 
 const turn: z.ZodType<Turn> = z
   .object({
     index: natural,
-    after: z.exactOptional(natural),
-    fork: z.exactOptional(z.object({ cause: z.enum(FORK_CAUSES), from: natural, message: z.exactOptional(natural) })),
+    after: optional(natural),
+    fork: optional(z.object({ cause: z.enum(FORK_CAUSES), from: natural, message: optional(natural) })),
     thread: z.string(),
     role: z.string(),
     trainable: z.boolean(),
-    model: z.exactOptional(z.string()),
-    undelivered: z.exactOptional(z.literal(true)),
+    model: optional(z.string()),
+    undelivered: optional(z.literal(true)),
     promptIds: z.instanceof(Int32Array),
     sampledIds: z.instanceof(Int32Array),
     logprobs: z.instanceof(Float32Array),
     policyVersion: natural,
     stopReason: z.enum(['stop', 'length']),
-    sampling: z.object({ requested: requestedSampling, effective: effectiveSampling, seed: z.int() }),
+    sampling: z.object({ requested: settings(optional(z.number())), effective: settings(z.number()), seed: z.int() }),
     request: z.object({
-      dialect: z.exactOptional(z.enum(DIALECT_NAMES)),
+      dialect: optional(z.enum(DIALECT_NAMES)),
       messages: listOf(message),
       tools: listOf(tool),
-      ignored: z.exactOptional(z.array(z.string())),
+      ignored: optional(z.array(z.string())),
     }),
     response: message,
-    formatError: z.exactOptional(z.string()),
+    formatError: optional(z.string()),
     startedAt: z.number(),
     endedAt: z.number(),
   })
@@ -120,7 +109,7 @@ const unanswered: z.ZodType<UnansweredCall> = z.object({
   promptTokens: natural,
   sampledTokens: natural,
   turnsBefore: natural,
-  failure: z.exactOptional(z.object({ code: z.string(), message: z.string(), limit: z.exactOptional(z.enum(LIMIT_NAMES)) })),
+  failure: optional(z.object({ code: z.string(), message: z.string(), limit: optional(z.enum(LIMIT_NAMES)) })),
   startedAt: z.number(),
   endedAt: z.number(),
 });
@@ -131,22 +120,20 @@ const outcome: z.ZodType<Trajectory['outcome']> = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('rejected'), reason: z.string() }),
   z.object({ kind: z.literal('failed'), code: z.string(), message: z.string() }),
 ]);
-
-const numbers = z.exactOptional(z.record(z.string(), z.number()));
-
-const credit = z.exactOptional(z.object({ turnDiscount: z.number(), per: z.enum(['turn', 'row']) }));
+const numbers = optional(z.record(z.string(), z.number()));
+const credit = optional(z.object({ turnDiscount: z.number(), per: z.enum(['turn', 'row']) }));
 
 const reward = z.object({
   value: z.number(),
-  success: z.exactOptional(z.boolean()),
+  success: optional(z.boolean()),
   parts: numbers,
   metrics: numbers,
   byTurn: numbers,
   byThread: numbers,
   byRole: numbers,
-  untrained: z.exactOptional(z.array(z.string())),
+  untrained: optional(z.array(z.string())),
   credit,
-  source: z.exactOptional(z.literal('workflow')),
+  source: optional(z.literal('workflow')),
 });
 
 const grade: z.ZodType<Trajectory['grade']> = z.discriminatedUnion('kind', [
@@ -163,19 +150,14 @@ export const trajectorySchema: z.ZodType<Trajectory> = z.object({
   outcome,
   grade,
   turns: z.array(turn),
-  unanswered: z.exactOptional(z.array(unanswered)),
-  output: z.exactOptional(json),
-  returned: z.exactOptional(
-    z.object({
-      reward: z.exactOptional(reward),
-      success: z.exactOptional(z.boolean()),
-      credit,
-      untrained: z.exactOptional(z.array(natural)),
-    }),
+  unanswered: optional(z.array(unanswered)),
+  output: optional(json),
+  returned: optional(
+    z.object({ reward: optional(reward), success: optional(z.boolean()), credit, untrained: optional(z.array(natural)) }),
   ),
-  metadata: z.exactOptional(z.record(z.string(), json)),
+  metadata: optional(z.record(z.string(), json)),
   metrics: numbers,
-  logs: z.exactOptional(z.array(z.object({ at: z.number(), text: z.string() }))),
+  logs: optional(z.array(z.object({ at: z.number(), text: z.string() }))),
   startedAt: z.number(),
   endedAt: z.number(),
 });
@@ -184,13 +166,11 @@ export const manifestSchema: z.ZodType<BatchManifest> = z.object({
   step: z.int().min(1),
   policyVersion: z.int().min(1),
   rolloutIds: z.array(id),
-  excluded: z.exactOptional(z.array(z.object({ rolloutId: id, turn: z.exactOptional(natural) }))),
-  batchId: z.exactOptional(z.string()),
-  stale: z.exactOptional(
-    z.strictObject({ policyVersion: z.int().min(0), most: z.int().min(0), rule: z.enum(['drop', 'weigh']) }),
-  ),
+  excluded: optional(z.array(z.object({ rolloutId: id, turn: optional(natural) }))),
+  batchId: optional(z.string()),
+  stale: optional(z.strictObject({ policyVersion: natural, most: natural, rule: z.enum(['drop', 'weigh']) })),
   checkpoint: z.string().nullable(),
-  digests: z.exactOptional(z.object({ samples: z.string(), weights: z.exactOptional(z.string()) })),
+  digests: optional(z.object({ samples: z.string(), weights: optional(z.string()) })),
   groups: z.object({ next: z.int().min(1), pending: z.array(z.int().min(1)) }),
   metrics: z.record(z.string(), z.number()),
   createdAt: z.number(),
@@ -198,7 +178,7 @@ export const manifestSchema: z.ZodType<BatchManifest> = z.object({
 
 export const markSchema: z.ZodType<Mark> = z.object({
   rolloutId: id,
-  turn: z.exactOptional(natural),
+  turn: optional(natural),
   excluded: z.boolean(),
   reason: z.string().min(1, 'expected a reason').max(2000, 'expected at most 2000 characters'),
   at: z.number(),

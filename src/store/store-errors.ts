@@ -14,18 +14,15 @@ const SQLITE_FULL = 13;
 const SQLITE_NOTADB = 26;
 
 export function conflictError(rolloutId: string): TrainyardError {
-  return new TrainyardError('STORE_CONFLICT', `another trajectory is already kept as ${JSON.stringify(rolloutId)}`, {
-    hint: 'give every execution of a workflow an id of its own; the kept one is unchanged',
-  });
+  const hint = 'give every execution of a workflow an id of its own; the kept one is unchanged';
+  return new TrainyardError('STORE_CONFLICT', `another trajectory is already kept as ${JSON.stringify(rolloutId)}`, { hint });
 }
 
 export function unmarkable({ rolloutId, turn }: Exclusion, isKept: boolean): TrainyardError {
-  const found = isKept
-    ? `rollout ${JSON.stringify(rolloutId)} has no turn ${turn}`
-    : `no rollout ${JSON.stringify(rolloutId)} is kept`;
-  return new TrainyardError('STORE_CONFLICT', `${found}, so it cannot be marked`, {
-    hint: 'nothing was written; rollouts are kept when they end, and turns are counted from 0',
-  });
+  const id = JSON.stringify(rolloutId);
+  const found = isKept ? `rollout ${id} has no turn ${turn}` : `no rollout ${id} is kept`;
+  const hint = 'nothing was written; rollouts are kept when they end, and turns are counted from 0';
+  return new TrainyardError('STORE_CONFLICT', `${found}, so it cannot be marked`, { hint });
 }
 
 export function closedError(what: string): TrainyardError {
@@ -87,11 +84,7 @@ const SHOWN_IDS = 5;
 
 /** Throws STORE_CONFLICT, naming everything that stands against the manifest. */
 export function checkManifest(manifest: BatchManifest, facts: ManifestFacts): void {
-  const found = [
-    ...orderProblems(manifest, facts.last),
-    ...memberProblems(manifest.rolloutIds, facts),
-    ...excludedProblems(manifest),
-  ];
+  const found = [...orderProblems(manifest, facts.last), ...memberProblems(manifest, facts)];
   if (found.length === 0) return;
   throw new TrainyardError('STORE_CONFLICT', `step ${manifest.step} cannot be committed: ${found.join('; ')}`, {
     hint: 'nothing was written; read manifests() and continue after the last one, with rollouts that are kept and not yet trained',
@@ -108,34 +101,33 @@ function orderProblems(manifest: BatchManifest, last: BatchManifest | undefined)
   return problems;
 }
 
-function memberProblems(rolloutIds: readonly string[], facts: ManifestFacts): readonly string[] {
-  const seen = new Set<string>();
-  const twice: string[] = [];
-  const unknown: string[] = [];
-  const trained: string[] = [];
-  for (const id of rolloutIds) {
-    if (seen.has(id)) {
-      twice.push(JSON.stringify(id));
-      continue;
-    }
-    seen.add(id);
-    const step = facts.stepOf(id);
-    if (step !== undefined) trained.push(`${JSON.stringify(id)} (step ${step})`);
-    else if (!facts.isKept(id)) unknown.push(JSON.stringify(id));
-  }
-  return [...listed('listed twice', twice), ...listed('not in the store', unknown), ...listed('already trained', trained)];
+function memberProblems({ rolloutIds, excluded = [] }: BatchManifest, facts: ManifestFacts): readonly string[] {
+  const unique = new Set<string>();
+  const repeated = rolloutIds.filter((id) => unique.size === unique.add(id).size);
+  const leftOut = new Set(excluded.filter(({ turn }) => turn === undefined).map(({ rolloutId }) => rolloutId));
+  const trained = (id: string): string => ` (step ${facts.stepOf(id)})`;
+  const isTrained = (id: string): boolean => facts.stepOf(id) !== undefined;
+  return [
+    ...listed('listed twice', repeated),
+    ...listed(
+      'not in the store',
+      [...unique].filter((id) => !isTrained(id) && !facts.isKept(id)),
+    ),
+    ...listed('already trained', [...unique].filter(isTrained), trained),
+    ...listed(
+      'trained and left out at once',
+      [...leftOut].filter((id) => unique.has(id)),
+    ),
+  ];
 }
 
-function excludedProblems({ rolloutIds, excluded = [] }: BatchManifest): readonly string[] {
-  const whole = excluded.filter(({ rolloutId, turn }) => turn === undefined && rolloutIds.includes(rolloutId));
-  return listed(
-    'trained and left out at once',
-    whole.map(({ rolloutId }) => JSON.stringify(rolloutId)),
-  );
-}
-
-function listed(problem: string, ids: readonly string[]): readonly string[] {
+function listed(problem: string, ids: readonly string[], more: (id: string) => string = () => ''): readonly string[] {
   if (ids.length === 0) return [];
-  const more = ids.length > SHOWN_IDS ? ` and ${ids.length - SHOWN_IDS} more` : '';
-  return [`${problem}: ${ids.slice(0, SHOWN_IDS).join(', ')}${more}`];
+  const rest = ids.length > SHOWN_IDS ? ` and ${ids.length - SHOWN_IDS} more` : '';
+  return [
+    `${problem}: ${ids
+      .slice(0, SHOWN_IDS)
+      .map((id) => `${JSON.stringify(id)}${more(id)}`)
+      .join(', ')}${rest}`,
+  ];
 }

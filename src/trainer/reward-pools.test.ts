@@ -144,13 +144,12 @@ describe.each(ALGORITHMS)('rewards of parts, by %s', (algorithm) => {
       fc.property(group, fc.infiniteStream(fc.nat()), (rewards, keys) => {
         const rows = rowsOf(rewards);
         const shuffled = rows.map((row) => ({ row, key: keys.next().value as number })).toSorted((a, b) => a.key - b.key);
-        expect(
-          makeBatch(
-            shuffled.map(({ row }) => row),
-            algorithm,
-            10,
-          ),
-        ).toEqual(makeBatch(rows, algorithm, 10));
+        const batch = makeBatch(
+          shuffled.map(({ row }) => row),
+          algorithm,
+          10,
+        );
+        expect(batch).toEqual(makeBatch(rows, algorithm, 10));
       }),
     );
   });

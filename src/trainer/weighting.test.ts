@@ -52,19 +52,6 @@ describe('weighed by rollouts', () => {
     }
   });
 
-  it('the mean of rewards by turn is that of rollouts: 0.5 where one has two turns with 1 and one has a turn with 0', () => {
-    const rows = [
-      rollout('a', { reward: 1, samples: [1, 1], byTurn: [1, 1] }),
-      rollout('b', { reward: 0, samples: [1], byTurn: [0] }),
-    ];
-    const of = (weighting: 'tokens' | 'rollouts') => {
-      const advantage = turnAdvantagesOf(rows, 'dr-grpo', weighting);
-      return rows.map((row) => 1 * (row.grade.kind === 'graded' ? row.grade.reward.value : 0) - advantage(row, row.turns[0]!)!);
-    };
-    for (const mean of of('tokens')) expect(mean).toBeCloseTo(2 / 3, 12);
-    for (const mean of of('rollouts')) expect(mean).toBeCloseTo(0.5, 12);
-  });
-
   it('a batch of dr-grpo is refused: it has a constant of its own', () => {
     const rows = [rollout('a', { reward: 1, samples: [1] }), rollout('b', { reward: 0, samples: [1] })];
     expect(() => makeBatch(rows, 'dr-grpo', 10, 'rollouts')).toThrowError(expect.objectContaining({ code: 'USAGE' }));
@@ -81,24 +68,16 @@ describe('weighed by rollouts', () => {
   it('every rollout has the same share of the step, however it is split, and all shares come to 1', () => {
     fc.assert(
       fc.property(rows, fc.constantFrom('grpo' as const, 'rloo' as const), (given, algorithm) => {
-        const batch = makeBatch(
-          given.map((row, i) => rollout(`r${i}`, row)),
-          algorithm,
-          undefined,
-          'rollouts',
-        );
-        const all = Object.values(shares(batch.samples));
-        for (const share of all) expect(share).toBeCloseTo(1 / all.length, 10);
+        const sharesOf = (list: readonly Row[]): Record<string, number> => {
+          const trajectories = list.map((row, i) => rollout(`r${i}`, row));
+          return shares(makeBatch(trajectories, algorithm, undefined, 'rollouts').samples);
+        };
+        const whole = sharesOf(given);
         // Split again: every sample becomes one of single tokens.
-        const split = given.map(({ reward, samples }) => ({ reward, samples: samples.flatMap((n) => Array<number>(n).fill(1)) }));
-        const finer = makeBatch(
-          split.map((row, i) => rollout(`r${i}`, row)),
-          algorithm,
-          undefined,
-          'rollouts',
-        );
-        expect(Object.keys(shares(finer.samples))).toEqual(Object.keys(shares(batch.samples)));
-        for (const share of Object.values(shares(finer.samples))) expect(share).toBeCloseTo(1 / all.length, 10);
+        const split = sharesOf(given.map((row) => ({ ...row, samples: row.samples.flatMap((n) => Array<number>(n).fill(1)) })));
+        expect(Object.keys(split)).toEqual(Object.keys(whole));
+        const expected = 1 / Object.keys(whole).length;
+        for (const share of [...Object.values(whole), ...Object.values(split)]) expect(share).toBeCloseTo(expected, 10);
       }),
     );
   });

@@ -1,13 +1,9 @@
-/**
- * The Tinker engine against a server that plays a script.
- */
-import { describe, expect, it, vi } from 'vitest';
+/** The Tinker engine against a server that plays a script. */
+import { setTimeout as sleep } from 'node:timers/promises';
+import { describe, expect, vi } from 'vitest';
 import type { SampleRequest } from '../../src/core/policy.ts';
-import { TinkerConnection } from '../../src/tinker/client/connection.ts';
 import { TinkerEngine } from '../../src/tinker/client/tinker-engine.ts';
-import { type Script, ScriptedServer } from '../fixtures/tinker/scripted-server.ts';
-
-const KEY = 'tml-secret-key';
+import { failure, KEY, scripted } from '../fixtures/tinker/scripted-server.ts';
 
 const request: SampleRequest = {
   promptIds: Int32Array.of(1, 2, 3),
@@ -15,139 +11,97 @@ const request: SampleRequest = {
   stopIds: [9],
   seed: 7,
 };
-
 const sampled = { sequences: [{ stop_reason: 'stop', tokens: [4, 5, 9], logprobs: [-0.5, -0.25, -1] }] };
+const [one] = sampled.sequences;
 
-/** An engine whose server gives this result to every sample. */
-function answering(result: unknown): Script {
-  return ({ verb }) => (verb === 'retrieve_future' ? { json: result } : undefined);
-}
-
-async function withEngine<T>(
-  script: Script,
-  use: (engine: TinkerEngine, server: ScriptedServer) => Promise<T>,
-  patienceMs = 400,
-): Promise<T> {
-  await using server = await ScriptedServer.start(script);
-  await using connection = await TinkerConnection.open({ baseURL: server.url, apiKey: KEY, patienceMs });
-  const parts = { connection, vocabSize: 10, contextLength: 16, samplingSessionId: 's-0', policyVersion: 3 };
-  return await use(new TinkerEngine(parts), server);
-}
+const it = scripted.extend('result', sampled).extend('engine', ({ connection, server, result }) => {
+  server.script = ({ verb }) => (verb === 'retrieve_future' ? { json: result } : undefined);
+  return new TinkerEngine({ connection, vocabSize: 10, contextLength: 16, samplingSessionId: 's-0', policyVersion: 3 });
+});
 
 describe('the Tinker engine', () => {
-  it('asks under the session and gives what was sampled, with the version of that session', async () => {
-    await withEngine(answering(sampled), async (engine, server) => {
-      const result = await engine.sample(request);
-      expect(result).toEqual({
-        ids: Int32Array.of(4, 5, 9),
-        logprobs: Float32Array.of(-0.5, -0.25, -1),
-        stopReason: 'stop',
-        policyVersion: 3,
-      });
-      expect(server.of('asample')[0]).toMatchObject({
-        headers: { 'x-api-key': KEY },
-        json: { sampling_session_id: 's-0', seq_id: 1, num_samples: 1, sampling_params: { max_tokens: 8, top_k: -1, stop: [9] } },
-      });
+  it('asks under the session and gives what was sampled, with the version of that session', async ({ engine, server }) => {
+    expect(await engine.sample(request)).toEqual({
+      ids: Int32Array.of(4, 5, 9),
+      logprobs: Float32Array.of(-0.5, -0.25, -1),
+      stopReason: 'stop',
+      policyVersion: 3,
+    });
+    expect(server.of('asample')[0]).toMatchObject({
+      headers: { 'x-api-key': KEY },
+      json: { sampling_session_id: 's-0', seq_id: 1, num_samples: 1, sampling_params: { max_tokens: 8, top_k: -1, stop: [9] } },
     });
   });
 
-  it('does not believe two sequences for one', async () => {
-    const [one] = sampled.sequences;
-    await withEngine(answering({ sequences: [one, one] }), async (engine) => {
-      const message = expect.stringMatching(/2 sequences/);
-      await expect(engine.sample(request)).rejects.toMatchObject({ code: 'POLICY_GARBLED', message });
-    });
+  it('asks for no more tokens than there is room for, and refuses a prompt without room', async ({ engine, server }) => {
+    await engine.sample({ ...request, promptIds: new Int32Array(14).fill(1) });
+    expect(server.of('asample')[0]?.json['sampling_params']).toMatchObject({ max_tokens: 2 });
+    const tooLong = engine.sample({ ...request, promptIds: new Int32Array(16).fill(1) });
+    await expect(tooLong).rejects.toMatchObject(failure('CONTEXT_OVERFLOW'));
+    expect(server.of('asample')).toHaveLength(1);
   });
 
-  it('asks for no more tokens than the context has room for, and refuses a prompt without room before it asks', async () => {
-    await withEngine(
-      answering({ sequences: [{ stop_reason: 'length', tokens: [1, 2], logprobs: [-1, -1] }] }),
-      async (engine, server) => {
-        await engine.sample({ ...request, promptIds: new Int32Array(14).fill(1) });
-        expect(server.of('asample')[0]?.json['sampling_params']).toMatchObject({ max_tokens: 2 });
-        await expect(engine.sample({ ...request, promptIds: new Int32Array(16).fill(1) })).rejects.toMatchObject({
-          code: 'CONTEXT_OVERFLOW',
-        });
-        expect(server.of('asample')).toHaveLength(1);
-      },
-    );
-  });
-
-  it('numbers the requests of each session, and a result keeps the version it was asked for under', async () => {
-    let release = (): void => {};
-    const held = new Promise<void>((resolve) => {
-      release = resolve;
-    });
-    const script: Script = async ({ verb }, count) => {
+  it('numbers the requests of each session, and a result keeps the version it was asked for', async ({ engine, server }) => {
+    const held = Promise.withResolvers<void>();
+    server.script = async ({ verb }, count) => {
       if (verb !== 'retrieve_future') return undefined;
-      if (count === 1) await held;
+      if (count === 1) await held.promise;
       return { json: sampled };
     };
-    await withEngine(script, async (engine, server) => {
-      const early = engine.sample(request);
-      await vi.waitFor(() => expect(server.of('retrieve_future')).toHaveLength(1));
-      engine.serve('s-1', 4);
-      expect(engine.policyVersion).toBe(4);
-      expect((await engine.sample(request)).policyVersion).toBe(4);
-      release();
-      expect((await early).policyVersion).toBe(3);
-      const sources = server.of('asample').map(({ json }) => [json['sampling_session_id'], json['seq_id']]);
-      expect(sources).toEqual([
-        ['s-0', 1],
-        ['s-1', 1],
-      ]);
+    const early = engine.sample(request);
+    await vi.waitFor(() => expect(server.of('retrieve_future')).toHaveLength(1));
+    engine.serve('s-1', 4);
+    expect(engine.policyVersion).toBe(4);
+    expect((await engine.sample(request)).policyVersion).toBe(4);
+    held.resolve();
+    expect((await early).policyVersion).toBe(3);
+    const sources = server.of('asample').map(({ json }) => `${json['sampling_session_id']} ${json['seq_id']}`);
+    expect(sources).toEqual(['s-0 1', 's-1 1']);
+  });
+
+  it('ends at once when cancelled, and tells the server', async ({ engine, server }) => {
+    server.script = ({ verb }) => (verb === 'retrieve_future' ? () => undefined : undefined);
+    const controller = new AbortController();
+    const ended = expect(engine.sample(request, controller.signal)).rejects.toMatchObject(failure('CANCELLED'));
+    await vi.waitFor(() => expect(server.of('retrieve_future')).toHaveLength(1));
+    controller.abort();
+    await ended;
+    await vi.waitFor(() => expect(server.of('cancel_future')[0]?.json).toEqual({ request_id: 'f1' }));
+  });
+
+  it('keeps what the listener wants of a result', async ({ engine }) => {
+    const listener = vi.fn(() => ({ keep: 1 }));
+    const result = await engine.sample(request, undefined, listener);
+    expect(listener).toHaveBeenCalledWith(Int32Array.of(4, 5, 9), expect.anything());
+    expect(result).toMatchObject({ ids: Int32Array.of(4), logprobs: Float32Array.of(-0.5), stopReason: 'stop' });
+  });
+
+  it('folds seeds into 31 bits, equal ones to equal ones', async ({ engine, server }) => {
+    for (const seed of [7, -1, 2 ** 40 + 7, Number.MAX_SAFE_INTEGER, 7]) await engine.sample({ ...request, seed });
+    const sent = server.of('asample').map(({ json }) => (json['sampling_params'] as { seed: number }).seed);
+    expect(sent.every((seed) => seed >= 0 && seed < 2 ** 31)).toBe(true);
+    expect(sent[4]).toBe(sent[0]);
+    expect(new Set(sent).size).toBe(4);
+  });
+
+  describe('given two sequences', () => {
+    it.override('result', { sequences: [one!, one!] });
+    it('does not take them for one', async ({ engine }) => {
+      await expect(engine.sample(request)).rejects.toMatchObject(failure('POLICY_GARBLED', /2 sequences/));
     });
   });
 
-  it('ends at once when cancelled, and tells the server', async () => {
-    const script: Script = ({ verb }) => (verb === 'retrieve_future' ? () => undefined : undefined);
-    await withEngine(script, async (engine, server) => {
-      const controller = new AbortController();
-      const result = engine.sample(request, controller.signal);
-      const ended = expect(result).rejects.toMatchObject({ code: 'CANCELLED' });
-      await vi.waitFor(() => expect(server.of('retrieve_future')).toHaveLength(1));
-      controller.abort();
-      await ended;
-      await vi.waitFor(() => expect(server.of('cancel_future')[0]?.json).toEqual({ request_id: 'f1' }));
-    });
-  });
-
-  it('keeps what the listener wants of a result', async () => {
-    await withEngine(answering(sampled), async (engine) => {
-      const heard: number[] = [];
-      const result = await engine.sample(request, undefined, (ids) => {
-        heard.push(...ids);
-        return { keep: 1 };
-      });
-      expect(heard).toEqual([4, 5, 9]);
-      expect(result).toMatchObject({ ids: Int32Array.of(4), logprobs: Float32Array.of(-0.5), stopReason: 'stop' });
-    });
-  });
-
-  it('folds seeds into 31 bits, equal ones to equal ones', async () => {
-    await withEngine(answering(sampled), async (engine, server) => {
-      const seeds = [7, -1, 2 ** 40 + 7, Number.MAX_SAFE_INTEGER, 7];
-      for (const seed of seeds) await engine.sample({ ...request, seed });
-      const sent = server.of('asample').map(({ json }) => (json['sampling_params'] as { seed: number }).seed);
-      for (const seed of sent) expect(seed).toBeGreaterThanOrEqual(0);
-      for (const seed of sent) expect(seed).toBeLessThan(2 ** 31);
-      expect(sent[4]).toBe(sent[0]);
-      expect(new Set(sent).size).toBe(4);
-    });
-  });
-
-  it('has no more requests under way than the server wants', async () => {
-    let underWay = 0;
-    let most = 0;
-    const script: Script = async ({ verb }) => {
-      if (verb === 'client/config') return { json: { sample_max_concurrent_requests: 3 } };
-      if (verb === 'asample') most = Math.max(most, ++underWay);
-      if (verb !== 'retrieve_future') return undefined;
-      await new Promise((resolve) => setTimeout(resolve, 5));
-      underWay--;
-      return { json: sampled };
-    };
-    await withEngine(script, async (engine) => {
+  describe('of a server that wants three requests at once', () => {
+    it.override('config', { sample_max_concurrent_requests: 3 });
+    it('has no more under way', async ({ engine, server }) => {
+      let [underWay, most] = [0, 0];
+      server.script = async ({ verb }) => {
+        if (verb === 'asample') most = Math.max(most, ++underWay);
+        if (verb !== 'retrieve_future') return undefined;
+        await sleep(5);
+        underWay--;
+        return { json: sampled };
+      };
       await Promise.all(Array.from({ length: 20 }, () => engine.sample(request)));
       expect(most).toBe(3);
     });

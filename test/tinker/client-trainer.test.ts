@@ -4,16 +4,23 @@
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { afterAll, beforeAll, describe, expect, vi } from 'vitest';
 import type { AdamSettings } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
-import { TinkerConnection } from '../../src/tinker/client/connection.ts';
 import { TinkerTrainer } from '../../src/tinker/client/tinker-trainer.ts';
 import { decodePassRequest, encodePassResult } from '../../src/tinker/wire/protobuf.ts';
 import { passRequestFromJson, passResultToJson } from '../../src/tinker/wire/tinker-json.ts';
 import { type PassRequest, type PassResult, PROTOBUF } from '../../src/tinker/wire/tinker-messages.ts';
 import { crossEntropy, dro, importanceSampling, ppo } from '../../src/trainer/losses.ts';
-import { type Answer, type Asked, type Script, ScriptedServer } from '../fixtures/tinker/scripted-server.ts';
+import {
+  type Answer,
+  type Asked,
+  failure,
+  reset,
+  type Script,
+  type ScriptedServer,
+  scripted,
+} from '../fixtures/tinker/scripted-server.ts';
 
 const ADAM: AdamSettings = { learningRate: 0.01, beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 };
 
@@ -44,6 +51,12 @@ function metrics({ loss, data }: PassRequest): PassResult['metrics'] {
   return { 'loss:sum': data.reduce((sum, { inputs }) => sum + sumOf(inputs['weights']!.data), 0) };
 }
 
+/** A result of a pass: by default as many outputs as datums, of LOGPROBS, and what a server says that adds up. */
+function passed(request: PassRequest, change: Partial<PassResult> = {}): { readonly result: Answer } {
+  const whole = { outputType: 'x', outputs: outputs(request), metrics: metrics(request), ...change };
+  return { result: { raw: encodePassResult(whole), type: PROTOBUF } };
+}
+
 /** A server that computes nothing: every pass has the same log-probabilities. */
 class PlayedServer {
   readonly passes: PassRequest[] = [];
@@ -63,7 +76,7 @@ class PlayedServer {
       if (refused !== undefined) return refused;
       this.passes.push(request);
       const whole = { outputType: 'x', outputs: outputs(request), metrics: metrics(request) };
-      const ordinary: Answer = binary ? { raw: encodePassResult(whole), type: PROTOBUF } : { json: passResultToJson(whole) };
+      const ordinary = binary ? passed(request).result : { json: passResultToJson(whole) };
       return this.#accept(`pass-${this.passes.length}`, result ?? ordinary);
     }
     if (verb === 'create_model') {
@@ -92,24 +105,18 @@ const RESULTS: Readonly<Record<string, object>> = {
   load_weights: { path: 'tinker://model-1/weights/state' },
 };
 
-interface Played {
-  readonly trainer: TinkerTrainer;
-  readonly played: PlayedServer;
-  readonly server: ScriptedServer;
-  readonly published: [string, number][];
-}
-
-async function playing<T>(use: (played: Played) => Promise<T>, config: object = {}): Promise<T> {
-  const played = new PlayedServer();
-  const script: Script = (asked, count) => (asked.verb === 'client/config' ? { json: config } : played.script(asked, count));
-  await using server = await ScriptedServer.start(script);
-  await using connection = await TinkerConnection.open({ baseURL: server.url, apiKey: 'key', patienceMs: 300 });
-  const published: [string, number][] = [];
-  const onPublished = (id: string, version: number) => published.push([id, version]);
-  const size = { vocabSize: 10, contextLength: 16 };
-  await using trainer = new TinkerTrainer({ connection, baseModel: 'base', loraRank: 8, seed: 1, ...size, onPublished });
-  return await use({ trainer, played, server, published });
-}
+const it = scripted
+  .override('patienceMs', 300)
+  .extend('played', () => new PlayedServer())
+  .extend('published', (): [string, number][] => [])
+  .extend('trainer', async ({ played, connection, server, published }, { onCleanup }) => {
+    server.script = played.script;
+    const onPublished = (id: string, version: number) => published.push([id, version]);
+    const size = { vocabSize: 10, contextLength: 16 };
+    const trainer = new TinkerTrainer({ connection, baseModel: 'base', loraRank: 8, seed: 1, ...size, onPublished });
+    onCleanup(() => trainer[Symbol.asyncDispose]());
+    return trainer;
+  });
 
 const inputsOf = (request: PassRequest) =>
   Object.fromEntries(Object.entries(request.data[0]!.inputs).map(([name, { data }]) => [name, Array.from(data)]));
@@ -117,38 +124,32 @@ const inputsOf = (request: PassRequest) =>
 const rounded = (values: readonly number[] | undefined) => values?.map((value) => Number(value.toFixed(5)));
 
 describe('a datum', () => {
-  it('is shifted by one, zero where nothing is trained, and weighted', async () => {
-    await playing(async ({ trainer, played }) => {
-      await trainer.forwardBackward([sample], ppo({ clipLow: 0.2, clipHigh: 0.28 }));
-      const [request] = played.computed;
-      expect(request).toMatchObject({ loss: 'ppo', forwardOnly: false });
-      expect(request!.lossSettings['clip_low_threshold']).toBeCloseTo(0.8, 12);
-      expect(request!.lossSettings['clip_high_threshold']).toBeCloseTo(1.28, 12);
-      expect(Array.from(request!.data[0]!.tokens)).toEqual([5, 6, 7, 8]);
-      expect(inputsOf(request!)).toEqual({
-        target_tokens: [6, 7, 8, 9],
-        logprobs: [0, -1, -2, 0],
-        advantages: [0, 2, -2, 0],
-      });
+  it('is shifted by one, zero where nothing is trained, and weighted', async ({ trainer, played }) => {
+    await trainer.forwardBackward([sample], ppo({ clipLow: 0.2, clipHigh: 0.28 }));
+    const [request] = played.computed;
+    expect(request).toMatchObject({ loss: 'ppo', forwardOnly: false });
+    expect(request!.lossSettings['clip_low_threshold']).toBeCloseTo(0.8, 12);
+    expect(request!.lossSettings['clip_high_threshold']).toBeCloseTo(1.28, 12);
+    expect(Array.from(request!.data[0]!.tokens)).toEqual([5, 6, 7, 8]);
+    expect(inputsOf(request!)).toEqual({
+      target_tokens: [6, 7, 8, 9],
+      logprobs: [0, -1, -2, 0],
+      advantages: [0, 2, -2, 0],
     });
   });
 
-  it('is not sent where nothing is trained of a sample', async () => {
-    await playing(async ({ trainer, played }) => {
-      const unmasked = { ...sample, mask: new Uint8Array(5) };
-      const { logprobs, trainedTokens } = await trainer.forwardBackward([unmasked, sample, unmasked], crossEntropy());
-      expect(logprobs.map(({ length }) => length)).toEqual([0, 2, 0]);
-      expect(trainedTokens).toBe(2);
-      expect(played.computed[0]!.data).toHaveLength(1);
-    });
+  it('is not sent where nothing is trained of a sample', async ({ trainer, played }) => {
+    const unmasked = { ...sample, mask: new Uint8Array(5) };
+    const { logprobs, trainedTokens } = await trainer.forwardBackward([unmasked, sample, unmasked], crossEntropy());
+    expect(logprobs.map(({ length }) => length)).toEqual([0, 2, 0]);
+    expect(trainedTokens).toBe(2);
+    expect(played.computed[0]!.data).toHaveLength(1);
   });
 
-  it.each([0.7, 2])('is never made of a sample of temperature %d', async (temperature) => {
-    await playing(async ({ trainer, server }) => {
-      const trained = trainer.forwardBackward([{ ...sample, temperature }], crossEntropy());
-      await expect(trained).rejects.toMatchObject({ code: 'SAMPLE_REFUSED', message: expect.stringMatching(/temperature/) });
-      expect(server.of('forward_backward')).toHaveLength(0);
-    });
+  it.for([0.7, 2])('is never made of a sample of temperature %d', async (temperature, { trainer, server }) => {
+    const trained = trainer.forwardBackward([{ ...sample, temperature }], crossEntropy());
+    await expect(trained).rejects.toMatchObject(failure('SAMPLE_REFUSED', /temperature/));
+    expect(server.of('forward_backward')).toHaveLength(0);
   });
 });
 
@@ -156,142 +157,109 @@ describe('a loss', () => {
   /** −dLoss/dlogprob × weight of importance sampling: ratio × advantage × weight. */
   const slopes = [0, Math.exp(-1.5 + 1) * 1 * 2, Math.exp(-1.75 + 2) * -1 * 2, 0];
 
-  it('that the server does not have is computed here: forward, then weighted cross-entropy', async () => {
-    await playing(async ({ trainer, played }) => {
-      const loss = dro({ beta: 0.5 });
-      const { loss: value } = await trainer.forwardBackward([sample], loss);
-      const [scoring, backward] = played.computed;
-      expect(scoring).toMatchObject({ loss: 'cross_entropy', forwardOnly: true });
-      expect(backward).toMatchObject({ loss: 'cross_entropy', forwardOnly: false });
-      const terms = [-1.5, -1.75].map((lp, i) => [1, -1][i]! * lp - 0.25 * (lp - [-1, -2][i]!) ** 2);
-      expect(value).toBeCloseTo(-2 * (terms[0]! + terms[1]!), 5);
-      const weights = [0, 2 * (1 - 0.5 * -0.5), 2 * (-1 - 0.5 * 0.25), 0];
-      expect(rounded(inputsOf(backward!)['weights'])).toEqual(rounded(weights));
-    });
+  it('that the server does not have is computed here: forward, then weighted cross-entropy', async ({ trainer, played }) => {
+    const loss = dro({ beta: 0.5 });
+    const { loss: value } = await trainer.forwardBackward([sample], loss);
+    const [scoring, backward] = played.computed;
+    expect(scoring).toMatchObject({ loss: 'cross_entropy', forwardOnly: true });
+    expect(backward).toMatchObject({ loss: 'cross_entropy', forwardOnly: false });
+    const terms = [-1.5, -1.75].map((lp, i) => [1, -1][i]! * lp - 0.25 * (lp - [-1, -2][i]!) ** 2);
+    expect(value).toBeCloseTo(-2 * (terms[0]! + terms[1]!), 5);
+    const weights = [0, 2 * (1 - 0.5 * -0.5), 2 * (-1 - 0.5 * 0.25), 0];
+    expect(rounded(inputsOf(backward!)['weights'])).toEqual(rounded(weights));
   });
 
-  it.each([
+  it.for([
     ['at the door', { refused: { json: { detail: [{ loc: ['body', 'loss_fn'], msg: 'unknown' }] }, status: 422 } }],
     ['when it is computed', { result: { json: { error: 'unsupported loss_fn', category: 'user' } } }],
   ] satisfies [string, { refused?: Answer; result?: Answer }][])(
     'that the server refuses %s is computed here from then on, and nothing counts on it before',
-    async (_, outcome) => {
-      await playing(async ({ trainer, played, server }) => {
-        played.onPass = ({ loss }) => (loss === 'importance_sampling' ? outcome : undefined);
-        const step = () => Promise.all([trainer.forwardBackward([sample], importanceSampling()), trainer.optimStep(ADAM)]);
-        await step();
-        await step();
-        const backward = played.computed.filter(({ loss, forwardOnly }) => loss === 'cross_entropy' && !forwardOnly);
-        expect(backward).toHaveLength(2);
-        for (const pass of backward) expect(rounded(inputsOf(pass)['weights'])).toEqual(rounded(slopes));
-        const order = server.asked.map(({ verb }) => verb).filter((verb) => /^(forward_backward|optim_step)$/.test(verb));
-        // The trial, the refused one, forward, backward, step; then forward, backward, step.
-        const [pass, last] = ['forward_backward', 'optim_step'];
-        expect(order).toEqual([pass, pass, pass, pass, last, pass, pass, last]);
-      });
+    async ([_, outcome], { trainer, played, server }) => {
+      played.onPass = ({ loss }) => (loss === 'importance_sampling' ? outcome : undefined);
+      const step = () => Promise.all([trainer.forwardBackward([sample], importanceSampling()), trainer.optimStep(ADAM)]);
+      await step();
+      await step();
+      const backward = played.computed.filter(({ loss, forwardOnly }) => loss === 'cross_entropy' && !forwardOnly);
+      expect(backward).toHaveLength(2);
+      for (const pass of backward) expect(rounded(inputsOf(pass)['weights'])).toEqual(rounded(slopes));
+      const order = server.asked.map(({ verb }) => verb).filter((verb) => /^(forward_backward|optim_step)$/.test(verb));
+      // The trial, the refused one, forward, backward, step; then forward, backward, step.
+      const [pass, last] = ['forward_backward', 'optim_step'];
+      expect(order).toEqual([pass, pass, pass, pass, last, pass, pass, last]);
     },
   );
 
-  it.each([
+  it.for([
     ['says nothing of the sum', undefined],
     ['divides by the weights', 3.25 / 2],
-  ])('that has no name there is not trained on a server that %s', async (_, sum) => {
-    await playing(async ({ trainer, played, server }) => {
-      played.onPass = (request) => {
-        const whole = { outputType: 'x', outputs: outputs(request), metrics: sum === undefined ? {} : { 'loss:sum': sum } };
-        return { result: { raw: encodePassResult(whole), type: PROTOBUF } };
-      };
-      const outcomes = await Promise.allSettled([trainer.forwardBackward([sample], dro({ beta: 0.5 })), trainer.optimStep(ADAM)]);
-      expect(outcomes[0]).toMatchObject({ reason: { code: 'TRAINER_FAILED', message: expect.stringMatching(/loss:sum/) } });
-      expect(outcomes[1]).toMatchObject({ status: 'rejected' });
-      expect(played.computed.filter(({ forwardOnly }) => !forwardOnly)).toEqual([]);
-      expect(server.of('optim_step')).toEqual([]);
-    });
+  ] as const)('that has no name there is not trained on a server that %s', async ([_, sum], { trainer, played, server }) => {
+    played.onPass = (request) => passed(request, { metrics: sum === undefined ? {} : { 'loss:sum': sum } });
+    const outcomes = await Promise.allSettled([trainer.forwardBackward([sample], dro({ beta: 0.5 })), trainer.optimStep(ADAM)]);
+    expect(outcomes).toMatchObject([{ reason: failure('TRAINER_FAILED', /loss:sum/) }, { status: 'rejected' }]);
+    expect(played.computed.filter(({ forwardOnly }) => !forwardOnly)).toEqual([]);
+    expect(server.of('optim_step')).toEqual([]);
   });
 
-  it('that goes by the same name but has another value is found out, and no step is taken', async () => {
-    await playing(async ({ trainer, played }) => {
-      played.onPass = (request) => {
-        const metrics = { 'loss:sum': 1.5 };
-        return { result: { raw: encodePassResult({ outputType: 'x', outputs: outputs(request), metrics }), type: PROTOBUF } };
-      };
-      const gradient = trainer.forwardBackward([sample], importanceSampling());
-      const step = trainer.optimStep(ADAM);
-      const outcomes = await Promise.allSettled([gradient, step]);
-      expect(outcomes).toMatchObject([{ reason: { code: 'TRAINER_FAILED' } }, { reason: { code: 'TRAINER_FAILED' } }]);
-      expect((outcomes[0] as PromiseRejectedResult).reason.message).toMatch(/importance_sampling is 1.5 .* 1.35/);
-    });
+  it('that goes by the same name but has another value is found out, and no step is taken', async ({ trainer, played }) => {
+    played.onPass = (request) => passed(request, { metrics: { 'loss:sum': 1.5 } });
+    const outcomes = await Promise.allSettled([trainer.forwardBackward([sample], importanceSampling()), trainer.optimStep(ADAM)]);
+    const reason = failure('TRAINER_FAILED', /importance_sampling is 1.5 .* 1.35/);
+    expect(outcomes).toMatchObject([{ reason }, { reason: failure('TRAINER_FAILED') }]);
   });
 
-  it.each([
+  it.for([
     ['NaN', [-0.1, Number.NaN, -1, -1], 'TRAINER_FAILED', /NaN/],
     ['one too few', [-0.1, -1, -1], 'POLICY_GARBLED', /3 log-probabilities, expected 4/],
     ['positive', [-0.1, -1, 0.5, -1], 'POLICY_GARBLED', /log-probability 0.5, expected at most 0/],
-  ] as const)('is not computed from log-probabilities that are of no use: %s', async (_, logprobs, code, message) => {
-    await playing(async ({ trainer, played }) => {
-      played.onPass = (request) => {
-        const result = { outputType: 'x', outputs: outputs(request, logprobs), metrics: {} };
-        return { result: { raw: encodePassResult(result), type: PROTOBUF } };
-      };
+  ] as const)(
+    'is not computed from log-probabilities that are of no use: %s',
+    async ([_, logprobs, code, message], { trainer, played }) => {
+      played.onPass = (request) => passed(request, { outputs: outputs(request, logprobs), metrics: {} });
       const trained = trainer.forwardBackward([sample], crossEntropy());
-      await expect(trained).rejects.toMatchObject({ code, message: expect.stringMatching(message) });
-      await expect(trainer.optimStep(ADAM)).rejects.toMatchObject({ code });
-    });
-  });
+      await expect(trained).rejects.toMatchObject(failure(code, message));
+      await expect(trainer.optimStep(ADAM)).rejects.toMatchObject(failure(code));
+    },
+  );
 });
 
 describe('a pass in several chunks', () => {
-  const ONE_EACH = { fwdbwd_max_chunk_len: 1 };
-  const raw = (request: PassRequest, count: number): Answer => {
-    const result = { outputType: 'x', outputs: Array.from({ length: count }, () => outputs(request)[0]!), metrics: {} };
-    return { raw: encodePassResult(result), type: PROTOBUF };
-  };
+  it.override('config', { fwdbwd_max_chunk_len: 1 });
 
-  it('is not put together from outputs of one chunk too many and of another too few', async () => {
-    await playing(async ({ trainer, played }) => {
-      let counts = [2, 0];
-      played.onPass = (request) => {
-        if (request.data[0]!.tokens.length === 1) return undefined;
-        const [count, ...rest] = counts;
-        counts = rest;
-        return { result: raw(request, count!) };
-      };
-      await expect(trainer.forward([sample, sample])).rejects.toMatchObject({
-        code: 'POLICY_GARBLED',
-        message: 'the server gave 2 outputs for 1 samples',
-      });
-    }, ONE_EACH);
+  it('is not put together from outputs of one chunk too many and of another too few', async ({ trainer, played }) => {
+    const counts = [2, 0];
+    played.onPass = (request) => {
+      if (request.data[0]!.tokens.length === 1) return undefined;
+      return passed(request, { outputs: Array(counts.shift()).fill(outputs(request)[0]) });
+    };
+    const scored = trainer.forward([sample, sample]);
+    await expect(scored).rejects.toMatchObject(failure('POLICY_GARBLED', 'the server gave 2 outputs for 1 samples'));
   });
 
-  it('of which one came through is not sent again by another way when another was refused for its loss', async () => {
-    await playing(async ({ trainer, played }) => {
-      let sent = 0;
-      played.onPass = (request) => {
-        if (request.loss === 'cross_entropy' || ++sent === 1) return undefined;
-        return { result: { json: { error: 'loss_fn_outputs went wrong', category: 'user' } } };
-      };
-      await expect(trainer.forwardBackward([sample, sample], importanceSampling())).rejects.toMatchObject({
-        message: expect.stringContaining('not to be trusted'),
-      });
-      expect(played.computed.filter(({ loss }) => loss === 'cross_entropy')).toEqual([]);
-      await expect(trainer.optimStep(ADAM)).rejects.toThrow('not to be trusted');
-    }, ONE_EACH);
+  it('of which one came through is not sent again by another way when another was refused for its loss', async ({
+    trainer,
+    played,
+  }) => {
+    let sent = 0;
+    played.onPass = (request) => {
+      if (request.loss === 'cross_entropy' || ++sent === 1) return undefined;
+      return { result: { json: { error: 'loss_fn_outputs went wrong', category: 'user' } } };
+    };
+    await expect(trainer.forwardBackward([sample, sample], importanceSampling())).rejects.toThrow('not to be trusted');
+    expect(played.computed.filter(({ loss }) => loss === 'cross_entropy')).toEqual([]);
+    await expect(trainer.optimStep(ADAM)).rejects.toThrow('not to be trusted');
   });
 
-  it('is not read from one future twice', async () => {
-    await playing(async ({ trainer, played, server }) => {
-      const { script } = server;
-      server.script = async (asked, count) => {
-        if (asked.verb === 'retrieve_future') await new Promise((resolve) => setTimeout(resolve, 50));
-        const answer = await script(asked, count);
-        const isPass = asked.verb === 'forward_backward' && played.computed.length > 1;
-        return isPass ? { json: { request_id: `pass-${played.passes.length - 1}` } } : answer;
-      };
-      await expect(trainer.forward([sample, sample])).rejects.toMatchObject({
-        code: 'POLICY_GARBLED',
-        message: expect.stringContaining('names the future of another request'),
-      });
-    }, ONE_EACH);
+  it('is not read from one future twice', async ({ trainer, played, server }) => {
+    const { script } = server;
+    server.script = async (asked, count) => {
+      if (asked.verb === 'retrieve_future') await new Promise((resolve) => setTimeout(resolve, 50));
+      const answer = await script(asked, count);
+      const isPass = asked.verb === 'forward_backward' && played.computed.length > 1;
+      return isPass ? { json: { request_id: `pass-${played.passes.length - 1}` } } : answer;
+    };
+    await expect(trainer.forward([sample, sample])).rejects.toMatchObject(
+      failure('POLICY_GARBLED', 'names the future of another request'),
+    );
   });
 });
 
@@ -304,8 +272,9 @@ describe('a server of before protobuf and seq_id', () => {
     };
   };
 
-  it.each([400, 415, 422, 500])('is spoken to in JSON after it answered %i, and asked only once', async (status) => {
-    await playing(async ({ trainer, played, server }) => {
+  it.for([400, 415, 422, 500])(
+    'is spoken to in JSON after it answered %i, and asked only once',
+    async (status, { trainer, played, server }) => {
       played.onPass = old(status);
       await trainer.forward([sample]);
       await trainer.forwardBackward([sample], crossEntropy());
@@ -317,20 +286,16 @@ describe('a server of before protobuf and seq_id', () => {
         ['forward', 'application/json'],
         ['forward_backward', 'application/json'],
       ]);
-    });
-  });
+    },
+  );
 
-  it('is never sent a step again that may have arrived: what was in training is lost', async () => {
-    await playing(async ({ trainer, played, server }) => {
-      played.onPass = old(422);
-      await trainer.forwardBackward([sample], crossEntropy());
-      const script = server.script;
-      server.script = (asked, count) =>
-        asked.verb === 'optim_step' ? (response) => response.socket?.destroy() : script(asked, count);
-      await expect(trainer.optimStep(ADAM)).rejects.toMatchObject({ code: 'POLICY_LOST' });
-      expect(server.of('optim_step')).toHaveLength(1);
-      await expect(trainer.forward([sample])).rejects.toMatchObject({ code: 'POLICY_LOST' });
-    });
+  it('is never sent a step again that may have arrived: what was in training is lost', async ({ trainer, played, server }) => {
+    played.onPass = old(422);
+    await trainer.forwardBackward([sample], crossEntropy());
+    server.instead('optim_step', reset);
+    await expect(trainer.optimStep(ADAM)).rejects.toMatchObject(failure('POLICY_LOST'));
+    expect(server.of('optim_step')).toHaveLength(1);
+    await expect(trainer.forward([sample])).rejects.toMatchObject(failure('POLICY_LOST'));
   });
 });
 
@@ -350,150 +315,122 @@ describe('a server that knows only passes and steps again', () => {
         verb === 'load_weights' ? { json: { detail: 'LoadWeights is not permitted with seq_id 1' }, status: 400 } : TAKEN;
       if (taken.has(name)) return again;
       taken.add(name);
-      return count === 1 ? (response) => response.socket?.destroy() : script(asked, count);
+      return count === 1 ? reset : script(asked, count);
     };
   }
   const TAKEN: Answer = { json: { detail: 'Checkpoint already exists for model' }, status: 409 };
 
-  it('is asked to save under another name where an answer was lost, and the model stays in use', async () => {
-    await playing(async ({ trainer, server, published }) => {
-      await trainer.forwardBackward([sample], crossEntropy());
-      forgetful(server, 'save_weights', 'save_weights_for_sampler');
-      await trainer.save(folder('saved'));
-      await trainer.publish(1);
-      expect(published).toEqual([['published', 1]]);
-      const names = server.of('save_weights').map(({ json }) => json['path']);
-      expect(names).toHaveLength(3);
-      expect(new Set(names).size).toBe(2);
-      await trainer.optimStep(ADAM);
-    });
+  it('is asked to save under another name where an answer was lost, and the model stays in use', async ({
+    trainer,
+    server,
+    published,
+  }) => {
+    await trainer.forwardBackward([sample], crossEntropy());
+    forgetful(server, 'save_weights', 'save_weights_for_sampler');
+    await trainer.save(folder('saved'));
+    await trainer.publish(1);
+    expect(published).toEqual([['published', 1]]);
+    const names = server.of('save_weights').map(({ json }) => json['path']);
+    expect(names).toHaveLength(3);
+    expect(new Set(names).size).toBe(2);
+    await trainer.optimStep(ADAM);
   });
 
-  it('is given another model to load into where an answer was lost', async () => {
-    await playing(async ({ trainer, server }) => {
-      await trainer.save(folder('saved'));
-      forgetful(server, 'load_weights');
-      await trainer.load(folder('saved'));
-      expect(server.of('load_weights')).toHaveLength(2);
-      expect(server.of('create_model')).toHaveLength(3);
-      expect(server.of('unload_model')).not.toHaveLength(0);
-    });
+  it('is given another model to load into where an answer was lost', async ({ trainer, server }) => {
+    await trainer.save(folder('saved'));
+    forgetful(server, 'load_weights');
+    await trainer.load(folder('saved'));
+    expect(server.of('load_weights')).toHaveLength(2);
+    expect(server.of('create_model')).toHaveLength(3);
+    expect(server.of('unload_model')).not.toHaveLength(0);
   });
 
-  it('that never answers a load has lost the model, and nobody is sent to another address', async () => {
-    await playing(async ({ trainer, server }) => {
-      await trainer.save(folder('saved'));
-      const { script } = server;
-      server.script = (asked, count) =>
-        asked.verb === 'load_weights' ? (response) => response.socket?.destroy() : script(asked, count);
-      await expect(trainer.load(folder('saved'))).rejects.toMatchObject({
-        code: 'POLICY_LOST',
-        hint: expect.not.stringContaining('TINKER_BASE_URL'),
-      });
+  it('that never answers a load has lost the model, and nobody is sent to another address', async ({ trainer, server }) => {
+    await trainer.save(folder('saved'));
+    server.instead('load_weights', reset);
+    await expect(trainer.load(folder('saved'))).rejects.toMatchObject({
+      code: 'POLICY_LOST',
+      hint: expect.not.stringContaining('TINKER_BASE_URL'),
     });
   });
 });
 
 describe('verbs', () => {
-  it('are numbered 1, 2, 3 … and sent before the results of earlier ones are there', async () => {
-    await playing(async ({ trainer, played, server }) => {
-      await trainer.forwardBackward([sample], crossEntropy());
-      let ready = false;
-      const script = server.script;
-      server.script = (asked, count) =>
-        asked.verb === 'retrieve_future' && !ready ? { json: { type: 'try_again' } } : script(asked, count);
-      const results = Promise.all([
-        trainer.forwardBackward([sample], crossEntropy()),
-        trainer.optimStep(ADAM),
-        trainer.publish(4),
-      ]);
-      await vi.waitFor(() => expect(server.of('save_weights_for_sampler')).toHaveLength(1));
-      ready = true;
-      await results;
-      expect(played.passes.map(({ seqId }) => seqId)).toEqual([1, 2, 3]);
-      expect(server.of('optim_step')[0]?.json).toMatchObject({ seq_id: 4, adam_params: { grad_clip_norm: 1, eps: 1e-8 } });
-      expect(server.of('save_weights_for_sampler')[0]?.json).toMatchObject({ seq_id: 5 });
-    });
+  it('are numbered 1, 2, 3 … and sent before the results of earlier ones are there', async ({ trainer, played, server }) => {
+    await trainer.forwardBackward([sample], crossEntropy());
+    server.instead('retrieve_future', { json: { type: 'try_again' } });
+    const results = Promise.all([trainer.forwardBackward([sample], crossEntropy()), trainer.optimStep(ADAM), trainer.publish(4)]);
+    await vi.waitFor(() => expect(server.of('save_weights_for_sampler')).toHaveLength(1));
+    server.script = played.script;
+    await results;
+    expect(played.passes.map(({ seqId }) => seqId)).toEqual([1, 2, 3]);
+    expect(server.of('optim_step')[0]?.json).toMatchObject({ seq_id: 4, adam_params: { grad_clip_norm: 1, eps: 1e-8 } });
+    expect(server.of('save_weights_for_sampler')[0]?.json).toMatchObject({ seq_id: 5 });
   });
 
-  it('after a gradient that failed at the server fail until something is loaded, the step sent with it included', async () => {
-    await playing(async ({ trainer, played }) => {
-      await trainer.forwardBackward([sample], crossEntropy());
-      // The step's result is there before the failure of its gradient is known.
-      const late: Answer = (response) => {
-        const failure = JSON.stringify({ error: 'out of memory', category: 'server' });
-        setTimeout(() => response.writeHead(200, { 'content-type': 'application/json' }).end(failure), 100);
-      };
-      played.onPass = () => ({ result: late });
-      const both = await Promise.allSettled([trainer.forwardBackward([sample], crossEntropy()), trainer.optimStep(ADAM)]);
-      expect(both).toMatchObject([{ reason: { code: 'TRAINER_FAILED' } }, { reason: { code: 'TRAINER_FAILED' } }]);
-      played.onPass = () => undefined;
-      await expect(trainer.forwardBackward([sample], crossEntropy())).rejects.toMatchObject({
-        message: expect.stringMatching(/out of memory/),
-      });
-      await expect(trainer.publish(1)).rejects.toMatchObject({ code: 'TRAINER_FAILED', hint: expect.stringMatching(/load/) });
-      await trainer.load(folder('plain'));
-      await trainer.forwardBackward([sample], crossEntropy());
-      await trainer.optimStep(ADAM);
-    });
+  it('after a gradient that failed at the server fail until something is loaded, the step sent with it included', async ({
+    trainer,
+    played,
+  }) => {
+    await trainer.forwardBackward([sample], crossEntropy());
+    // The step's result is there before the failure of its gradient is known.
+    const late: Answer = (response) => {
+      const failure = JSON.stringify({ error: 'out of memory', category: 'server' });
+      setTimeout(() => response.writeHead(200, { 'content-type': 'application/json' }).end(failure), 100);
+    };
+    played.onPass = () => ({ result: late });
+    const both = await Promise.allSettled([trainer.forwardBackward([sample], crossEntropy()), trainer.optimStep(ADAM)]);
+    expect(both).toMatchObject([{ reason: { code: 'TRAINER_FAILED' } }, { reason: { code: 'TRAINER_FAILED' } }]);
+    played.onPass = () => undefined;
+    await expect(trainer.forwardBackward([sample], crossEntropy())).rejects.toThrow(/out of memory/);
+    await expect(trainer.publish(1)).rejects.toMatchObject({ code: 'TRAINER_FAILED', hint: expect.stringMatching(/load/) });
+    await trainer.load(folder('plain'));
+    await trainer.forwardBackward([sample], crossEntropy());
+    await trainer.optimStep(ADAM);
   });
 
-  it('called after a gradient was refused here do not step, if they were called before that was known', async () => {
-    await playing(async ({ trainer, server }) => {
-      const refused = { ...sample, advantages: Float32Array.of(0, 0, Number.NaN, 0, 0) };
-      const both = await Promise.allSettled([trainer.forwardBackward([refused], crossEntropy()), trainer.optimStep(ADAM)]);
-      expect(both).toMatchObject([{ reason: { code: 'SAMPLE_REFUSED' } }, { reason: { code: 'TRAINER_FAILED' } }]);
-      expect(server.of('optim_step')).toHaveLength(0);
-      await trainer.forwardBackward([sample], crossEntropy());
-      expect(await trainer.optimStep(ADAM)).toEqual({ gradNorm: 0.5 });
-    });
+  it('called after a gradient was refused here do not step, if they were called before that was known', async ({
+    trainer,
+    server,
+  }) => {
+    const refused = { ...sample, advantages: Float32Array.of(0, 0, Number.NaN, 0, 0) };
+    const passes = [refused, sample].map((one) => trainer.forwardBackward([one], crossEntropy()));
+    const all = await Promise.allSettled([...passes, trainer.optimStep(ADAM)]);
+    const [first, last] = [{ reason: { code: 'SAMPLE_REFUSED' } }, { reason: { code: 'TRAINER_FAILED' } }];
+    expect(all).toMatchObject([first, { status: 'fulfilled' }, last]);
+    // However much later.
+    await expect(trainer.optimStep(ADAM)).rejects.toMatchObject(failure('TRAINER_FAILED'));
+    expect(server.of('optim_step')).toHaveLength(0);
+    await trainer.forwardBackward([sample], crossEntropy());
+    expect(await trainer.optimStep(ADAM)).toEqual({ gradNorm: 0.5 });
   });
 
-  it.each([
+  it.for([
     [{ metrics: { 'grad_norm:mean': 2 } }, 2],
     [{ metrics: { lr: 1 } }, undefined],
     [{ metrics: null }, undefined],
     [{}, undefined],
-  ])('that step tell the gradient’s norm where the server does: %j', async (json, gradNorm) => {
-    await playing(async ({ trainer, played }) => {
-      played.verbs['optim_step'] = { json };
-      await trainer.forwardBackward([sample], crossEntropy());
-      expect(await trainer.optimStep(ADAM)).toEqual({ gradNorm });
-    });
+  ])('that step tell the gradient’s norm where the server does: %j', async ([json, gradNorm], { trainer, played }) => {
+    played.verbs['optim_step'] = { json };
+    await trainer.forwardBackward([sample], crossEntropy());
+    expect(await trainer.optimStep(ADAM)).toEqual({ gradNorm });
   });
 
-  it('do not step after a gradient that was refused here, however much later they are called', async () => {
-    await playing(async ({ trainer, server }) => {
-      await trainer.forwardBackward([sample], importanceSampling());
-      await expect(trainer.forwardBackward([{ ...sample, temperature: 0.5 }], importanceSampling())).rejects.toThrow(
-        'temperature',
-      );
-      await expect(trainer.optimStep(ADAM)).rejects.toMatchObject({ code: 'TRAINER_FAILED' });
-      expect(server.of('optim_step')).toEqual([]);
-      await trainer.forwardBackward([sample], importanceSampling());
-      await trainer.optimStep(ADAM);
-    });
+  it('that publish do not take a session of earlier weights for one of these', async ({ trainer, published }) => {
+    await trainer.publish(1);
+    await expect(trainer.publish(2)).rejects.toMatchObject(failure('POLICY_GARBLED'));
+    expect(published).toEqual([['published', 1]]);
   });
 
-  it('that publish do not take a session of earlier weights for one of these', async () => {
-    await playing(async ({ trainer, published }) => {
-      await trainer.publish(1);
-      await expect(trainer.publish(2)).rejects.toMatchObject({ code: 'POLICY_GARBLED' });
-      expect(published).toEqual([['published', 1]]);
-    });
-  });
-
-  it('that publish tell the session, also where the server only gives a path', async () => {
-    await playing(async ({ trainer, played, published, server }) => {
-      await trainer.publish(1);
-      played.verbs['save_weights_for_sampler'] = { json: { path: 'tinker://model-1/sampler_weights/x' } };
-      await trainer.publish(2);
-      expect(published).toEqual([
-        ['published', 1],
-        ['sampling-1', 2],
-      ]);
-      expect(server.of('create_sampling_session')[0]?.json).toMatchObject({ model_path: 'tinker://model-1/sampler_weights/x' });
-    });
+  it('that publish tell the session, also where the server only gives a path', async ({ trainer, played, published, server }) => {
+    await trainer.publish(1);
+    played.verbs['save_weights_for_sampler'] = { json: { path: 'tinker://model-1/sampler_weights/x' } };
+    await trainer.publish(2);
+    expect(published).toEqual([
+      ['published', 1],
+      ['sampling-1', 2],
+    ]);
+    expect(server.of('create_sampling_session')[0]?.json).toMatchObject({ model_path: 'tinker://model-1/sampler_weights/x' });
   });
 });
 
@@ -510,62 +447,48 @@ beforeAll(async () => {
 afterAll(() => rm(scratch, { recursive: true }));
 
 describe('what is saved', () => {
-  it('is a file that says where; loading makes a new model, and loads into it first of all', async () => {
-    await playing(async ({ trainer, server }) => {
-      await trainer.save(folder('saved'));
-      const state = JSON.parse(await readFile(join(folder('saved'), 'tinker.json'), 'utf8'));
-      expect(state).toMatchObject({ server: server.url, baseModel: 'base', loraRank: 8, path: 'tinker://model-1/weights/state' });
-      await trainer.load(folder('saved'));
-      expect(server.of('create_model')).toHaveLength(2);
-      expect(server.of('load_weights')[0]?.json).toMatchObject({ seq_id: 1, path: state.path, optimizer: true });
-      await trainer.forget(folder('saved'));
-      const removed = server.asked.find(({ method }) => method === 'DELETE');
-      expect(removed?.verb).toBe('training_runs/model-1/checkpoints/weights/state');
+  it('is a file that says where; loading makes a new model, and loads into it first of all', async ({ trainer, server }) => {
+    await trainer.save(folder('saved'));
+    const state = JSON.parse(await readFile(join(folder('saved'), 'tinker.json'), 'utf8'));
+    expect(state).toMatchObject({ server: server.url, baseModel: 'base', loraRank: 8, path: 'tinker://model-1/weights/state' });
+    await trainer.load(folder('saved'));
+    expect(server.of('create_model')).toHaveLength(2);
+    expect(server.of('load_weights')[0]?.json).toMatchObject({ seq_id: 1, path: state.path, optimizer: true });
+    await trainer.forget(folder('saved'));
+    const removed = server.asked.find(({ method }) => method === 'DELETE');
+    expect(removed?.verb).toBe('training_runs/model-1/checkpoints/weights/state');
+  });
+
+  it('by another base model, or is damaged, or is no path, is not loaded', async ({ trainer, server }) => {
+    const state = { server: server.url, baseModel: 'another', loraRank: 8, path: 'tinker://m/weights/n', savedAt: 'now' };
+    await writeFile(join(folder('other'), 'tinker.json'), JSON.stringify(state));
+    for (const name of ['other', 'damaged', 'sneaky']) {
+      await expect(trainer.load(folder(name))).rejects.toMatchObject(failure('CHECKPOINT_MISMATCH'));
+      await trainer.forget(folder(name));
+    }
+    expect(server.of('create_model')).toHaveLength(0);
+  });
+
+  it('and gone at a server that notices only when it loads is refused, saying what is gone and what to do', async ({
+    trainer,
+    played,
+  }) => {
+    await trainer.save(folder('saved'));
+    played.verbs['load_weights'] = { json: { error: 'there is nothing saved there', category: 'user' } };
+    await expect(trainer.load(folder('saved'))).rejects.toMatchObject({
+      code: 'POLICY_REFUSED',
+      message: expect.stringMatching(/cannot load tinker:\/\/model-1\/weights\/state: .*nothing saved there/),
+      hint: expect.stringMatching(/TINKER_BASE_URL/),
     });
   });
 
-  it('by another base model, or is damaged, or is no path, is not loaded', async () => {
-    await playing(async ({ trainer, server }) => {
-      const state = { server: server.url, baseModel: 'another', loraRank: 8, path: 'tinker://m/weights/n', savedAt: 'now' };
-      await writeFile(join(folder('other'), 'tinker.json'), JSON.stringify(state));
-      for (const name of ['other', 'damaged', 'sneaky']) {
-        await expect(trainer.load(folder(name))).rejects.toMatchObject({ code: 'CHECKPOINT_MISMATCH' });
-        await trainer.forget(folder(name));
-      }
-      expect(server.of('create_model')).toHaveLength(0);
-    });
-  });
-
-  it('and gone at a server that notices only when it loads is refused, saying what is gone and what to do', async () => {
-    await playing(async ({ trainer, server }) => {
-      await trainer.save(folder('saved'));
-      const script = server.script;
-      let loading = false;
-      server.script = (asked, count) => {
-        loading ||= asked.verb === 'load_weights';
-        const failed = loading && asked.verb === 'retrieve_future';
-        return failed ? { json: { error: 'there is nothing saved there', category: 'user' } } : script(asked, count);
-      };
-      await expect(trainer.load(folder('saved'))).rejects.toMatchObject({
-        code: 'POLICY_REFUSED',
-        message: expect.stringMatching(/cannot load tinker:\/\/model-1\/weights\/state: .*nothing saved there/),
-        hint: expect.stringMatching(/TINKER_BASE_URL/),
-      });
-    });
-  });
-
-  it('and gone at the server is refused, saying what is gone', async () => {
-    await playing(async ({ trainer, server }) => {
-      await trainer.save(folder('saved'));
-      const script = server.script;
-      server.script = (asked, count) =>
-        asked.verb === 'load_weights' ? { json: { detail: 'Checkpoint not found' }, status: 404 } : script(asked, count);
-      await expect(trainer.load(folder('saved'))).rejects.toMatchObject({
-        code: 'POLICY_REFUSED',
-        message: expect.stringMatching(/cannot load tinker:\/\/model-1\/weights\/state/),
-      });
-      // The model that was made for it is not left behind.
-      expect(server.of('unload_model')).toHaveLength(1);
-    });
+  it('and gone at the server is refused, saying what is gone', async ({ trainer, server }) => {
+    await trainer.save(folder('saved'));
+    server.instead('load_weights', { json: { detail: 'Checkpoint not found' }, status: 404 });
+    await expect(trainer.load(folder('saved'))).rejects.toMatchObject(
+      failure('POLICY_REFUSED', /cannot load tinker:\/\/model-1\/weights\/state/),
+    );
+    // The model that was made for it is not left behind.
+    expect(server.of('unload_model')).toHaveLength(1);
   });
 });

@@ -21,19 +21,9 @@ import {
   type SampleReply,
 } from '../wire/tinker-messages.ts';
 import { TINKER_LIMITS } from './limits.ts';
-import {
-  type Future,
-  type FutureResult,
-  type Futures,
-  futureReply,
-  invalid,
-  jsonOf,
-  type Routes,
-  readBody,
-  refused,
-} from './requests.ts';
-import type { Sessions } from './training.ts';
-import { type BaseModel, checkBaseModel, type Weights, type WeightsFolder } from './weights.ts';
+import { type Future, type FutureResult, futureReply, invalid, jsonOf, type Routes, readBody, refused } from './requests.ts';
+import type { ServerParts } from './training.ts';
+import { type BaseModel, checkBaseModel, type Weights } from './weights.ts';
 
 // The pool.
 
@@ -49,10 +39,7 @@ interface Instance {
   loads: number;
 }
 
-export interface SamplerPoolOptions {
-  readonly most: number;
-  /** Sequences under way from which on a session that has some waits. */
-  readonly sequences: number;
+interface SamplerPoolOptions {
   /** How long weights are sampled from, at least, before others that are waited for take their place. */
   readonly turnMs: number;
   isSilent(sessionId: string): boolean;
@@ -159,7 +146,7 @@ export class SamplerPool implements AsyncDisposable {
     if (this.#options.isSilent(sessionId)) return false;
     const underway = [...this.#underway];
     if (!underway.some((call) => call.sessionId === sessionId)) return true;
-    return underway.reduce((sum, { sequences }) => sum + sequences, 0) < this.#options.sequences;
+    return underway.reduce((sum, { sequences }) => sum + sequences, 0) < TINKER_LIMITS.sequences;
   }
 
   /** Nothing is awaited between looking and taking. */
@@ -168,7 +155,7 @@ export class SamplerPool implements AsyncDisposable {
     if (holder !== undefined) return this.#givesWay(holder) ? undefined : holder;
     const idle = this.#instances.filter(({ calls }) => calls === 0).toSorted((a, b) => a.lastUsed - b.lastUsed)[0];
     if (idle !== undefined) return this.#load(idle, weights);
-    return this.#instances.length < this.#options.most ? this.#load(this.#open(), weights) : undefined;
+    return this.#instances.length < TINKER_LIMITS.samplers ? this.#load(this.#open(), weights) : undefined;
   }
 
   #holderOf({ id }: Weights): Instance | undefined {
@@ -230,13 +217,12 @@ function checkSampleCall(call: SampleCall, { shape, tokenizer }: BaseModel): voi
   }
 }
 
-interface SamplingParts {
-  readonly model: EmbeddedModel;
-  readonly tokenizer: Tokenizer | undefined;
-  readonly signal: AbortSignal;
-}
-
-async function sampleReplyOf(call: SampleCall, { model, tokenizer, signal }: SamplingParts): Promise<SampleReply> {
+async function sampleReplyOf(
+  call: SampleCall,
+  model: EmbeddedModel,
+  tokenizer: Tokenizer | undefined,
+  signal: AbortSignal,
+): Promise<SampleReply> {
   const { prompt, num_samples: count } = call;
   const { stop, seed = randomInt(2 ** 47) } = call.sampling_params;
   const sampling = settingsOf(call, model.contextLength);
@@ -244,12 +230,11 @@ async function sampleReplyOf(call: SampleCall, { model, tokenizer, signal }: Sam
   const stopTexts = stop.filter((one) => typeof one === 'string');
   // They share the prompt, so they are better off on one worker.
   const affinity = count > 1 ? { affinity: `${seed}` } : {};
-  const drawn = await Promise.all(
-    Array.from({ length: count }, (_, i) => {
-      const request = { promptIds: prompt, sampling, stopIds, seed: seedOf(seed, i), ...affinity };
-      return model.sample(request, signal, stopTexts.length > 0 && tokenizer ? watcherOf(stopTexts, tokenizer) : undefined);
-    }),
-  );
+  const draw = (_: unknown, i: number) => {
+    const request = { promptIds: prompt, sampling, stopIds, seed: seedOf(seed, i), ...affinity };
+    return model.sample(request, signal, stopTexts.length > 0 && tokenizer ? watcherOf(stopTexts, tokenizer) : undefined);
+  };
+  const drawn = await Promise.all(Array.from({ length: count }, draw));
   const isPlain = sampling.temperature === 1 && sampling.topP === 1 && sampling.topK === 0;
   const logprobs = isPlain ? drawn.map((one) => one.logprobs) : await model.forward(drawn.map(({ ids }) => scored(prompt, ids)));
   const sequences = drawn.map(({ ids, stopReason }, i): SampledSequence => ({ stopReason, tokens: ids, logprobs: logprobs[i]! }));
@@ -305,15 +290,7 @@ function scored(prompt: Int32Array, ids: Int32Array): Sample {
 
 // Routes.
 
-export interface SamplingRoutesParts {
-  readonly base: BaseModel;
-  readonly futures: Futures;
-  readonly sessions: Sessions;
-  readonly samplers: SamplerPool;
-  readonly weights: WeightsFolder;
-}
-
-export function samplingRoutes({ base, futures, sessions, samplers, weights }: SamplingRoutesParts): Routes {
+export function samplingRoutes({ base, futures, sessions, weights }: ServerParts, samplers: SamplerPool): Routes {
   let waiting = 0;
   const pinned = (path: string): Promise<Weights> => weights.pin(parseWeightsPath(path, 'model_path'), 'model_path');
 
@@ -328,7 +305,7 @@ export function samplingRoutes({ base, futures, sessions, samplers, weights }: S
     const work = async (): Promise<FutureResult> => {
       try {
         const asked = { weights: from, sessionId: sessionId ?? '', sequences: call.num_samples, signal };
-        const reply = await samplers.use(asked, (model) => sampleReplyOf(call, { model, tokenizer: base.tokenizer, signal }));
+        const reply = await samplers.use(asked, (model) => sampleReplyOf(call, model, base.tokenizer, signal));
         return { kind: 'sample', reply };
       } finally {
         waiting--;

@@ -13,8 +13,7 @@ import type { Clock } from '../../core/contracts.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { WrongKeys } from '../../http/guard.ts';
 import { type HttpHandler, type Listener, serve } from '../../http/http-server.ts';
-import { type HttpReply, type HttpRequest, jsonReply } from '../../http/message.ts';
-import { decoded, Router, routeFor } from '../../http/router.ts';
+import { decoded, type HttpReply, type HttpRequest, jsonReply, Router, routeFor } from '../../http/message.ts';
 import { checkModelFolder } from '../../run/checkpoint.ts';
 import { lockFolder } from '../../run/directory.ts';
 import { TINKER_LIMITS, WAITS, type Waits } from './limits.ts';
@@ -38,12 +37,6 @@ export interface TinkerServerOptions {
   readonly onFailure?: OnFailure | undefined;
 }
 
-interface ServerRoute {
-  readonly method: string;
-  readonly path: string;
-  readonly route: Route;
-}
-
 const ROOT = '/api/v1';
 const OPEN = `${ROOT}/healthz`;
 const SWEEP_MS = 10_000;
@@ -56,45 +49,35 @@ export class TinkerServer implements HttpHandler, AsyncDisposable {
   readonly #base: BaseModel;
   readonly #sessions: Sessions;
   readonly #samplers: SamplerPool;
-  readonly #router: Router<ServerRoute>;
+  readonly #router: Router<{ readonly method: string; readonly path: string; readonly route: Route }>;
   readonly #key: Buffer;
   readonly #wrongKeys: WrongKeys;
   readonly #onFailure: OnFailure;
   readonly #sweep: NodeJS.Timeout;
 
-  private constructor(
-    base: BaseModel,
-    weights: WeightsFolder,
-    { key, onFailure = () => {}, clock, waits: given }: TinkerServerOptions,
-  ) {
+  private constructor(base: BaseModel, weights: WeightsFolder, { key, onFailure, clock, waits: given }: TinkerServerOptions) {
     const waits = { ...WAITS, ...given };
-    this.#base = base;
     const sessions = new Sessions(clock ?? ELAPSED, waits);
     const futures = new Futures({ bytes: TINKER_LIMITS.resultBytes, ageMs: waits.result });
-    const samplers = new SamplerPool({
-      most: TINKER_LIMITS.samplers,
-      sequences: TINKER_LIMITS.sequences,
-      turnMs: waits.turn,
-      isSilent: (id) => sessions.isSilent(id),
-      open: base.open,
-    });
+    const samplers = new SamplerPool({ turnMs: waits.turn, isSilent: (id) => sessions.isSilent(id), open: base.open });
+    const parts = { base, sessions, futures, weights, gapMs: waits.gap };
     const routes = {
-      ...trainingRoutes({ base, sessions, futures, weights, gapMs: waits.gap }),
-      ...samplingRoutes({ base, futures, sessions, samplers, weights }),
+      ...trainingRoutes(parts),
+      ...samplingRoutes(parts, samplers),
       ...futureRoutes(futures, (id) => sessions.touch(id), waits.poll),
       ...weightsRoutes(weights),
     };
+    const table = Object.entries(routes).map(([key, route]) => {
+      const [method = '', path = ''] = key.split(' ');
+      return { method, path: ROOT + path, route };
+    });
+    this.#base = base;
     this.#sessions = sessions;
     this.#samplers = samplers;
-    this.#router = new Router(
-      Object.entries(routes).map(([key, route]) => {
-        const [method = '', path = ''] = key.split(' ');
-        return { method, path: ROOT + path, route };
-      }),
-    );
+    this.#router = new Router(table);
     this.#key = digest(key);
     this.#wrongKeys = new WrongKeys(clock ?? Date);
-    this.#onFailure = onFailure;
+    this.#onFailure = onFailure ?? (() => {});
     this.#sweep = setInterval(() => this.endIdle(), SWEEP_MS).unref();
   }
 
@@ -162,9 +145,7 @@ export class TinkerServer implements HttpHandler, AsyncDisposable {
 }
 
 /** Of equal length whatever the key's, so that the comparison tells nothing. */
-function digest(key: string): Buffer {
-  return hash('sha256', key, 'buffer');
-}
+const digest = (key: string): Buffer => hash('sha256', key, 'buffer');
 
 export interface TinkerServerSettings {
   readonly model: string;
@@ -178,19 +159,12 @@ export interface TinkerServerSettings {
   readonly threads: number;
 }
 
-export interface ServedTinker extends AsyncDisposable {
-  readonly origin: string;
-  readonly apiKey: string;
-  /** What clients name as their base model. */
-  readonly baseModel: string;
-}
-
 /** Official clients refuse keys that do not begin with it. */
 const KEY_PREFIX = 'tml-';
 const KEPT_KEY = /^tml-[0-9a-f]{32}$/;
 
-/** Serves until disposed. */
-export function serveTinker(settings: TinkerServerSettings, onFailure: OnFailure): Promise<ServedTinker> {
+/** Serves until disposed. `baseModel`: what clients name as theirs. */
+export function serveTinker(settings: TinkerServerSettings, onFailure: OnFailure) {
   return openingWith(async (opened) => {
     const { model, host, port, apiKey: chosenKey, threads } = settings;
     if (chosenKey !== undefined && !chosenKey.startsWith(KEY_PREFIX)) {
@@ -217,6 +191,4 @@ async function keyOf(state: string): Promise<string> {
   return key;
 }
 
-function newKey(): string {
-  return `${KEY_PREFIX}${randomBytes(16).toString('hex')}`;
-}
+const newKey = (): string => `${KEY_PREFIX}${randomBytes(16).toString('hex')}`;

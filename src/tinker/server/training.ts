@@ -183,7 +183,7 @@ const CLIENT_CONFIG = {
   sample_join_sampling_session: false,
 };
 
-export interface TrainingParts {
+export interface ServerParts {
   readonly base: BaseModel;
   readonly sessions: Sessions;
   readonly futures: Futures;
@@ -191,11 +191,11 @@ export interface TrainingParts {
   readonly gapMs: number;
 }
 
-export function trainingRoutes(parts: TrainingParts): Routes {
+export function trainingRoutes(parts: ServerParts): Routes {
   return { ...sessionRoutes(parts), ...modelRoutes(parts), ...passRoutes(parts), ...verbRoutes(parts) };
 }
 
-function sessionRoutes({ sessions, base }: TrainingParts): Routes {
+function sessionRoutes({ sessions, base }: ServerParts): Routes {
   return {
     'GET /healthz': async () => jsonReply(200, { status: 'ok' }),
     'POST /client/config': async () => jsonReply(200, CLIENT_CONFIG),
@@ -234,7 +234,7 @@ function sessionRoutes({ sessions, base }: TrainingParts): Routes {
 
 // ── routes of models ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-function modelRoutes(parts: TrainingParts): Routes {
+function modelRoutes(parts: ServerParts): Routes {
   const { base, sessions } = parts;
   return {
     'POST /create_model': async (request) => {
@@ -272,7 +272,7 @@ function modelRoutes(parts: TrainingParts): Routes {
   };
 }
 
-function passRoutes({ sessions, futures }: TrainingParts): Routes {
+function passRoutes({ sessions, futures }: ServerParts): Routes {
   let waitingBytes = 0;
   const passRoute = (forwardOnly: boolean): Route =>
     inOrder(sessions, forwardOnly ? 'forward' : 'forward_backward', (body, digest) => {
@@ -296,7 +296,7 @@ interface SmallVerb {
   readonly seq_id?: number | null | undefined;
 }
 
-function verbRoutes({ sessions, weights }: TrainingParts): Routes {
+function verbRoutes({ sessions, weights }: ServerParts): Routes {
   type Start<T> = (model: Model, sent: Sent, asked: T) => Future;
   const verb = <T extends SmallVerb>(name: string, schema: z.ZodType<T>, start: Start<T>): Routes => ({
     [`POST /${name}`]: inOrder(sessions, name, (body, digest) => {
@@ -390,7 +390,7 @@ function headOf(body: Body): { readonly modelId?: unknown; readonly seqId?: unkn
 }
 
 function createModel(
-  { base, sessions, futures, weights, gapMs }: TrainingParts,
+  { base, sessions, futures, weights, gapMs }: ServerParts,
   session: Session,
   asked: z.infer<typeof wire.createModelRequest>,
 ): { readonly future: Future; readonly model: Model } {

@@ -12,18 +12,13 @@ import { copyFile, mkdir, open, readdir, readFile, realpath, rename, rm, stat, w
 import { basename, dirname, join, resolve } from 'node:path';
 import { z } from 'zod';
 import { TrainyardError } from '../../core/errors.ts';
+import { parsedJson } from '../../core/json.ts';
 import { jsonReply } from '../../http/message.ts';
 import { EmbeddedModel } from '../../nn/embedded-model.ts';
 import { TOKENIZER_FILES } from '../../run/checkpoint.ts';
 import { loadTokenizer, type Tokenizer } from '../../tokens/tokenizer.ts';
-import {
-  formatWeightsPath,
-  isWeightsName,
-  parseWeightsPath,
-  type WeightsKind,
-  type WeightsPath,
-  weightsInfoRequest,
-} from '../wire/tinker-messages.ts';
+import type { WeightsKind, WeightsPath } from '../wire/tinker-messages.ts';
+import { formatWeightsPath, isWeightsName, parseWeightsPath, weightsInfoRequest } from '../wire/tinker-messages.ts';
 import { invalid, type Routes, readRequest, refused } from './requests.ts';
 
 /** A set of weights to load. */
@@ -37,19 +32,14 @@ export interface Weights {
 
 // The base model.
 
-export interface ModelShape {
-  readonly vocabSize: number;
-  readonly contextLength: number;
-}
-
 /** A model folder, known by its name or its path. Every model in training begins as a copy of it. */
 export interface BaseModel {
   readonly name: string;
   /** Absolute. */
   readonly folder: string;
-  readonly shape: ModelShape;
+  readonly shape: { readonly vocabSize: number; readonly contextLength: number };
   readonly weights: Weights;
-  /** Where the folder has one. */
+  /** Where the folder has a usable one: requests hold ids, and texts only where somebody stops at one. */
   readonly tokenizer: Tokenizer | undefined;
   /** SHA-256 of tokenizer.json, by which a client knows that it has the same one. */
   readonly tokenizerDigest: string | undefined;
@@ -66,18 +56,13 @@ export async function openBaseModel(dir: string, threads: number | undefined): P
     folder,
     shape: { vocabSize: model.vocabSize, contextLength: model.contextLength },
     weights: { id: 'base', folder, check: async () => {} },
-    tokenizer: await tokenizerOf(folder),
+    tokenizer: await loadTokenizer(folder).catch((thrown: unknown) => {
+      if (thrown instanceof TrainyardError && thrown.code === 'TOKENIZER_INVALID') return undefined;
+      throw thrown;
+    }),
     tokenizerDigest: tokenizerFile && createHash('sha256').update(tokenizerFile).digest('hex'),
     open,
   };
-}
-
-/** Undefined where the folder has no usable one: requests hold ids, and texts only where somebody stops at one. */
-async function tokenizerOf(folder: string): Promise<Tokenizer | undefined> {
-  return await loadTokenizer(folder).catch((thrown: unknown) => {
-    if (thrown instanceof TrainyardError && thrown.code === 'TOKENIZER_INVALID') return undefined;
-    throw thrown;
-  });
 }
 
 /** Throws unless this is the base model. */
@@ -116,14 +101,10 @@ const savedLabel = z.object({
   user_metadata: z.record(z.string(), z.string()).nullable(),
 });
 
-interface SavedWeights extends z.infer<typeof savedLabel> {
-  readonly folder: string;
-}
+type SavedLabel = z.infer<typeof savedLabel>;
 
-interface ListedWeights extends SavedWeights {
-  readonly path: string;
-  readonly kind: WeightsKind;
-  readonly name: string;
+interface SavedWeights extends SavedLabel, WeightsPath {
+  readonly folder: string;
 }
 
 /** Writes weights into an existing empty folder. */
@@ -170,10 +151,12 @@ export class WeightsFolder {
 
   /** Newest first. */
   async runs(): Promise<readonly { readonly modelId: string; readonly label: RunLabel }[]> {
-    const found = await Promise.all((await this.#models()).map(async (modelId) => ({ modelId, label: await this.run(modelId) })));
-    return found
-      .flatMap(({ modelId, label }) => (label === undefined ? [] : [{ modelId, label }]))
-      .toSorted((a, b) => (a.label.created_at < b.label.created_at ? 1 : -1));
+    const found: { readonly modelId: string; readonly label: RunLabel }[] = [];
+    for (const modelId of await this.#models()) {
+      const label = await this.run(modelId);
+      if (label !== undefined) found.push({ modelId, label });
+    }
+    return found.sort((a, b) => (a.label.created_at < b.label.created_at ? 1 : -1));
   }
 
   /** Durable when it resolves. Throws where the name is taken. */
@@ -189,7 +172,12 @@ export class WeightsFolder {
     const unfinished = await newFolderIn(join(parent, UNFINISHED));
     await this.#write(unfinished, write, path.kind === 'weights', userMetadata);
     const aside = join(parent, REPLACED, path.name);
-    if (overwrite) await moveAside(place, aside);
+    // If the process dies before the second rename, the next start moves them back.
+    if (overwrite) {
+      await mkdir(dirname(aside), { recursive: true });
+      await remove(aside);
+      await rename(place, aside).catch(ignoreMissing);
+    }
     // Without leave to overwrite, this fails where anything is.
     await rename(unfinished, place).catch(async (thrown) => {
       await rename(aside, place).catch(ignoreMissing);
@@ -202,16 +190,20 @@ export class WeightsFolder {
   }
 
   /** Weights without a name. Not durable: they end with the process. */
-  async saveUnnamed(modelId: string, number: number, write: WriteWeights): Promise<SavedWeights> {
+  async saveUnnamed(
+    modelId: string,
+    number: number,
+    write: WriteWeights,
+  ): Promise<{ readonly id: string; readonly folder: string }> {
     const folder = join(this.#root, modelId, UNNAMED, String(number));
     await mkdir(dirname(folder), { recursive: true });
-    return { ...(await this.#write(folder, write, false, null)), folder };
+    return { id: await this.#write(folder, write, false, null), folder };
   }
 
-  async find({ modelId, kind, name }: WeightsPath): Promise<SavedWeights | undefined> {
-    const folder = join(this.#root, modelId, kind, name);
+  async find(path: WeightsPath): Promise<SavedWeights | undefined> {
+    const folder = join(this.#root, path.modelId, path.kind, path.name);
     const label = await readLabel(savedLabel, join(folder, LABEL));
-    return label && { ...label, folder };
+    return label && { ...label, ...path, folder };
   }
 
   /** Throws `unknown_weights`. */
@@ -232,15 +224,14 @@ export class WeightsFolder {
   }
 
   /** Newest first. */
-  async list(modelId: string): Promise<readonly ListedWeights[]> {
-    const found: ListedWeights[] = [];
+  async list(modelId: string): Promise<readonly SavedWeights[]> {
+    const found: (SavedWeights | undefined)[] = [];
     for (const kind of KINDS) {
       for (const name of (await readdir(join(this.#root, modelId, kind)).catch(() => [])).filter(isWeightsName)) {
-        const saved = await this.find({ modelId, kind, name });
-        if (saved) found.push({ ...saved, path: formatWeightsPath({ modelId, kind, name }), kind, name });
+        found.push(await this.find({ modelId, kind, name }));
       }
     }
-    return found.toSorted((a, b) => (a.saved_at < b.saved_at ? 1 : -1));
+    return newestFirst(found.filter((saved) => saved !== undefined));
   }
 
   /** Gone at once: renamed first, so that half of it is never seen. */
@@ -251,7 +242,8 @@ export class WeightsFolder {
     await remove(aside);
   }
 
-  async #write(dir: string, write: WriteWeights, withOptimizer: boolean, userMetadata: SaveOptions['userMetadata']) {
+  /** The id of what was written. */
+  async #write(dir: string, write: WriteWeights, withOptimizer: boolean, metadata: SaveOptions['userMetadata']): Promise<string> {
     await remove(dir);
     await mkdir(dir);
     try {
@@ -259,17 +251,17 @@ export class WeightsFolder {
       if (!withOptimizer) await rm(join(dir, OPTIMIZER), { force: true });
       for (const file of TOKENIZER_FILES) await copyFile(join(this.#base.folder, file), join(dir, file)).catch(ignoreMissing);
       const sizes = await Promise.all((await readdir(dir)).map(async (file) => (await stat(join(dir, file))).size));
-      const label: z.infer<typeof savedLabel> = {
+      const label: SavedLabel = {
         id: randomUUID(),
         base_model: this.#base.name,
         saved_at: new Date().toISOString(),
         bytes: sizes.reduce((sum, size) => sum + size, 0),
-        user_metadata: userMetadata && { ...userMetadata },
+        user_metadata: metadata && { ...metadata },
       };
       await writeFile(join(dir, LABEL), `${JSON.stringify(label, null, 2)}\n`);
       for (const file of await readdir(dir)) await sync(join(dir, file));
       await sync(dir);
-      return label;
+      return label.id;
     } catch (thrown) {
       await remove(dir);
       throw thrown;
@@ -294,6 +286,10 @@ async function finishOrRemove(parent: string): Promise<void> {
   for (const name of names.filter((name) => !isWeightsName(name))) await remove(join(parent, name));
 }
 
+function newestFirst(weights: readonly SavedWeights[]): SavedWeights[] {
+  return weights.toSorted((a, b) => (a.saved_at < b.saved_at ? 1 : -1));
+}
+
 /** Nobody else writes to it or removes it. */
 async function newFolderIn(parent: string): Promise<string> {
   const folder = join(parent, randomUUID());
@@ -301,20 +297,9 @@ async function newFolderIn(parent: string): Promise<string> {
   return folder;
 }
 
-/** A name that is taken has its weights moved aside first; if the process dies in between, they are moved back at the next start. */
-async function moveAside(place: string, aside: string): Promise<void> {
-  await mkdir(dirname(aside), { recursive: true });
-  await remove(aside);
-  await rename(place, aside).catch(ignoreMissing);
-}
-
 /** Undefined where there is none that can be read. */
 async function readLabel<T>(schema: z.ZodType<T>, path: string): Promise<T | undefined> {
-  try {
-    return schema.safeParse(JSON.parse(await readFile(path, 'utf8'))).data;
-  } catch {
-    return undefined;
-  }
+  return schema.safeParse(parsedJson(await readFile(path, 'utf8').catch(() => ''))).data;
 }
 
 function ignoreMissing(thrown: NodeJS.ErrnoException): void {
@@ -361,10 +346,7 @@ export function weightsRoutes(weights: WeightsFolder): Routes {
 
     'GET /checkpoints': async ({ query }) => {
       const lists = await Promise.all((await weights.runs()).map(({ modelId }) => weights.list(modelId)));
-      const { page, cursor } = pageOf(
-        lists.flat().toSorted((a, b) => (a.saved_at < b.saved_at ? 1 : -1)),
-        query,
-      );
+      const { page, cursor } = pageOf(newestFirst(lists.flat()), query);
       return jsonReply(200, { checkpoints: page.map(checkpointOf), cursor });
     },
   };
@@ -381,13 +363,8 @@ async function runOf(weights: WeightsFolder, modelId: string, label: RunLabel): 
   const latest = (kind: WeightsKind) => saved.filter((one) => one.kind === kind).map(checkpointOf)[0] ?? null;
   const metadata = label.user_metadata && Object.entries(label.user_metadata).map(([key, value]) => [key, String(value)]);
   return {
-    training_run_id: modelId,
-    base_model: label.base_model,
-    model_owner: 'local',
-    is_lora: false,
-    lora_rank: null,
-    full_parameter_training: true,
-    corrupted: false,
+    ...{ training_run_id: modelId, base_model: label.base_model, model_owner: 'local', corrupted: false },
+    ...{ is_lora: false, lora_rank: null, full_parameter_training: true },
     last_request_time: saved[0]?.saved_at ?? label.created_at,
     last_checkpoint: latest('weights'),
     last_sampler_checkpoint: latest('sampler_weights'),
@@ -395,15 +372,15 @@ async function runOf(weights: WeightsFolder, modelId: string, label: RunLabel): 
   };
 }
 
-function checkpointOf({ kind, name, saved_at, path, bytes, user_metadata }: ListedWeights): object {
+function checkpointOf(saved: SavedWeights): object {
   return {
-    checkpoint_id: `${kind}/${name}`,
-    checkpoint_type: kind === 'weights' ? 'training' : 'sampler',
-    time: saved_at,
-    tinker_path: path,
-    size_bytes: bytes,
+    checkpoint_id: `${saved.kind}/${saved.name}`,
+    checkpoint_type: saved.kind === 'weights' ? 'training' : 'sampler',
+    time: saved.saved_at,
+    tinker_path: formatWeightsPath(saved),
+    size_bytes: saved.bytes,
     public: false,
-    user_metadata,
+    user_metadata: saved.user_metadata,
     expires_at: null,
   };
 }

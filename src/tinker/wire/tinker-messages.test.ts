@@ -33,22 +33,13 @@ describe('small bodies', () => {
     expect(readAs(optimStepRequest, { model_id: 'm', adam_params: wire }).adam_params).toEqual(adam);
   });
 
-  it('say where they are wrong, what was expected and what was found', () => {
-    const cases: [() => unknown, string][] = [
-      [
-        () => readAs(optimStepRequest, { model_id: 'm', adam_params: { beta1: 'x' } }),
-        'adam_params.beta1: expected number, found "x"',
-      ],
-      [
-        () => readAs(optimStepRequest, { model_id: 'm', seq_id: 0, adam_params: {} }),
-        'seq_id: expected number to be >=1, found 0',
-      ],
-      [() => readAs(optimStepRequest, 'text'), 'the body: expected object, found "text"'],
-    ];
-    for (const [read, says] of cases) {
-      expect(read).toThrow(WireError);
-      expect(read).toThrow(says);
-    }
+  it.each<[unknown, string]>([
+    [{ model_id: 'm', adam_params: { beta1: 'x' } }, 'adam_params.beta1: expected number, found "x"'],
+    [{ model_id: 'm', seq_id: 0, adam_params: {} }, 'seq_id: expected number to be >=1, found 0'],
+    ['text', 'the body: expected object, found "text"'],
+  ])('say where they are wrong, what was expected and what was found: %j', (body, says) => {
+    expect(() => readAs(optimStepRequest, body)).toThrow(WireError);
+    expect(() => readAs(optimStepRequest, body)).toThrow(says);
   });
 
   it('know a failure of a category that nobody knows as unknown', () => {
@@ -65,20 +56,10 @@ describe('the path of saved weights', () => {
   });
 
   it.each([
-    'model/weights/a',
-    'file://model/weights/a',
-    'tinker://model/weights',
-    'tinker://model/weights/',
-    'tinker:///weights/a',
-    'tinker://model/weights/a/b',
-    'tinker://model/other/a',
-    'tinker://model/weights/..',
-    'tinker://../weights/a',
-    'tinker://model/weights/a%2fb',
-    'tinker://model/weights/a\\b',
-    'tinker://model/weights/a\n',
-    'tinker://model/weights/é',
-    `tinker://model/weights/${'n'.repeat(256)}`,
+    ...['model/weights/a', 'file://model/weights/a', 'tinker://model/weights', 'tinker://model/weights/'],
+    ...['tinker:///weights/a', 'tinker://model/weights/a/b', 'tinker://model/other/a', 'tinker://model/weights/..'],
+    ...['tinker://../weights/a', 'tinker://model/weights/a%2fb', 'tinker://model/weights/a\\b'],
+    ...['tinker://model/weights/a\n', 'tinker://model/weights/é', `tinker://model/weights/${'n'.repeat(256)}`],
   ])('is refused: %j', (text) => {
     expect(() => parseWeightsPath(text, 'model_path')).toThrow(WireError);
     expect(() => parseWeightsPath(text, 'model_path')).toThrow('model_path: expected');
