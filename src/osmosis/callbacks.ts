@@ -80,35 +80,35 @@ export class Reporter {
     return { status, rollout_id: this.#parts.rolloutId, err_message: errMessage, err_category: errCategory };
   }
 
-  #sample(name: string, sample: GradedSample, isPaid: boolean): object {
+  #sample(name: string, { removed, ...sample }: GradedSample, isPaid: boolean): object {
     const messages = asJson(sample.messages, MOST_JSON);
     if (messages === undefined) {
       this.#warn(`sample ${name} without its messages: not JSON, or longer than ${MOST_JSON} characters`);
     }
-    const warn = (text: string): void => this.#warn(text);
     return {
       messages: messages ?? [],
       label: asJson(sample.label, MOST_JSON) ?? null,
-      reward: isPaid && !sample.removed && Number.isFinite(sample.reward) ? sample.reward : null,
-      remove_sample: sample.removed,
-      metrics: jsonOnly(sample.metrics ?? {}, `metrics of sample ${name}`, warn),
-      extra_fields: jsonOnly(sample.extraFields ?? {}, `extra fields of sample ${name}`, warn),
+      reward: isPaid && !removed && Number.isFinite(sample.reward) ? sample.reward : null,
+      remove_sample: removed,
+      metrics: jsonOnly(sample.metrics ?? {}, `metrics of sample ${name}`, this.#warn),
+      extra_fields: jsonOnly(sample.extraFields ?? {}, `extra fields of sample ${name}`, this.#warn),
     };
   }
 
+  /** One attempt after another, with longer and longer pauses between them. */
   async #deliver(what: string, url: string, body: object): Promise<void> {
     const { patience, signal } = this.#parts;
     const text = JSON.stringify(body);
-    let problem = '';
-    for (let attempt = 0; attempt < patience.attempts && !signal.aborted; attempt++) {
-      if (attempt > 0) await sleep(pauseMs(patience, attempt), undefined, { signal }).catch(() => undefined);
-      if (signal.aborted) break;
-      const { isOver, found } = await this.#attempt(url, text);
+    let found: string | undefined = 'the server was closed';
+    for (let attempt = 0, pause = patience.firstMs; attempt < patience.attempts && !signal.aborted; attempt++) {
+      let isOver: boolean;
+      ({ isOver, found } = await this.#attempt(url, text));
       if (found === undefined) return;
-      problem = found;
-      if (isOver) break;
+      if (isOver || attempt + 1 === patience.attempts) break;
+      await sleep(Math.min(pause, patience.longestMs), undefined, { signal }).catch(() => undefined);
+      pause *= 2;
     }
-    this.#warn(`the ${what} callback was not taken: ${problem || 'the server was closed'}`);
+    this.#warn(`the ${what} callback was not taken: ${found}`);
   }
 
   /** `found`: why it was not taken. */
@@ -117,10 +117,9 @@ export class Reporter {
     const authorization = callbacks.apiKey === null ? {} : { authorization: `Bearer ${callbacks.apiKey}` };
     const late = (): Error => new Error(`no answer within ${patience.timeoutMs} ms`);
     using deadline = deadlineSignal(patience.timeoutMs, late, this.#parts.signal);
-    const { signal } = deadline;
     try {
       const headers = { 'content-type': 'application/json', ...authorization };
-      const response = await fetch(url, { method: 'POST', headers, body, signal });
+      const response = await fetch(url, { method: 'POST', headers, body, signal: deadline.signal });
       await response.body?.cancel();
       if (response.ok) return { isOver: true };
       return { isOver: !TRY_AGAIN.has(response.status), found: `it answered ${response.status}` };
@@ -129,13 +128,7 @@ export class Reporter {
     }
   }
 
-  #warn(text: string): void {
-    this.#parts.warn(`rollout ${this.#parts.rolloutId}: ${text}`);
-  }
-}
-
-function pauseMs({ firstMs, longestMs }: Patience, attempt: number): number {
-  return Math.min(firstMs * 2 ** (attempt - 1), longestMs);
+  readonly #warn = (text: string): void => this.#parts.warn(`rollout ${this.#parts.rolloutId}: ${text}`);
 }
 
 /** The fields of an object that JSON can write and read back; the rest is named in one warning. */

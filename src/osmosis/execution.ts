@@ -148,12 +148,11 @@ const rollout = z.object({
 /** Throws RequestFaults. */
 export function readRollout(body: unknown): ReadRequest {
   const read = parsed(rollout, body);
-  const apiKey = read.controller_api_key ?? null;
-  const graderUrl = read.grader_callback_url ?? null;
+  const { rollout_id: id, controller_api_key: apiKey = null, grader_callback_url: graderUrl = null } = read;
   return {
-    isNamedHere: (read.rollout_id ?? null) === null,
+    isNamedHere: id == null,
     request: {
-      rolloutId: read.rollout_id ?? randomUUID(),
+      rolloutId: id ?? randomUUID(),
       initialMessages: read.initial_messages as unknown as readonly PromptMessage[],
       label: (read.label ?? null) as Json | null,
       metadata: (read.metadata ?? null) as Json | null,

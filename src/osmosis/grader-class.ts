@@ -15,6 +15,7 @@ import {
 } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { copyConfig } from '../core/json.ts';
+import { meanOf } from '../core/statistics.ts';
 import type { Json, LimitName, Message } from '../core/types.ts';
 import { type ConfiguredClass, configured, type GraderConfig } from './class-config.ts';
 import { RolloutSample } from './samples.ts';
@@ -115,7 +116,7 @@ function rewardOf(samples: readonly RolloutSample[]): GraderResult | Ungraded {
   const removed = samples.filter(({ removeSample }) => removeSample).map(({ id }) => id);
   const parts = metricsOf(kept);
   return {
-    value: mean(rewards.map(([, reward]) => reward)),
+    value: meanOf(rewards.map(([, reward]) => reward)),
     byThread: Object.fromEntries(rewards),
     ...(removed.length > 0 ? { untrained: removed } : {}),
     ...(Object.keys(parts).length > 0 ? { parts } : {}),
@@ -127,11 +128,7 @@ function metricsOf(samples: readonly RolloutSample[]): Record<string, number> {
   const all = samples.flatMap(({ metrics }) => Object.entries(metrics));
   const usable = all.filter(([name, value]) => Number.isFinite(value) && name !== '__proto__');
   const byName = [...Map.groupBy(usable, ([name]) => name)].slice(0, MOST_METRICS);
-  return Object.fromEntries(byName.map(([name, found]) => [name, mean(found.map(([, value]) => value))]));
-}
-
-function mean(values: readonly number[]): number {
-  return values.reduce((sum, value) => sum + value, 0) / values.length;
+  return Object.fromEntries(byName.map(([name, found]) => [name, meanOf(found.map(([, value]) => value))]));
 }
 
 function failed(message: string, hint?: string): TrainyardError {

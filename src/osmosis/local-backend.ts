@@ -15,7 +15,7 @@ import { asGrader, asWorkflow } from '../core/define.ts';
 import { describeThrown, describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Json } from '../core/types.ts';
-import { together } from '../rollout/discovery.ts';
+import { exportsOf, together } from '../rollout/discovery.ts';
 import { startWorkflow } from '../rollout/runner.ts';
 import type {
   CancelSelector,
@@ -87,7 +87,7 @@ export class LocalBackend implements ExecutionBackend {
     const live: Live = { controller, cancel: controller.signal, state: 'queued', reward: null, errMessage: null };
     this.#live.set(rolloutId, live);
     try {
-      await runRemoteRollout(await this.#ready(), request, live, hooks);
+      await runRemoteRollout({ ...(await this.#ready()), request, progress: live, hooks });
     } catch (thrown) {
       live.state = 'failure';
       throw thrown;
@@ -149,7 +149,7 @@ export class LocalBackend implements ExecutionBackend {
     return {
       started: this.#started.use(await startWorkflow(concurrency === null ? unlimited : { ...workflow, concurrency })),
       grader,
-      graderSlots: grader?.concurrency === undefined ? undefined : new Semaphore(grader.concurrency),
+      graderSemaphore: grader?.concurrency === undefined ? undefined : new Semaphore(grader.concurrency),
       artifacts: this.#options.artifacts ?? temporaryFolder(),
       longestSec: this.#longestSec,
     };
@@ -218,18 +218,24 @@ async function loadEntry(parts: EntryParts): Promise<BackendEntry> {
 }
 
 function lowered(parts: EntryParts): BackendEntry {
-  const { workflow: given, workflowConfig: config, grader: givenGrader } = parts;
+  const { workflowConfig: config } = parts;
   const problems: TrainyardError[] = [];
   const module: EntryModule = {
     exports: NAMES.map((name): [string, unknown] => [name, parts[name]]).filter(([, value]) => value != null),
     problem: (mistake) => void problems.push(mistake),
   };
-  const workflow = lower('workflow', given, () => asWorkflow(given, module), problems);
-  const grader = givenGrader == null ? undefined : lower('grader', givenGrader, () => asGrader(givenGrader, module), problems);
+  const use = <T>(what: keyof typeof NOT_FOUND, lower: (value: unknown) => T | undefined): T | undefined => {
+    const before = problems.length;
+    const [made] = exportsOf({ ...module, exports: [[what, parts[what]]] }, lower);
+    if (made === undefined && problems.length === before) problems.push(notFound(what, parts[what]));
+    return made?.value;
+  };
+  const workflow = use('workflow', (value) => asWorkflow(value, module));
+  const grader = parts.grader == null ? undefined : use('grader', (value) => asGrader(value, module));
   if (workflow === undefined) throw together(problems);
   checkOffered(workflow, module);
   // A shape reads its config itself and takes its own class of it and no other; a workflow as it is gets the given one.
-  const isPlain = workflow === given;
+  const isPlain = workflow === parts.workflow;
   if (!isPlain && config != null && workflow.config !== config && problems.length === 0) {
     problems.push(notTaken(workflow, config));
   }
@@ -243,27 +249,9 @@ function lowered(parts: EntryParts): BackendEntry {
   };
 }
 
-function lower<T>(
-  what: keyof typeof NOT_FOUND,
-  given: unknown,
-  make: () => T | undefined,
-  problems: TrainyardError[],
-): T | undefined {
-  const before = problems.length;
-  try {
-    const made = make();
-    if (made === undefined && problems.length === before) problems.push(notFound(what, given));
-    return made;
-  } catch (cause) {
-    const known = cause instanceof TrainyardError;
-    problems.push(known ? cause : new TrainyardError('WORKFLOW_INVALID', describeThrown(cause), { cause }));
-    return undefined;
-  }
-}
-
 function maxConcurrentOf(config: unknown): number | undefined {
-  const most = (config as { readonly concurrency?: { readonly maxConcurrent?: unknown } } | null | undefined)?.concurrency
-    ?.maxConcurrent;
+  const { concurrency } = (config ?? {}) as { readonly concurrency?: { readonly maxConcurrent?: unknown } };
+  const most = concurrency?.maxConcurrent;
   return typeof most === 'number' ? most : undefined;
 }
 

@@ -6,7 +6,7 @@ import { linkSignals } from '../core/async.ts';
 import type { ModelHandle, SeatOptions } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
-import type { Message, StopReason } from '../core/types.ts';
+import type { Message, StopReason, ToolCall } from '../core/types.ts';
 import { httpModel } from '../gateway/chat-client.ts';
 import { DIALECTS } from '../gateway/gateway.ts';
 import { GATEWAY_LIMITS } from '../gateway/wire-protocol.ts';
@@ -63,8 +63,8 @@ export class RemotePolicy {
         hint: `give it a name of 1 to ${GATEWAY_LIMITS.sampleIdLength} printable ASCII characters`,
       });
     }
-    const seat = { role, name: POLICY_NAME, baseURL: this.#baseURL, apiKey: this.#parts.apiKey ?? '' };
-    const model = httpModel(seat, (own) => this.#fetchAs(role, own), thread);
+    const address = { role, name: POLICY_NAME, baseURL: this.#baseURL, apiKey: this.#parts.apiKey ?? '' };
+    const model = httpModel(address, (own) => this.#fetchAs(role, own), thread);
     return { ...model, thread: (name) => this.#handle(role, name) };
   }
 
@@ -120,11 +120,8 @@ function copied(response: Response, read: (text: string, isStream: boolean) => v
 }
 
 export function noDefaultModels(role: string): TrainyardError {
-  return new TrainyardError(
-    'WORKFLOW_INVALID',
-    `role ${JSON.stringify(role)} is played by a default model, and on a rollout server every role is played by the controller's policy`,
-    { hint: 'train the role, or let the workflow call that model by itself' },
-  );
+  const found = `role ${JSON.stringify(role)} is played by a default model, and on a rollout server every role is played by the controller's policy`;
+  return new TrainyardError('WORKFLOW_INVALID', found, { hint: 'train the role, or let the workflow call that model by itself' });
 }
 
 // ── what was said in a call ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -213,11 +210,7 @@ function eventsOf(text: string): readonly Fields[] {
   return data.map((line) => JSON.parse(line.slice(5)) as Fields);
 }
 
-interface ToolCallPart {
-  readonly index: number;
-  readonly id?: string;
-  readonly function?: { readonly name?: string; readonly arguments?: string };
-}
+type ToolCallPart = { readonly index: number; readonly id?: string; readonly function?: Partial<ToolCall['function']> };
 
 /** The first choice, put together from its chunks. */
 function chatChoice(events: readonly Fields[]): Fields {
@@ -240,9 +233,8 @@ function chatChoice(events: readonly Fields[]): Fields {
       call.function.arguments += part.function?.arguments ?? '';
     }
   }
-  const thoughts = reasoning === '' ? {} : { reasoning };
-  const message = { role: 'assistant', content, ...thoughts, ...(calls.length === 0 ? {} : { tool_calls: calls }) };
-  return { message, finish_reason: finish };
+  const more = defined({ reasoning: reasoning || undefined, tool_calls: calls.length === 0 ? undefined : calls });
+  return { message: { role: 'assistant', content, ...more }, finish_reason: finish };
 }
 
 /** A message of the Anthropic API, put together from its events. */

@@ -8,6 +8,7 @@ import { describeValue, printable } from '../core/describe.ts';
 import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
 import { asJson, defined, isObject } from '../core/json.ts';
 import { toReward } from '../core/reward.ts';
+import { meanOf } from '../core/statistics.ts';
 import type { Message, Reward, RolloutIdentity, Task } from '../core/types.ts';
 import { saidOfItself, ungradedOf } from '../grader/call.ts';
 import { resultOf, type SettledResult } from '../rollout/result.ts';
@@ -27,7 +28,7 @@ import { RemotePolicy, type ThreadCall } from './remote-policy.ts';
 export interface RemoteParts {
   readonly started: StartedWorkflow;
   readonly grader: Grader | undefined;
-  readonly graderSlots: Semaphore | undefined;
+  readonly graderSemaphore: Semaphore | undefined;
   readonly artifacts: string | undefined;
   /** Seconds that a workflow or a grader may take, whatever is asked for. */
   readonly longestSec: number;
@@ -41,25 +42,27 @@ export interface Progress {
   errMessage: string | null;
 }
 
-export async function runRemoteRollout(
-  parts: RemoteParts,
-  request: RolloutRequest,
-  progress: Progress,
-  hooks: ExecutionHooks,
-): Promise<void> {
-  const seconds = boundedSeconds(request.agentTimeoutSec, parts.longestSec, 'agent_timeout_sec');
+export interface RemoteRollout extends RemoteParts {
+  readonly request: RolloutRequest;
+  readonly progress: Progress;
+  readonly hooks: ExecutionHooks;
+}
+
+export async function runRemoteRollout(rollout: RemoteRollout): Promise<void> {
+  const { request, progress, hooks } = rollout;
+  const seconds = boundedSeconds(request.agentTimeoutSec, rollout.longestSec, 'agent_timeout_sec');
   const deadline = new Deadline('workflow', seconds, progress.cancel);
   let permit: Disposable | undefined;
   let isCompleted = false;
   try {
-    permit = await deadline.acquire(parts.started.concurrency);
+    permit = await deadline.acquire(rollout.started.concurrency);
     deadline.check();
     progress.state = 'running';
-    const { finished, rejected } = await runWorkflow(parts, request, hooks, deadline);
+    const finished = await runWorkflow(rollout, deadline);
     isCompleted = true;
     await hooks.completed(SUCCESS);
     progress.state = request.grading ? 'grading' : progress.state;
-    const grading = request.grading ? await grade(parts, request, progress.cancel, finished, rejected) : undefined;
+    const grading = request.grading ? await grade(rollout, finished) : undefined;
     end(progress, grading ?? SUCCESS, grading);
     if (grading !== undefined) await hooks.graded(grading);
   } catch (thrown) {
@@ -76,15 +79,10 @@ function end(progress: Progress, { status, errMessage }: Completion, grading?: G
   progress.state = progress.cancel.aborted && status === 'failure' ? 'cancelled' : status;
   progress.errMessage = errMessage;
   const rewards = Object.values(grading?.samples ?? {}).flatMap(({ reward }) => reward ?? []);
-  progress.reward = rewards.length === 0 ? null : rewards.reduce((sum, reward) => sum + reward, 0) / rewards.length;
+  progress.reward = rewards.length === 0 ? null : meanOf(rewards);
 }
 
-async function runWorkflow(
-  { started, artifacts }: RemoteParts,
-  request: RolloutRequest,
-  hooks: ExecutionHooks,
-  deadline: Deadline,
-): Promise<{ readonly finished: Finished; readonly rejected: string | undefined }> {
+async function runWorkflow({ started, artifacts, request, hooks }: RemoteRollout, deadline: Deadline): Promise<Finished> {
   const { rolloutId, chatCompletionsUrl: url, llmApiKey: apiKey } = request;
   const identity: RolloutIdentity = { rolloutId, groupId: rolloutId, taskId: rolloutId, purpose: 'train' };
   const { ending, session, own } = await runInSession(
@@ -98,16 +96,14 @@ async function runWorkflow(
   if (ending.kind === 'threw' && rejected === undefined) throw ending.thrown;
   const warn = (text: string): void => hooks.warn(`rollout ${rolloutId}: ${text}`);
   const result = ending.kind === 'returned' ? returnedBy(ending.result, identity, warn) : {};
-  return { finished: finishedWith(result, session.calls, own.artifactsDir()), rejected };
+  const { calls } = session;
+  const said = Object.fromEntries(calls.map((call) => [call.thread, [...call.messages, call.response]]));
+  return { result, calls, threads: { ...said, ...result.threads }, artifactsDir: own.artifactsDir(), rejected };
 }
 
-async function grade(
-  parts: RemoteParts,
-  request: RolloutRequest,
-  cancel: AbortSignal,
-  finished: Finished,
-  rejected: string | undefined,
-): Promise<Grading> {
+async function grade(rollout: RemoteRollout, finished: Finished): Promise<Grading> {
+  const { request } = rollout;
+  const { rejected } = finished;
   const removedAll = (why: string): Grading => {
     const samples = samplesOf(finished, request, undefined, true);
     // Nothing to train, and nobody's failure, where there is something that was taken out.
@@ -115,7 +111,7 @@ async function grade(
   };
   try {
     if (rejected !== undefined) return removedAll(`rejected by the workflow: ${rejected}`);
-    const reward = await rewardOf(parts, request, cancel, finished);
+    const reward = await rewardOf(rollout, finished);
     if (reward === undefined) return removedAll('the grader removed every sample');
     return { ...SUCCESS, samples: samplesOf(finished, request, reward) };
   } catch (thrown) {
@@ -124,23 +120,20 @@ async function grade(
 }
 
 /** Undefined where the grader took everything out. Throws what the grader threw, GRADER_FAILED or GRADER_BAD_REWARD. */
-async function rewardOf(
-  { started, grader, graderSlots, longestSec }: RemoteParts,
-  request: RolloutRequest,
-  cancel: AbortSignal,
-  finished: Finished,
-): Promise<Reward | undefined> {
+async function rewardOf(rollout: RemoteRollout, finished: Finished): Promise<Reward | undefined> {
+  const { started, grader, request, progress } = rollout;
   const own = finished.result.reward;
   if (own !== undefined && (grader === undefined || started.workflow.grading === 'when-missing')) return own;
   if (grader === undefined) throw new TrainyardError('GRADER_FAILED', 'no grader: the backend was given none');
   if (request.label === null && request.metadata === null) {
     throw new TrainyardError('GRADER_FAILED', 'nothing to grade by: the request has neither label nor metadata');
   }
-  const seconds = boundedSeconds(request.graderTimeoutSec, longestSec, 'grader_timeout_sec');
-  const deadline = new Deadline('grader', seconds, cancel);
-  using _permit = await deadline.acquire(graderSlots);
+  const seconds = boundedSeconds(request.graderTimeoutSec, rollout.longestSec, 'grader_timeout_sec');
+  const deadline = new Deadline('grader', seconds, progress.cancel);
+  using _permit = await deadline.acquire(rollout.graderSemaphore);
   const input = graderInputOf(taskOf(request), finished);
-  const given: unknown = await deadline.within(async () => grader.grade(input, { signal: cancel, model: undefined }));
+  const ctx = { signal: progress.cancel, model: undefined };
+  const given: unknown = await deadline.within(async () => grader.grade(input, ctx));
   const reward = ungradedOf(given) === undefined ? toReward(given) : undefined;
   const unknown = Object.keys(reward?.byThread ?? {}).find((name) => !Object.hasOwn(finished.threads, name));
   if (unknown === undefined) return reward;
@@ -181,11 +174,11 @@ class Deadline {
   }
 
   /** Waits for a permit; the wait is part of the window. Without a semaphore there is no wait. */
-  async acquire(slots: Semaphore | undefined): Promise<Disposable | undefined> {
+  async acquire(semaphore: Semaphore | undefined): Promise<Disposable | undefined> {
     this.check();
     const queuedMs = (): number => performance.now() - this.#startedAt;
     using limit = deadlineSignal(this.leftMs(), () => this.exceeded(queuedMs()), this.cancel);
-    const permit = await slots?.acquire(limit.signal);
+    const permit = await semaphore?.acquire(limit.signal);
     this.#queuedMs = queuedMs();
     return permit;
   }
@@ -242,6 +235,8 @@ interface Finished {
   /** Each conversation as the workflow kept it, where it did; else as it went over the wire. */
   readonly threads: Threads;
   readonly artifactsDir: string | null;
+  /** Why the workflow rejected its rollout, if it did. */
+  readonly rejected: string | undefined;
 }
 
 const MOST_JSON = 16 * 1024 * 1024;
@@ -272,11 +267,6 @@ function threadsOf(given: unknown): Threads {
   throw new TrainyardError('WORKFLOW_BAD_RESULT', 'run returned threads that are not lists of messages as JSON, by thread', {
     hint: 'write threads: { name: [{ role, content }, …] }',
   });
-}
-
-function finishedWith(result: Returned, calls: readonly ThreadCall[], artifactsDir: string | null): Finished {
-  const said = Object.fromEntries(calls.map((call) => [call.thread, [...call.messages, call.response]]));
-  return { result, calls, threads: { ...said, ...result.threads }, artifactsDir };
 }
 
 /** A copy: what a grader changes must not change what is reported. */

@@ -6,13 +6,23 @@
  * are `{"detail": …}`, as servers made with FastAPI word them.
  */
 import { hash, timingSafeEqual } from 'node:crypto';
+import { deadlineSignal, orAborted } from '../core/async.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { GATEWAY_LIMITS } from '../gateway/wire-protocol.ts';
 import { isLoopback, WrongKeys } from '../http/guard.ts';
-import { type Listener, serve } from '../http/http-server.ts';
-import { fetchWith, type HttpReply, type HttpRequest, jsonReply, parseJson, readText } from '../http/message.ts';
+import { type HttpServerOptions, type Listener, serve } from '../http/http-server.ts';
+import {
+  decoded,
+  fetchWith,
+  type HttpReply,
+  type HttpRequest,
+  jsonReply,
+  parseJson,
+  Router,
+  readText,
+  routeFor,
+} from '../http/message.ts';
 import { type ErrorTable, failureOf, httpRefusal, refusals } from '../http/refusal.ts';
-import { decoded, Router, routeFor } from '../http/router.ts';
 import { PATIENCE, type Patience, Reporter } from './callbacks.ts';
 import { type ExecutionBackend, type Fault, type ReadRequest, RequestFaults, readRollout, readSelector } from './execution.ts';
 import { Outbound } from './outbound.ts';
@@ -34,12 +44,7 @@ export interface RolloutServerOptions {
   readonly warn?: (text: string) => void;
 }
 
-interface ListenAddress {
-  /** 127.0.0.1 unless given. */
-  readonly host?: string;
-  /** A free one unless given. */
-  readonly port?: number;
-}
+type ListenAddress = Pick<HttpServerOptions, 'host' | 'port'>;
 
 interface Route {
   readonly method: 'GET' | 'POST';
@@ -74,12 +79,14 @@ export class RolloutServer implements AsyncDisposable {
   readonly #live = new Map<string, Promise<void>>();
   readonly #closing = new AbortController();
   readonly #router: Router<Route>;
+  readonly #warn: (text: string) => void;
   #bound: { readonly host: string; readonly listener: Listener } | undefined;
   #closed: Promise<void> | undefined;
 
   constructor(options: RolloutServerOptions) {
     this.#options = options;
-    const { backend, allowedHosts } = options;
+    const { backend, allowedHosts, warn = (text) => process.emitWarning(text, 'TrainyardWarning') } = options;
+    this.#warn = warn;
     this.#outbound = new Outbound({
       allowedHosts,
       loopback: () => this.#bound !== undefined && isLoopback(this.#bound.host),
@@ -175,17 +182,13 @@ export class RolloutServer implements AsyncDisposable {
 
   async #run({ request, callbacks }: ReadRequest): Promise<void> {
     const { rolloutId } = request;
-    const warn = (text: string): void => this.#warn(text);
+    const warn = this.#warn;
     const fetch = this.#outbound.fetch as typeof globalThis.fetch;
     const patience = { ...PATIENCE, ...this.#options.patience };
     const reporter = new Reporter({ rolloutId, callbacks, fetch, patience, signal: this.#closing.signal, warn });
     try {
-      await this.#options.backend.execute(request, {
-        completed: (completion) => reporter.completed(completion),
-        graded: (grading) => reporter.graded(grading),
-        fetch,
-        warn,
-      });
+      const completed = reporter.completed.bind(reporter);
+      await this.#options.backend.execute(request, { completed, graded: reporter.graded.bind(reporter), fetch, warn });
     } catch (thrown) {
       warn(`rollout ${rolloutId}: the backend failed: ${thrown instanceof Error ? thrown.stack : String(thrown)}`);
       await reporter.crashed();
@@ -198,13 +201,12 @@ export class RolloutServer implements AsyncDisposable {
       completion_callback_url: callbacks.completionUrl,
       grader_callback_url: callbacks.graderUrl,
     };
-    const faults = await Promise.all(
-      Object.entries(urls).map(async ([field, url]): Promise<readonly Fault[]> => {
-        const message = url === null ? undefined : await this.#outbound.faultNow(url);
-        return message === undefined ? [] : [{ field, message }];
-      }),
-    );
-    if (faults.flat().length > 0) throw new RequestFaults(faults.flat());
+    const checked = Object.entries(urls).map(async ([field, url]): Promise<readonly Fault[]> => {
+      const message = url === null ? undefined : await this.#outbound.faultNow(url);
+      return message === undefined ? [] : [{ field, message }];
+    });
+    const faults = (await Promise.all(checked)).flat();
+    if (faults.length > 0) throw new RequestFaults(faults);
   }
 
   #status(rolloutId: string): HttpReply {
@@ -225,14 +227,7 @@ export class RolloutServer implements AsyncDisposable {
 
   /** Resolves when every rollout under way has ended, or the time is over. */
   async #settled(milliseconds: number): Promise<void> {
-    const { promise: late, resolve } = Promise.withResolvers<void>();
-    const timer = setTimeout(resolve, milliseconds);
-    await Promise.race([Promise.all(this.#live.values()), late]);
-    clearTimeout(timer);
-  }
-
-  #warn(text: string): void {
-    if (this.#options.warn === undefined) process.emitWarning(text, 'TrainyardWarning');
-    else this.#options.warn(text);
+    using late = deadlineSignal(milliseconds, () => undefined);
+    await orAborted(Promise.all(this.#live.values()), late.signal).catch(() => undefined);
   }
 }

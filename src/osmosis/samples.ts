@@ -21,7 +21,7 @@ export function getRolloutContext(): RolloutContext | null {
 }
 
 export interface RolloutContextFields {
-  /** The base URL; clients append `/chat/completions`. Absent: the model's, else OSMOSIS_CHAT_COMPLETIONS_URL of the environment. */
+  /** Absent: the model's, else OSMOSIS_CHAT_COMPLETIONS_URL of the environment. */
   readonly chatCompletionsUrl?: string;
   /** Absent: the model's, else OSMOSIS_API_KEY. */
   readonly apiKey?: string;
@@ -68,18 +68,15 @@ export class RolloutContext implements SampleContext {
   registerSampleSource(name: string, source: SampleSource): void {
     checkedName(name);
     if (this.#sources.has(name)) {
-      throw new TrainyardError(
-        'WORKFLOW_FAILED',
-        `Session with ${name} already exists, please give your session or agent a unique name in the workflow`,
-      );
+      const hint = 'please give your session or agent a unique name in the workflow';
+      throw new TrainyardError('WORKFLOW_FAILED', `Session with ${name} already exists, ${hint}`);
     }
     this.#sources.set(name, source);
   }
 
   /** The same in every rollout, so that rewards of a sample are compared with their like. */
   nameForUnnamed(): string {
-    this.#unnamed += 1;
-    return `agent-${this.#unnamed}`;
+    return `agent-${++this.#unnamed}`;
   }
 
   /** By name, as their sources have them now. */

@@ -107,8 +107,8 @@ interface Found<T> {
   readonly value: T;
 }
 
-/** One value exported under two names counts once, by the first of them. */
-function exportsOf<T>({ exports, problem }: EntryModule, lower: (value: unknown) => T | undefined): readonly Found<T>[] {
+/** What can be lowered; the module is told of what should have been. One value exported under two names counts once, by the first of them. */
+export function exportsOf<T>({ exports, problem }: EntryModule, lower: (value: unknown) => T | undefined): readonly Found<T>[] {
   const firstNames = new Map(exports.toReversed().map(([name, exported]) => [exported, name]));
   return exports.flatMap(([name, exported]) => {
     if (firstNames.get(exported) !== name) return [];

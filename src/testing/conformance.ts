@@ -230,19 +230,15 @@ export class TrainerProbe implements AsyncDisposable {
     assert.ok(apart <= this.tolerance, `${what}: log-probabilities moved by ${apart}, expected at most ${this.tolerance}`);
   }
 
-  moved(found: readonly number[], start: readonly number[]): void {
-    this.#way(found, start);
-  }
-
   same(found: readonly number[], expected: readonly number[], start: readonly number[], what: string): void {
-    const way = this.#way(expected, start);
+    const way = this.moved(expected, start);
     const apart = distance(found, expected);
     const allowed = Math.max(SAME * way, 2 * this.tolerance);
     assert.ok(apart <= allowed, `${what}: results lie ${apart} apart after a way of ${way}, expected at most ${allowed}`);
   }
 
   different(found: readonly number[], other: readonly number[], start: readonly number[], what: string): void {
-    const way = this.#way(other, start);
+    const way = this.moved(other, start);
     const apart = distance(found, other);
     assert.ok(apart > DIFFERENT * way, `${what}: results lie only ${apart} apart after a way of ${way}`);
   }
@@ -251,8 +247,8 @@ export class TrainerProbe implements AsyncDisposable {
     await Promise.all(this.#folders.map((dir) => rm(dir, { recursive: true, force: true })));
   }
 
-  /** A step that moved nothing would make all comparisons vain. */
-  #way(end: readonly number[], start: readonly number[]): number {
+  /** How far. A step that moved nothing would make all comparisons vain. */
+  moved(end: readonly number[], start: readonly number[]): number {
     const way = distance(end, start);
     const least = Math.max(100 * this.tolerance, 1e-3);
     assert.ok(way > least, `a step moved log-probabilities by ${way} only, expected more than ${least}`);

@@ -79,31 +79,24 @@ const scoringCases: TrainerCases = {
     const earlier = sample.mask.subarray(0, 7).filter((m) => m === 1).length;
     sameNumbers(other!.subarray(0, earlier), found!.subarray(0, earlier), tolerance, 'tokens before those that changed');
   },
-  'scores at the temperature of the sample, or refuses it': async ({ engine, trainer, tolerance }) => {
+  'scores at the temperature of the sample and trains at it, or refuses both': async ({ engine, trainer, tolerance }) => {
     const [a, b] = (await trainer.forward(lastTokens(engine, 2))).map((logprobs) => logprobs[0]!);
     for (const temperature of [0.5, 2]) {
-      const scored = await trainer.forward(lastTokens(engine, 2, { temperature })).catch(orRefused);
-      if (scored === undefined) continue;
-      const [hotA, hotB] = scored.map((logprobs) => logprobs[0]!);
+      const samples = batchFor(engine, 20, 2).map((sample) => ({ ...sample, temperature }));
+      const scored = await trainer.forward([...samples, ...lastTokens(engine, 2, { temperature })]).catch(orRefused);
+      const train = () => trainer.forwardBackward(samples, crossEntropy());
+      if (scored === undefined) {
+        await refuses(['SAMPLE_REFUSED'], train(), `training at temperature ${temperature}, which is not scored`);
+        continue;
+      }
+      const [hotA, hotB] = scored.slice(-2).map((logprobs) => logprobs[0]!);
       // What the softmax divides by is the same for both.
       const rounding = Math.max(4 * tolerance, 1e-4);
       sameNumbers([hotA! - hotB!], [(a! - b!) / temperature], rounding, `the difference of two tokens at ${temperature}`);
+      sameLists((await train()).logprobs, scored.slice(0, -2), tolerance, `temperature ${temperature}, sample`);
     }
     for (const temperature of [0, -1, Number.NaN])
       await refuses(['SAMPLE_REFUSED'], trainer.forward(lastTokens(engine, 1, { temperature })), `temperature ${temperature}`);
-  },
-  'trains at the temperature that it scores at': async ({ engine, trainer, tolerance }) => {
-    for (const temperature of [0.5, 2]) {
-      const samples = batchFor(engine, 20, 2).map((sample) => ({ ...sample, temperature }));
-      const scored = await trainer.forward(samples).catch(orRefused);
-      if (scored === undefined) {
-        const trained = trainer.forwardBackward(samples, crossEntropy());
-        await refuses(['SAMPLE_REFUSED'], trained, `training at temperature ${temperature}, which is not scored`);
-        continue;
-      }
-      const { logprobs } = await trainer.forwardBackward(samples, crossEntropy());
-      sameLists(logprobs, scored, tolerance, `temperature ${temperature}, sample`);
-    }
   },
   'has nothing to say of a sample without masked tokens': async ({ engine, trainer, tolerance }) => {
     const empty = { ...sampleFor(engine, 9, 3), mask: new Uint8Array(9) };

@@ -17,10 +17,11 @@ import {
   type Trajectory,
   type Turn,
 } from '../core/types.ts';
+import { randomStream } from '../nn/random.ts';
 
 /** A trajectory that depends on nothing but its arguments. Unless overridden, its rollout id is unique to the seed. */
 export function randomTrajectory(seed: number, overrides: Partial<Trajectory> = {}): Trajectory {
-  const random = new Random(seed);
+  const random = randomOf(seed);
   const startedAt = 1_700_000_000_000 + random.below(1_000_000);
   const turns = Array.from({ length: random.below(4) }, (_, index) => randomTurn(random, index, startedAt));
   const output = random.pick<Json | undefined>([undefined, null, 'done', 0.1, { answer: [1, { nested: 'é' }], empty: {} }]);
@@ -64,14 +65,9 @@ export function manifestOf(step: number, rolloutIds: readonly string[], override
 /** -0, the smallest subnormal, the largest finite value and -Infinity are all things an engine may report. */
 const EDGE_LOGPROBS = [-0, -1.401298464324817e-45, -3.4028234663852886e38, Number.NEGATIVE_INFINITY] as const;
 
-const TEXTS = [
-  '',
-  'plain words',
-  'quotes " and \\ and \u0000',
-  'naïve 漢字 🙂',
-  'a lone \ud800 surrogate',
-  'x'.repeat(5_000),
-] as const;
+const TEXTS: readonly string[] = [
+  ...['', 'plain words', 'quotes " and \\ and \u0000', 'naïve 漢字 🙂', 'a lone \ud800 surrogate', 'x'.repeat(5_000)],
+];
 
 function randomTurn(random: Random, index: number, startedAt: number): Turn {
   const sampledIds = randomIds(random, 1 + random.below(40));
@@ -89,7 +85,7 @@ function randomTurn(random: Random, index: number, startedAt: number): Turn {
     logprobs,
     policyVersion: random.below(10),
     stopReason: random.pick(['stop', 'length'] as const),
-    sampling: { requested: random.pick([{}, { temperature: 0.5 }, effective]), effective, seed: random.below(2 ** 31) },
+    sampling: { requested: random.pick([{}, { temperature: 0.5 }, effective]), effective, seed: random.below(2 ** 24) },
     request: { messages: [randomMessage(random, 'user')], tools: random.pick([[], [SEARCH_TOOL]]) },
     response: randomMessage(random, 'assistant'),
     startedAt: startedAt + index,
@@ -104,7 +100,7 @@ const SEARCH_TOOL = {
 
 /** Any 32-bit value: a store is no judge of vocabularies. */
 function randomIds(random: Random, length: number): Int32Array {
-  return Int32Array.from({ length }, () => random.below(2 ** 32) | 0);
+  return Int32Array.from({ length }, () => (random.below(2 ** 16) << 16) | random.below(2 ** 16));
 }
 
 function randomMessage(random: Random, role: 'user' | 'assistant'): Message {
@@ -140,39 +136,19 @@ function randomGrade(random: Random): Grade {
   ]);
 }
 
-/** SplitMix32: small, seedable, and good enough to pick test data. */
-class Random {
-  #state: number;
-
-  constructor(seed: number) {
-    this.#state = seed | 0;
-  }
-
-  /** An integer from 0 up to, not including, `bound`; `bound` is at most 2^32. */
-  below(bound: number): number {
-    return Math.floor(this.unit() * bound);
-  }
-
-  unit(): number {
-    this.#state = (this.#state + 0x9e3779b9) | 0;
-    let mixed = this.#state ^ (this.#state >>> 16);
-    mixed = Math.imul(mixed, 0x21f0aaad);
-    mixed ^= mixed >>> 15;
-    mixed = Math.imul(mixed, 0x735a2d97);
-    mixed ^= mixed >>> 15;
-    return (mixed >>> 0) / 2 ** 32;
-  }
-
-  pick<T>(choices: readonly T[]): T {
-    return choices[this.below(choices.length)]!;
-  }
+/** Picks test data, the same for the same seed. */
+function randomOf(seed: number) {
+  const { uniform: unit } = randomStream(seed);
+  /** An integer from 0 up to, not including, `bound`; `bound` is at most 2^24. */
+  const below = (bound: number): number => Math.floor(unit() * bound);
+  return { unit, below, pick: <T>(choices: readonly T[]): T => choices[below(choices.length)]! };
 }
+type Random = ReturnType<typeof randomOf>;
 
 // ── a scripted engine ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-// An engine that says what it is told: the slow, obvious stand-in for a policy in tests of what surrounds one.
-//
-// Log-probabilities are made up from the ids, so that a test can tell whether each one stayed with its token.
+// An engine that says what it is told: the slow, obvious stand-in for a policy in tests of what surrounds one. Log-probabilities are made up
+// from the ids, so that a test can tell whether each one stayed with its token.
 
 export interface ScriptedEngine extends Engine {
   /** Every request that was sampled, in order of arrival. */
@@ -207,11 +183,10 @@ export function scriptedEngine(script: Script): ScriptedEngine {
     async sample(request, signal, onTokens): Promise<SampleResult> {
       goOn(signal);
       const room = script.contextLength - request.promptIds.length;
-      if (room < 1)
-        throw new TrainyardError(
-          'CONTEXT_OVERFLOW',
-          `the prompt has ${request.promptIds.length} tokens, the context ${script.contextLength}`,
-        );
+      if (room < 1) {
+        const found = `the prompt has ${request.promptIds.length} tokens, the context ${script.contextLength}`;
+        throw new TrainyardError('CONTEXT_OVERFLOW', found);
+      }
       const { policyVersion } = this;
       const call = requests.push(request) - 1;
       const most = Math.min(room, request.sampling.maxTokens);
