@@ -7,12 +7,10 @@ import { writeWhole } from '../run/directory.ts';
 import { Results, reportOf } from '../run/results.ts';
 import { checkWritable, isReached, jsonReport, junitReport, writeReport } from './eval.ts';
 
+const WAYS = { good: 1, 'bad<&>"\'': 0.25, broken: BROKEN, rejected: REJECTED };
 function results(): Results {
-  const all = new Results(tasksNamed('good', 'bad<&>"\'', 'broken', 'rejected', 'not run'), 1);
-  all.add(ended('good', 1, 1));
-  all.add(ended('bad<&>"\'', 1, 0.25));
-  all.add(ended('broken', 1, BROKEN));
-  all.add(ended('rejected', 1, REJECTED));
+  const all = new Results(tasksNamed(...Object.keys(WAYS), 'not run'), 1);
+  for (const [id, how] of Object.entries(WAYS)) all.add(ended(id, 1, how));
   return all;
 }
 
@@ -71,10 +69,9 @@ describe('a file that is asked for', () => {
 
   it('is refused before anything runs where it cannot be written', () => {
     expect(() => checkWritable(folder, '--report')).toThrow(/--report: .*found the folder/);
+    const message = /--junit: expected a file that can be written, found .*plain\.txt, which is no folder/;
     for (const path of ['plain.txt/x.xml', 'plain.txt/deep/in/x.xml'])
-      expect(() => checkWritable(join(folder, path), '--junit')).toThrow(
-        /--junit: expected a file that can be written, found .*plain\.txt, which is no folder/,
-      );
+      expect(() => checkWritable(join(folder, path), '--junit')).toThrow(message);
     expect(() => checkWritable(join(folder, 'x.xml'), '--junit')).not.toThrow();
   });
 

@@ -13,8 +13,7 @@ import type { Exclusion, Task, Trajectory } from '../core/types.ts';
 import { type Group, type GroupBatch, GroupScheduler } from '../rollout/scheduler.ts';
 import { memoryStore } from '../store/memory.ts';
 import { hasSignal, turnAdvantagesOf } from '../trainer/advantages.ts';
-import type { EvaluationRequest } from './check-settings.ts';
-import { evaluationSettings } from './check-settings.ts';
+import { type EvaluationRequest, evaluationSettings } from './check-settings.ts';
 import { openParts, type Rollouts } from './parts.ts';
 import type { TrainPlan } from './plan.ts';
 import { preflight } from './preflight.ts';
@@ -82,7 +81,7 @@ export function isAccepted({ name, accepts }: Pick<Workflow, 'name' | 'accepts'>
   });
 }
 
-export interface CuratedBatch extends GroupBatch {
+interface CuratedBatch extends GroupBatch {
   /** What marks took out of its groups, those without signal included. */
   readonly excluded: readonly Exclusion[];
   /** Of those, the rollouts that were taken out whole. */
@@ -127,11 +126,6 @@ export interface RolloutBatchRequest extends Omit<EvaluationRequest, 'n' | 'run'
   readonly temperature?: number;
 }
 
-export interface RolloutBatchOptions {
-  readonly stop?: AbortSignal;
-  readonly warn?: Warn;
-}
-
 /**
  * Rollouts of some tasks without training, nothing kept on disk: a group for each task, in their order, with its graded rollouts; null
  * where there are none, or the workflow does not accept them. Nothing is replaced and nothing waited for, so it always ends. Throws when
@@ -139,7 +133,7 @@ export interface RolloutBatchOptions {
  */
 export async function rolloutBatch(
   { tasks, group = 1, temperature = TRAIN_DEFAULTS.temperature, ...request }: RolloutBatchRequest,
-  { stop = new AbortController().signal, warn = () => {} }: RolloutBatchOptions = {},
+  { stop = new AbortController().signal, warn = () => {} }: { readonly stop?: AbortSignal; readonly warn?: Warn } = {},
 ): Promise<(readonly Trajectory[] | null)[]> {
   if (!(Number.isSafeInteger(group) && group >= 1)) {
     throw new TrainyardError('USAGE', `group is ${group}, expected a whole number from 1 up`);
@@ -150,17 +144,15 @@ export async function rolloutBatch(
   await using store = memoryStore();
   const rollouts = parts.rolloutsInto(store);
   const sampling = samplingAt(temperature, settings);
-  const places = tasks.flatMap((task, number) => {
-    const groupId = groupName('b', number + 1);
-    return Array.from({ length: group }, (_, place) => ({ task, groupId, rolloutId: `${groupId}-${place}` }));
-  });
-  const trajectories = await mapConcurrently(places, settings.concurrency, ({ task, groupId, rolloutId }) =>
-    rollouts.run({ rolloutId, groupId, purpose: 'train' }, task, sampling),
-  );
+  const places = tasks.flatMap((task, i) => Array.from({ length: group }, (_, place) => ({ task, i, place })));
+  const run = ({ task, i, place }: (typeof places)[number]): Promise<Trajectory> => {
+    const groupId = groupName('b', i + 1);
+    return rollouts.run({ rolloutId: `${groupId}-${place}`, groupId, purpose: 'train' }, task, sampling);
+  };
+  const trajectories = (await mapConcurrently(places, settings.concurrency, run)) ?? [];
   rollouts.settle();
-  const groups = Map.groupBy(trajectories ?? [], ({ groupId }) => groupId);
-  return [...new Set(places.map(({ groupId }) => groupId))].map((groupId) => {
-    const graded = (groups.get(groupId) ?? []).filter(({ grade }) => grade.kind === 'graded');
+  return tasks.map((_, i) => {
+    const graded = trajectories.slice(i * group, (i + 1) * group).filter(({ grade }) => grade.kind === 'graded');
     return graded.length > 0 && isAccepted(entry.workflow, graded) ? graded : null;
   });
 }

@@ -44,17 +44,9 @@ describe('curation', () => {
     ['no reason', {}, /reason: expected 1 to 2000 characters, found none/],
     ['an empty reason', { reason: '  ' }, /found none/],
     ['an endless reason', { reason: 'x'.repeat(2001) }, /found 2001 characters/],
-    [
-      'unknown rollouts, all of them named',
-      { rolloutIds: ['a', 'x', 'y'], reason: 'r' },
-      /no rollout "x" is kept; no rollout "y"/,
-    ],
+    ['rollouts that are not there', { rolloutIds: ['a', 'x', 'y'], reason: 'r' }, /no rollout "x" is kept; no rollout "y"/],
     ['a turn that is not there', { turn: 2, reason: 'r' }, /rollout "a" has no turn 2, it has 2, counted from 0/],
-    [
-      'taking back what is not excluded',
-      { rolloutIds: ['a', 'b'], undo: true },
-      /rollout "a" is not excluded; rollout "b" is not/,
-    ],
+    ['undoing what is not excluded', { rolloutIds: ['a', 'b'], undo: true }, /"a" is not excluded; rollout "b" is not/],
     ['taking back a turn of a rollout that is excluded whole', { turn: 0, undo: true }, /turn 0 of rollout "a" is not excluded/],
   ])('refuses %s, and writes nothing', async (_, request, message) => {
     if (request.turn === 0) await ask({ reason: 'r' });

@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { defined } from '../core/json.ts';
 import { exclusionsIn, placeOf } from '../core/turns.ts';
 import type { Exclusion, ForkCause, Mark, Message, Trajectory, Turn } from '../core/types.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
@@ -39,11 +40,8 @@ export interface RolloutLine {
 /** The store of a run directory, or the store file itself; `run`: only that of the run with this id. */
 export async function openStoreOf(path: string, run?: string): Promise<Store> {
   const file = existsSync(path) && statSync(path).isDirectory() ? join(path, 'store.sqlite') : path;
-  if (!existsSync(file)) {
-    throw new TrainyardError('FILE_NOT_FOUND', `${file} does not exist`, {
-      hint: 'give the directory of a run, or a store file',
-    });
-  }
+  const hint = 'give the directory of a run, or a store file';
+  if (!existsSync(file)) throw new TrainyardError('FILE_NOT_FOUND', `${file} does not exist`, { hint });
   return await openSqliteStore(file, run);
 }
 
@@ -65,23 +63,19 @@ export function rolloutLine(
 ): RolloutLine {
   const { rolloutId, taskId, purpose, outcome, grade, turns, unanswered = [] } = trajectory;
   const failedCalls = unanswered.filter(({ failure }) => failure !== undefined).length;
+  const { value = null, parts, metrics } = grade.kind === 'graded' ? grade.reward : {};
   const marks = exclusions.get(rolloutId) ?? [];
   const forks: Partial<Record<ForkCause, number>> = {};
   for (const { fork } of turns) if (fork) forks[fork.cause] = (forks[fork.cause] ?? 0) + 1;
   return {
-    rolloutId,
-    taskId,
-    purpose,
+    ...{ rolloutId, taskId, purpose },
     outcome: outcome.kind === 'truncated' ? `truncated (${outcome.limit})` : outcome.kind,
-    reward: grade.kind === 'graded' ? grade.reward.value : null,
-    ...(grade.kind === 'graded' && grade.reward.parts && { parts: grade.reward.parts }),
-    ...(grade.kind === 'graded' && grade.reward.metrics && { metrics: grade.reward.metrics }),
+    reward: value,
+    ...defined({ parts, metrics }),
     turns: turns.length,
     samples: samplesOf(trajectory),
     step: steps.get(rolloutId) ?? null,
-    forks,
-    abandoned: unanswered.length - failedCalls,
-    failedCalls,
+    ...{ forks, abandoned: unanswered.length - failedCalls, failedCalls },
     excluded: marks.find(({ turn }) => turn === undefined)?.reason ?? null,
     excludedTurns: Object.fromEntries(marks.flatMap(({ turn, reason }) => (turn === undefined ? [] : [[turn, reason]]))),
   };
@@ -101,10 +95,8 @@ export function rewrittenAt({ fork, request }: Turn, turns: readonly Turn[]): Re
 }
 
 /** What a turn was asked that its conversation did not hold already: all of it in the first turn of a thread. */
-export function newMessages(
-  { index, thread, after, fork, request: { messages } }: Turn,
-  turns: readonly Turn[],
-): readonly Message[] {
+export function newMessages({ index, thread, after, fork, request }: Turn, turns: readonly Turn[]): readonly Message[] {
+  const { messages } = request;
   const from =
     turns.find((turn) => turn.index === (after ?? fork?.from)) ??
     turns.findLast((turn) => turn.thread === thread && turn.index < index);
@@ -138,7 +130,6 @@ export interface CurationLine extends Mark {
 }
 
 const LONGEST_REASON = 2000;
-const TAKEN_BACK = 'taken back';
 
 /** What is left out now. */
 export async function curationIn(store: Store): Promise<readonly CurationLine[]> {
@@ -149,12 +140,7 @@ export async function curationIn(store: Store): Promise<readonly CurationLine[]>
 export async function curate(store: Store, request: CurationRequest, now: number = Date.now()): Promise<readonly CurationLine[]> {
   const { turn, undo = false } = request;
   const reason = reasonOf(request);
-  const places = [...new Set(request.rolloutIds)].map(
-    (rolloutId): Exclusion => ({
-      rolloutId,
-      ...(turn === undefined ? {} : { turn }),
-    }),
-  );
+  const places = [...new Set(request.rolloutIds)].map((rolloutId): Exclusion => ({ rolloutId, ...defined({ turn }) }));
   const inForce = new Map(exclusionsIn(await store.marks()).map((mark) => [placeOf(mark), mark]));
   await checkPlaces(store, places, undo ? inForce : undefined);
   const marks = places
@@ -165,7 +151,7 @@ export async function curate(store: Store, request: CurationRequest, now: number
 }
 
 function reasonOf({ reason, undo = false }: CurationRequest): string {
-  const given = reason?.trim() ?? (undo ? TAKEN_BACK : '');
+  const given = reason?.trim() ?? (undo ? 'taken back' : '');
   if (given !== '' && given.length <= LONGEST_REASON) return given;
   const found = given === '' ? 'none' : `${given.length} characters`;
   throw new TrainyardError('USAGE', `reason: expected 1 to ${LONGEST_REASON} characters, found ${found}`, {
@@ -174,11 +160,7 @@ function reasonOf({ reason, undo = false }: CurationRequest): string {
 }
 
 /** `inForce`: what may be taken back. */
-async function checkPlaces(
-  store: Store,
-  places: readonly Exclusion[],
-  inForce: ReadonlyMap<string, Mark> | undefined,
-): Promise<void> {
+async function checkPlaces(store: Store, places: readonly Exclusion[], inForce?: ReadonlyMap<string, Mark>): Promise<void> {
   const problems: string[] = [];
   for (const place of places) {
     const { rolloutId, turn } = place;
@@ -199,11 +181,8 @@ async function checkPlaces(
 
 async function linesOf(store: Store, marks: readonly Mark[]): Promise<readonly CurationLine[]> {
   const steps = await stepsIn(store);
-  return await Promise.all(
-    marks.map(async (mark) => ({
-      ...mark,
-      step: steps.get(mark.rolloutId) ?? null,
-      purpose: (await store.read(mark.rolloutId))?.purpose ?? 'train',
-    })),
-  );
+  return await Array.fromAsync(marks, async (mark) => {
+    const { purpose = 'train' } = (await store.read(mark.rolloutId)) ?? {};
+    return { ...mark, step: steps.get(mark.rolloutId) ?? null, purpose };
+  });
 }

@@ -7,6 +7,7 @@ import type { Grader, GraderInput, GraderModel, GraderRunner, Store } from '../c
 import { missingEnv } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
+import { defined } from '../core/json.ts';
 import type { Engine } from '../core/policy.ts';
 import type { Grade, RolloutIdentity, SamplingSettings, Task, Trajectory } from '../core/types.ts';
 import { Gateway, listen } from '../gateway/gateway.ts';
@@ -55,7 +56,7 @@ export interface Rollouts {
   readonly sampledTokens: number;
 }
 
-export interface PartsOptions {
+interface PartsOptions {
   readonly stop: AbortSignal;
   readonly warn: Warn;
   /** By default the fastest that the machine has. */
@@ -98,20 +99,16 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
     const sampled = engine(policy.engine);
     const gateway = new Gateway({ engine: recovery?.around(sampled) ?? sampled, renderer, modelName: 'policy' });
     const grading = grader && withPolicy(grader, entry.grader!, { sessions: gateway, seed, signal });
-    const workflow = opened.use(await startWorkflow(entry.workflow, isolation, { gateway, grader: grading }));
+    const started = opened.use(await startWorkflow(entry.workflow, isolation, { gateway, grader: grading }));
     if (options.watchStalls) opened.use(watchEventLoop({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
     opened.use(await listen(gateway));
+    const { workflow, runWorkflow, concurrency } = started;
     const parts = {
       ...{ trainable, observer, sessions: gateway, grader: grading, graderInput, turnDiscount, limits, seed, downtime, signal },
-      workflow: workflow.workflow,
-      runWorkflow: workflow.runWorkflow,
-      concurrency: workflow.concurrency,
-      clock: { now: Date.now },
+      ...{ workflow, runWorkflow, concurrency, clock: { now: Date.now } },
     };
     return {
-      policy,
-      at: policy.server === undefined ? {} : { server: policy.server },
-      recovery,
+      ...{ policy, recovery, at: defined({ server: policy.server }) },
       entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
       rolloutsInto: (store, artifacts) => rolloutsOf({ ...parts, store, artifacts }, warn, new FailureBudget(maxErrorShare)),
       [Symbol.asyncDispose]: () => opened.disposeAsync(),
@@ -179,10 +176,7 @@ export async function openGrader(
     const found = `the grader ${grader.name} needs the environment variable ${missing}, which is not set`;
     throw new TrainyardError('GRADER_INIT_FAILED', found, { hint: `set ${missing} where the run is started` });
   }
-  if (graderModule === undefined) {
-    const runner = inlineGrader(grader, { deadlineMs, retries });
-    return concurrency === Infinity ? runner : limited(runner, new Semaphore(concurrency), signal);
-  }
+  if (graderModule === undefined) return limited(inlineGrader(grader, { deadlineMs, retries }), concurrency, signal);
   const { url: module, exportName } = graderModule;
   // A process grades one rollout at a time.
   const workers = Math.min(graderWorkers, concurrency);
@@ -190,9 +184,11 @@ export async function openGrader(
   return await openGraderPool({ module, exportName, workers, deadlineMs, retries, memoryMb: graderMemoryMb, signal, sources });
 }
 
-function limited(runner: InlineGraderRunner, limit: Semaphore, signal: AbortSignal): InlineGraderRunner {
+function limited(runner: InlineGraderRunner, most: number, signal: AbortSignal): InlineGraderRunner {
+  if (most === Infinity) return runner;
+  const limit = new Semaphore(most);
   const grade = async (input: GraderInput, model?: GraderModel): Promise<Grade> => {
-    using _place = await limit.acquire(signal);
+    using _held = await limit.acquire(signal);
     return await runner.grade(input, model);
   };
   return { ...runner, grade };

@@ -29,10 +29,8 @@ export async function restorePolicy(log: StepLog): Promise<Resumption> {
   const manifests = await store.manifests();
   const last = manifests.at(-1);
   if (last !== undefined && last.step > settings.steps) {
-    throw new TrainyardError(
-      'RESUME_IMPOSSIBLE',
-      `the run has taken ${last.step} steps, now it is to end after ${settings.steps}`,
-    );
+    const message = `the run has taken ${last.step} steps, now it is to end after ${settings.steps}`;
+    throw new TrainyardError('RESUME_IMPOSSIBLE', message);
   }
   await discardUncommitted(trainer, directory.checkpoints, last?.step ?? 0);
   const loaded = await loadNewest(log);
@@ -50,10 +48,8 @@ async function loadNewest({ trainer, directory, identity, settings, warn }: Step
     } catch (thrown) {
       // It is the server that could not be asked, not the checkpoint that is bad.
       if (thrown instanceof TrainyardError && thrown.code.startsWith('POLICY_')) throw thrown;
-      warn(
-        'CHECKPOINT_UNREADABLE',
-        `the checkpoint of step ${step} is not used: ${messageOf(thrown)}; going back to an earlier one`,
-      );
+      const message = `the checkpoint of step ${step} is not used: ${messageOf(thrown)}; going back to an earlier one`;
+      warn('CHECKPOINT_UNREADABLE', message);
       await setAside(directory.checkpoints, step);
     }
   }
@@ -63,12 +59,10 @@ async function loadNewest({ trainer, directory, identity, settings, warn }: Step
 
 async function computeAgain({ trainer, store, settings, warn }: StepLog, manifest: BatchManifest): Promise<void> {
   const { loss, gradNorm } = await update(trainer, await stepOf(store, manifest, settings), settings);
-  if (loss !== manifest.metrics['loss'] || gradNorm !== manifest.metrics['gradNorm']) {
-    warn(
-      'NOT_REPRODUCED',
-      `step ${manifest.step} computed again gave loss ${loss} instead of ${manifest.metrics['loss']}: another kind of processor, or other settings`,
-    );
-  }
+  const { loss: kept, gradNorm: keptNorm } = manifest.metrics;
+  if (loss === kept && gradNorm === keptNorm) return;
+  const message = `step ${manifest.step} computed again gave loss ${loss} instead of ${kept}: another kind of processor, or other settings`;
+  warn('NOT_REPRODUCED', message);
 }
 
 /** The step of a manifest as it was taken, from the rollouts that it names. Throws STORE_FORMAT where they are no longer what they were. */

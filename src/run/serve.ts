@@ -56,7 +56,7 @@ export interface Served extends AsyncDisposable {
   readonly flowKey: string;
 }
 
-export interface ServeObserver {
+interface ServeObserver {
   onTurn(rolloutId: string, turn: Turn): void;
   onFailure(failure: Failure, path: string): void;
 }
@@ -101,11 +101,7 @@ export function serve(settings: ServeSettings, { onTurn, onFailure }: ServeObser
     const session = gateway.open({ ...sessionDefaults, identity: FIRST, roles: {}, signal: new AbortController().signal });
     const { baseURL, apiKey } = session.model();
     return {
-      origin,
-      baseURL,
-      apiKey,
-      adminKey: gateway.key('admin'),
-      flowKey: gateway.key('flow'),
+      ...{ origin, baseURL, apiKey, adminKey: gateway.key('admin'), flowKey: gateway.key('flow') },
       [Symbol.asyncDispose]: () => opened.disposeAsync(),
     };
   });
@@ -146,16 +142,12 @@ interface Grading extends AsyncDisposable {
 }
 
 /** `policy`: for a grader that asks it. Undefined where neither is given. Throws USAGE where only one is, or the entry has no grader. */
-async function openGrading(
-  { entry, tasks }: { readonly entry?: string | undefined; readonly tasks?: string | undefined },
-  policy: PolicyJudgeParts,
-): Promise<Grading | undefined> {
+async function openGrading({ entry, tasks }: ServeSettings, policy: PolicyJudgeParts): Promise<Grading | undefined> {
   if (entry === undefined && tasks === undefined) return undefined;
   if (entry === undefined || tasks === undefined) {
     const found = entry === undefined ? '--tasks without --entry' : '--entry without --tasks';
-    throw new TrainyardError('USAGE', `found ${found}`, {
-      hint: 'a grader needs both: what to say, and the answers to say it by',
-    });
+    const hint = 'a grader needs both: what to say, and the answers to say it by';
+    throw new TrainyardError('USAGE', `found ${found}`, { hint });
   }
   // Only the grader is wanted: who plays the agent comes from outside.
   const inspected = await inspectEntry(entry, () => defineWorkflow(async () => {}));

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Phase, StepReport, Warn } from '../core/events.ts';
-import { digestOf } from '../core/json.ts';
+import { defined, digestOf } from '../core/json.ts';
 import type { Trainer } from '../core/policy.ts';
 import type { Exclusion, Sample, Trajectory } from '../core/types.ts';
 import type { Position } from '../rollout/scheduler.ts';
@@ -45,9 +45,8 @@ export async function update(
   const means = Object.entries(metrics).map(([name, sum]) => [name, sum / batch.trainedTokens]);
   const agreement = agreementOf(samples, logprobs, step - 1);
   const { tokens, meanDifference, largestDifference, meanSquare } = agreement ?? {};
-  const compared = { comparedTokens: tokens, meanDifference, largestDifference, meanSquareDifference: meanSquare };
-  const differences = agreement === undefined ? {} : compared;
-  return { loss, gradNorm, learningRate, agreement, metrics: { ...Object.fromEntries(means), ...differences } };
+  const compared = defined({ comparedTokens: tokens, meanDifference, largestDifference, meanSquareDifference: meanSquare });
+  return { loss, gradNorm, learningRate, agreement, metrics: { ...Object.fromEntries(means), ...compared } };
 }
 
 const AGREEMENT = ['ratio', 'offPolicyKl', 'clipped', 'meanDifference', 'largestDifference'] as const;
@@ -101,10 +100,7 @@ export interface NextStep {
   readonly best: number | undefined;
 }
 
-export interface TakenStep extends Update {
-  readonly trainSeconds: number;
-  readonly saveSeconds: number;
-}
+type TakenStep = Update & Readonly<Record<'trainSeconds' | 'saveSeconds', number>>;
 
 /**
  * In this order: gradient and update, checkpoint on disk, manifest and version committed, version served, older checkpoints removed.
@@ -165,17 +161,17 @@ async function commit(
     checkpoint: isSaved ? join('checkpoints', checkpointName(step)) : null,
     digests: { samples: samplesDigest(batch.samples), ...weights },
     groups,
-    metrics: { loss, ...(gradNorm === undefined ? {} : { gradNorm }), learningRate, ...metrics, ...named(means) },
+    metrics: { loss, ...defined({ gradNorm }), learningRate, ...metrics, ...named(means) },
     createdAt: Date.now(),
   });
 }
 
 /** `parts.format`, `metrics.tries`: a grader's names are never taken for the trainer's. */
 function named(means: Means): Record<string, number> {
-  const entries = (['parts', 'metrics'] as const).flatMap((kind) =>
-    Object.entries(means[kind] ?? {}).map(([name, mean]) => [`${kind}.${name}`, mean] as const),
+  const kinds = Object.entries({ parts: means.parts, metrics: means.metrics });
+  return Object.fromEntries(
+    kinds.flatMap(([kind, all = {}]) => Object.entries(all).map(([name, mean]) => [`${kind}.${name}`, mean])),
   );
-  return Object.fromEntries(entries);
 }
 
 /** The checkpoint of the step just taken, written if there is none yet; null before the first step. */

@@ -26,24 +26,11 @@ describe('a good entry', () => {
     const tasks = await home.write('tasks.jsonl', '{"prompt":"a","answer":1}\n{"prompt":"b","answer":2}\n');
     const { code, stdout, stderr } = await sharedTrainyard('preflight', entry, '--tasks', tasks, '--min-tasks', '2', '--json');
     expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
-    expect(JSON.parse(stdout)).toEqual({
-      type: 'preflight',
-      ok: true,
-      problems: [],
-      warnings: [],
-      found: {
-        workflow: 'search-workflow',
-        shape: 'AgentWorkflow',
-        config: 'SearchConfig',
-        roles: {},
-        concurrency: 4,
-        isolation: 'none',
-        grader: 'Fair',
-        graderConcurrency: null,
-        tasks: 2,
-        heldOut: 0,
-      },
-    });
+    const found = {
+      ...{ workflow: 'search-workflow', shape: 'AgentWorkflow', config: 'SearchConfig', roles: {}, concurrency: 4 },
+      ...{ isolation: 'none', grader: 'Fair', graderConcurrency: null, tasks: 2, heldOut: 0 },
+    };
+    expect(JSON.parse(stdout)).toEqual({ type: 'preflight', ok: true, problems: [], warnings: [], found });
   });
 
   it('of any shape is told in words, with the tasks beside it', async () => {
@@ -109,17 +96,10 @@ describe('a bad entry', () => {
     const { ok, problems, found } = JSON.parse(stdout);
     expect({ ok, found }).toEqual({ ok: false, found: {} });
     expect(problems.map((problem: { code: string }) => problem.code)).toEqual([
-      'CONFIG_INVALID',
-      'WORKFLOW_NOT_ASYNC',
-      'GRADER_NOT_FOUND',
-      'DATASET_INVALID',
-      'FILE_NOT_FOUND',
+      ...['CONFIG_INVALID', 'WORKFLOW_NOT_ASYNC', 'GRADER_NOT_FOUND', 'DATASET_INVALID', 'FILE_NOT_FOUND'],
     ]);
-    const words = await sharedTrainyard('preflight', entry, '--tasks', tasks);
-    expect(words).toMatchObject({
-      code: 2,
-      stdout: expect.stringMatching(/^4 problems:\n {2}CONFIG_INVALID: .*\n {4}keep only one/),
-    });
+    const stdoutWords = expect.stringMatching(/^4 problems:\n {2}CONFIG_INVALID: .*\n {4}keep only one/);
+    expect(await sharedTrainyard('preflight', entry, '--tasks', tasks)).toMatchObject({ code: 2, stdout: stdoutWords });
   });
 
   it.each([

@@ -20,6 +20,12 @@ const entry = (name: string, body: string, more = '') =>
     `${++entries}-${name}`,
     `import { defineGrader, defineWorkflow } from 'trainyard';\nexport default defineWorkflow(async (ctx) => {${body}});\n${more}`,
   );
+const isolated = (name: string, body: string) =>
+  home.write(
+    name,
+    `import { writeFileSync } from 'node:fs';\nimport { defineGrader, defineWorkflow } from 'trainyard';
+export default defineWorkflow({ isolation: 'process', run: async () => {${body} } });\n${GRADER}`,
+  );
 const GRADER = 'export const grader = defineGrader(() => 1);';
 const CALL = 'await ctx.model().generate({ messages: ctx.prompt });';
 
@@ -131,29 +137,16 @@ describe('trainyard try', () => {
   );
 
   it.skipIf(!hasSandbox)('shows where an isolated workflow threw, in its own file', async () => {
-    const file = await home.write(
-      'thrown-apart.ts',
-      `import { defineGrader, defineWorkflow } from 'trainyard';
-      export default defineWorkflow({ isolation: 'process', run: async () => {
-        throw new Error('no such item');
-      } });\n${GRADER}`,
-    );
+    const file = await isolated('thrown-apart.ts', `\nthrow new Error('no such item');`);
     const { code, stdout } = await sharedTrainyard('try', file, '--tasks', tasks);
     expect(code).toBe(1);
-    expect(stdout).toMatch(/Error: no such item\n\s+at .*thrown-apart\.ts:3/);
+    expect(stdout).toMatch(/Error: no such item\n\s+at .*thrown-apart\.ts:4/);
     expect(stdout).toContain('failed WORKFLOW_FAILED: no such item · not graded');
     expect(stdout).not.toContain('src/isolation/workflow-child.ts');
   });
 
   it.skipIf(!hasSandbox)('says why an isolated workflow cannot write beside its entry, and where it may', async () => {
-    const file = await home.write(
-      'beside.ts',
-      `import { writeFileSync } from 'node:fs';
-      import { defineGrader, defineWorkflow } from 'trainyard';
-      export default defineWorkflow({ isolation: 'process', run: async (ctx) => {
-        writeFileSync(new URL('log.txt', import.meta.url), 'seen');
-      } });\n${GRADER}`,
-    );
+    const file = await isolated('beside.ts', `\nwriteFileSync(new URL('log.txt', import.meta.url), 'seen');`);
     const { code, stdout } = await sharedTrainyard('try', file, '--tasks', tasks);
     expect(code).toBe(1);
     expect(stdout).toMatch(/at .*beside\.ts:4/);
