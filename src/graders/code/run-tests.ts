@@ -18,34 +18,22 @@ import type { ConfinedProcess, ReadableFile, Sandbox, SandboxProgram } from '../
 
 export type CodeLanguage = 'javascript' | 'python';
 
-interface StatementTest {
-  readonly source: string;
-  /** Whether it defines `check`, to be called with the function under test. */
-  readonly checks?: true;
-}
-
-interface CallTest {
-  readonly args: readonly Json[];
-  readonly expected: Json;
-}
-
-interface ProgramTest {
-  readonly input: string;
-  readonly output: string;
-}
+type FunctionTest =
+  /** `checks`: whether it defines `check`, to be called with the function under test. */
+  { readonly source: string; readonly checks?: true } | { readonly args: readonly Json[]; readonly expected: Json };
 
 export type CodeTests =
-  | { readonly kind: 'program'; readonly tests: readonly ProgramTest[] }
+  | { readonly kind: 'program'; readonly tests: readonly { readonly input: string; readonly output: string }[] }
   | {
       readonly kind: 'function';
-      readonly tests: readonly (StatementTest | CallTest)[];
+      readonly tests: readonly FunctionTest[];
       readonly entry: string | undefined;
       readonly setup: string;
     };
 
-export interface CodeRun {
+export interface CodeRun<K extends CodeTests['kind'] = CodeTests['kind']> {
   readonly code: string;
-  readonly tests: CodeTests;
+  readonly tests: Extract<CodeTests, { readonly kind: K }>;
   /** For all tests together. */
   readonly timeoutMs: number;
   readonly memoryMb: number;
@@ -71,11 +59,9 @@ export type TestsResult =
 /** Throws GRADER_UNSCORABLE for a sandbox that could not be set up, which says nothing about the code, and CANCELLED when the signal aborts. */
 export async function runTests(sandbox: Sandbox, language: CodeLanguage, run: CodeRun): Promise<TestsResult> {
   const interpreter = INTERPRETERS[language](run.memoryMb);
-  const { tests } = run;
   try {
-    return await (tests.kind === 'program'
-      ? programs(sandbox, interpreter, run, tests.tests)
-      : functions(sandbox, interpreter, run, tests));
+    if (run.tests.kind === 'program') return await programs(sandbox, interpreter, run as CodeRun<'program'>);
+    return await functions(sandbox, interpreter, run as CodeRun<'function'>);
   } catch (error) {
     if (error instanceof TrainyardError && error.code === 'SANDBOX_FAILED') return unscorable(error.message);
     throw error;
@@ -150,18 +136,18 @@ let home: Pick<Interpreter, 'program' | 'readable'> | undefined;
  * Python 3.
  */
 export function pythonHome(): Pick<Interpreter, 'program' | 'readable'> {
-  home ??= findPython();
-  return home;
-}
-
-function findPython(): Pick<Interpreter, 'program' | 'readable'> {
+  if (home !== undefined) return home;
   try {
-    const stdio = ['ignore', 'pipe', 'pipe'] as const;
-    const said = execFileSync('python3', ['-I', '-c', ASK], { encoding: 'utf8', timeout: ASK_MS, stdio: [...stdio] });
+    const said = execFileSync('python3', ['-I', '-c', ASK], {
+      encoding: 'utf8',
+      timeout: ASK_MS,
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
     const [program, ...prefixes] = JSON.parse(said) as string[];
     const folders = new Set(prefixes.map((prefix) => realpathSync(prefix)));
     const readable = [...folders].filter((folder) => !/^\/(usr(\/local)?)?$/.test(folder)).map((source) => ({ source }));
-    return { program: program!, readable };
+    home = { program: program!, readable };
+    return home;
   } catch (cause) {
     throw new TrainyardError('SANDBOX_MISSING', `python3 could not be run: ${messageOf(cause)}`, {
       hint: 'install Python 3 and put it on the PATH: it runs the code under test',
@@ -170,57 +156,51 @@ function findPython(): Pick<Interpreter, 'program' | 'readable'> {
   }
 }
 
-function asked({ program, args, readable, memoryMb }: Interpreter, run: CodeRun, more: readonly string[]): SandboxProgram {
-  return {
-    ...{ program, readable, args: [...args, ...more] },
-    limits: { memoryMb, cpuSeconds: Math.ceil(run.timeoutMs / 1_000) + 1 },
-    ...(run.signal === undefined ? {} : { signal: run.signal }),
-  };
+function programFor(
+  { program, args, readable, memoryMb }: Interpreter,
+  { timeoutMs, signal }: Pick<CodeRun, 'timeoutMs' | 'signal'>,
+  more: readonly string[],
+): SandboxProgram {
+  const limits = { memoryMb, cpuSeconds: Math.ceil(timeoutMs / 1_000) + 1, outputBytes: MOST_OUTPUT_BYTES };
+  return { program, readable, args: [...args, ...more], limits, ...(signal && { signal }) };
 }
+
+const MOST_OUTPUT_BYTES = 16 * 2 ** 20;
+const cancelled = (): TrainyardError => new TrainyardError('CANCELLED', 'the tests were cancelled');
 
 // ── programs that read and print ────────────────────────────────────────────────────────────────────────────────────────
 
-const MOST_OUTPUT_BYTES = 4 * 2 ** 20;
+const MOST_PRINTED_BYTES = 4 * 2 ** 20;
 
-async function programs(
-  sandbox: Sandbox,
-  interpreter: Interpreter,
-  run: CodeRun,
-  tests: readonly ProgramTest[],
-): Promise<TestsResult> {
+async function programs(sandbox: Sandbox, interpreter: Interpreter, run: CodeRun<'program'>): Promise<TestsResult> {
   const { file } = interpreter;
-  const program = { ...asked(interpreter, run, [file]), files: { [file]: run.code } };
+  const program = { ...programFor(interpreter, run, [file]), files: { [file]: run.code } };
   // Starting sandboxes does not count: a busy machine must not make code slow.
   let leftMs = run.timeoutMs;
   let timedOut = false;
   const passed: boolean[] = [];
-  for (const { input, output } of tests) {
+  for (const { input, output } of run.tests.tests) {
     const wallMs = Math.ceil(leftMs);
     timedOut ||= wallMs < 1;
     if (timedOut) {
       passed.push(false);
       continue;
     }
-    const limits = { ...program.limits, wallMs, outputBytes: MOST_OUTPUT_BYTES };
+    const limits = { ...program.limits, wallMs, outputBytes: MOST_PRINTED_BYTES };
     const result = await sandbox.run({ ...program, stdin: input, limits });
     if (result.kind === 'cancelled') throw cancelled();
     leftMs -= result.ranMs;
     timedOut ||= result.kind === 'timeout';
-    passed.push(result.kind === 'exited' && result.code === 0 && samePrinted(result.stdout, output));
+    passed.push(result.kind === 'exited' && result.code === 0 && plainLines(result.stdout) === plainLines(output));
   }
   return { kind: 'ran', passed, timedOut };
 }
 
 /** Spaces at the ends of lines and blank lines at the end do not count. */
-function samePrinted(printed: string, expected: string): boolean {
-  // No expression for the end: one would take the square of the length for a text that is mostly spaces.
-  const lines = (text: string): readonly string[] =>
-    text
-      .trimEnd()
-      .split(/\r?\n/)
-      .map((line) => line.trimEnd());
-  const [found, wanted] = [lines(printed), lines(expected)];
-  return found.length === wanted.length && found.every((line, index) => line === wanted[index]);
+function plainLines(text: string): string {
+  // No expression for the end of lines: one would take the square of the length for a text that is mostly spaces.
+  const lines = text.trimEnd().split(/\r?\n/);
+  return lines.map((line) => line.trimEnd()).join('\n');
 }
 
 // ── functions and statements ────────────────────────────────────────────────────────────────────────────────────────────
@@ -232,66 +212,45 @@ const OWN_MS = 5_000;
 /** The first lines: of the process with the code, before it has any, and of the one with the tests. */
 const READY = 'ready';
 const TESTER_READY = 'R';
-const MOST_BYTES = 16 * 2 ** 20;
 
-interface Pair {
-  readonly subject: ConfinedProcess;
-  readonly tester: ConfinedProcess;
-}
-
-async function functions(
-  sandbox: Sandbox,
-  interpreter: Interpreter,
-  run: CodeRun,
-  { tests, entry, setup }: CodeTests & { readonly kind: 'function' },
-): Promise<TestsResult> {
-  const { code, tolerance, timeoutMs, signal } = run;
-  const pair = startPair(sandbox, interpreter, run);
+async function functions(sandbox: Sandbox, interpreter: Interpreter, run: CodeRun<'function'>): Promise<TestsResult> {
+  const { code, tolerance, timeoutMs, signal, tests } = run;
+  const started: ConfinedProcess[] = [];
+  const start = (role: 'subject' | 'tester'): ConfinedProcess => {
+    const { limits, ...program } = programFor(interpreter, run, interpreter[role]);
+    const process = sandbox.start({ ...program, limits: { ...limits, wallMs: START_MS + timeoutMs + OWN_MS } });
+    started.push(process);
+    return process;
+  };
   try {
-    const order = JSON.stringify({ code, tests, entry: entry ?? null, setup, tolerance });
+    const pair = { subject: start('subject'), tester: start('tester') };
+    const order = JSON.stringify({ code, tests: tests.tests, entry: tests.entry ?? null, setup: tests.setup, tolerance });
     const { said, timedOut } = await between(pair, interpreter.name, order, timeoutMs);
     await pair.tester.ended;
     if (signal?.aborted) throw cancelled();
-    return resultOf(tests.length, said, timedOut);
+    return resultOf(tests.tests.length, said, timedOut);
   } finally {
-    pair.subject.kill();
-    pair.tester.kill();
+    for (const process of started) process.kill();
     // Neither may be left when this ends, also where the other one failed.
-    await Promise.allSettled([pair.tester.ended, pair.subject.ended]);
+    await Promise.allSettled(started.map(({ ended }) => ended));
   }
-}
-
-function startPair(sandbox: Sandbox, interpreter: Interpreter, run: CodeRun): Pair {
-  const start = (role: 'subject' | 'tester'): ConfinedProcess => {
-    const program = asked(interpreter, run, interpreter[role]);
-    const wallMs = START_MS + run.timeoutMs + OWN_MS;
-    return sandbox.start({ ...program, limits: { ...program.limits, wallMs, outputBytes: MOST_BYTES } });
-  };
-  const subject = start('subject');
-  try {
-    return { subject, tester: start('tester') };
-  } catch (thrown) {
-    subject.kill();
-    throw thrown;
-  }
-}
-
-interface TesterOutput {
-  readonly said: readonly string[];
-  readonly timedOut: boolean;
 }
 
 /**
  * Carries lines between the two until the tests are done; gives what the tests said to us. Throws SANDBOX_FAILED where one of them did not
  * even begin. The code's time begins when both did.
  */
-async function between({ subject, tester }: Pair, language: string, order: string, timeoutMs: number): Promise<TesterOutput> {
-  const answers = linesOf(subject);
-  const lines = linesOf(tester);
-  const said: string[] = [];
-  let reachedCode = false;
+async function between(
+  { subject, tester }: Readonly<Record<'subject' | 'tester', ConfinedProcess>>,
+  language: string,
+  order: string,
+  timeoutMs: number,
+): Promise<{ readonly said: readonly string[]; readonly timedOut: boolean }> {
+  const [answers, lines] = [linesOf(subject), linesOf(tester)];
   if ((await answers.next()).value !== READY) throw await notBegun(subject, language);
   if ((await lines.next()).value !== TESTER_READY) throw await notBegun(tester, language);
+  const said: string[] = [];
+  let reachedCode = false;
   let timedOut = false;
   const timeIsUp = (): void => {
     timedOut = true;
@@ -302,10 +261,10 @@ async function between({ subject, tester }: Pair, language: string, order: strin
     void relay(answers, tester);
     tester.stdin.write(`${order}\n`);
     for await (const line of lines) {
-      if (line.startsWith('U')) {
-        reachedCode = true;
-        subject.stdin.write(`${line.slice(1)}\n`);
-      } else if (line.startsWith('V')) said.push(line.slice(1));
+      if (line.startsWith('V')) said.push(line.slice(1));
+      if (!line.startsWith('U')) continue;
+      reachedCode = true;
+      subject.stdin.write(`${line.slice(1)}\n`);
     }
   } finally {
     for (const timer of timers) clearTimeout(timer);
@@ -332,13 +291,8 @@ async function notBegun(process: ConfinedProcess, language: string): Promise<Tra
   return new TrainyardError('SANDBOX_FAILED', `${language} could not be started in the sandbox: ${why}`);
 }
 
-interface Said {
-  readonly fault?: string;
-  readonly loaded?: boolean;
-  readonly defined?: boolean;
-  readonly test?: number;
-  readonly passed?: boolean;
-}
+/** One line of the tests. */
+type Said = Partial<Readonly<{ fault: string; loaded: boolean; defined: boolean; test: number; passed: boolean }>>;
 
 /** A test of which nothing was said did not pass. */
 function resultOf(tests: number, lines: readonly string[], timedOut: boolean): TestsResult {
@@ -349,5 +303,3 @@ function resultOf(tests: number, lines: readonly string[], timedOut: boolean): T
   const passed = Array.from({ length: tests }, (_, index) => said.some((one) => one.test === index && one.passed === true));
   return { kind: 'ran', passed, loaded, defined, timedOut };
 }
-
-const cancelled = (): TrainyardError => new TrainyardError('CANCELLED', 'the tests were cancelled');

@@ -37,14 +37,14 @@ describe('tests that cannot be used', () => {
     [
       'are mixed',
       ['assert f() == 1', 2, ''],
-      /test 2: expected a text, found a number; test 3: expected a text that is not empty/,
+      /test 2: .*expected string, received number; test 3: expected a text that is not empty/,
     ],
     [
       'lack what they need',
       [{ args: [1], expected: 1 }, { args: 1 }, { expected: 2 }],
-      /test 2: args: expected a list, found a number; test 2: expected: .*, found nothing; test 3: args: expected a list, found nothing/,
+      /test 2: args: .*expected array, received number; test 2: expected: .*; test 3: args: .*expected array, received undefined/,
     ],
-    ['have a name too many', [{ input: 'a', output: 'b', outptu: 'c' }], /test 1: it has no "outptu"/],
+    ['have a name too many', [{ input: 'a', output: 'b', outptu: 'c' }], /test 1: Unrecognized key: "outptu"/],
     ['name no function to call', [{ args: [1], expected: 1 }], /need `entry`/],
     ['name no function to check', 'def check(candidate):\n    pass', /needs `entry`/],
     ['name something that is no function', { entry: 'f(); g', tests: ['assert f()'] }, /entry: expected the name of a function/],

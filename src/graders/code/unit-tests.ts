@@ -8,7 +8,7 @@
 import { z } from 'zod';
 import type { Grader, GraderInput, GraderResult } from '../../core/contracts.ts';
 import { defineGrader, unscorable } from '../../core/define.ts';
-import { isObject } from '../../core/json.ts';
+import { defined, isObject } from '../../core/json.ts';
 import type { Json } from '../../core/types.ts';
 import { poolKind } from '../../processes/channel.ts';
 import { openSandbox, type Sandbox } from '../../processes/sandbox.ts';
@@ -86,12 +86,9 @@ function rewardOf(
   const total = result.passed.length;
   const passed = result.passed.filter(Boolean).length;
   const success = passed === total;
-  const { loaded, defined, timedOut } = result;
-  const metrics = {
-    ...{ passed, total, fenced: Number(isFenced), timedOut: Number(timedOut) },
-    ...(loaded === undefined ? {} : { loaded: Number(loaded) }),
-    ...(defined === undefined ? {} : { defined: Number(defined) }),
-  };
+  const { loaded, defined: isDefined, timedOut } = result;
+  const known = Object.entries({ fenced: isFenced, timedOut, ...defined({ loaded, defined: isDefined }) });
+  const metrics = { passed, total, ...Object.fromEntries(known.map(([name, value]) => [name, Number(value)])) };
   return { value: partial ? passed / total : Number(success), success, metrics };
 }
 
@@ -102,54 +99,39 @@ const NAMES: Readonly<Record<CodeLanguage, readonly string[]>> = {
   python: ['python', 'py', 'python3', 'python2'],
 };
 
-interface FoundCode {
-  readonly code: string;
-  /** Whether it was in a block; without any, the whole text is taken. */
-  readonly isFenced: boolean;
-}
-
 /**
- * The last fenced block of the language, else the last fenced block of any, else the whole text. A fence that is never closed runs to the
- * end: what a token limit cut off is still what was said.
+ * The last fenced block of the language, else the last fenced block without a language, else the last of any, else the whole text. A fence
+ * that is never closed runs to the end: what a token limit cut off is still what was said.
  */
-export function codeInText(text: string, language: CodeLanguage): FoundCode {
+export function codeInText(text: string, language: CodeLanguage): { readonly code: string; readonly isFenced: boolean } {
   const blocks = fencedBlocks(text);
   const own = blocks.findLast(({ name }) => NAMES[language].includes(name));
   const block = own ?? blocks.findLast(({ name }) => name === '') ?? blocks.at(-1);
-  return { code: block?.code ?? text, isFenced: block !== undefined };
+  return { code: block === undefined ? text : `${block.lines.join('\n')}\n`, isFenced: block !== undefined };
 }
 
 interface Block {
+  readonly fence: string;
   readonly name: string;
-  readonly code: string;
+  readonly indent: number;
+  readonly lines: string[];
 }
 
 /** By lines, as Markdown has it: a fence closes with at least as many of the same character as it opened with. */
 function fencedBlocks(text: string): readonly Block[] {
   const blocks: Block[] = [];
-  let open: { readonly fence: string; readonly name: string; readonly indent: number; readonly lines: string[] } | undefined;
-  const close = (): void => {
-    if (open !== undefined) blocks.push({ name: open.name, code: `${open.lines.join('\n')}\n` });
-    open = undefined;
-  };
+  let open: Block | undefined;
   for (const line of text.split(/\r?\n/)) {
     const [, indent = '', fence, rest = ''] = /^(\s*)(`{3,}|~{3,})(.*)$/.exec(line) ?? [];
-    if (open === undefined) {
-      if (fence !== undefined && !rest.includes('`')) {
-        open = {
-          fence,
-          name: rest
-            .trim()
-            .split(/[\s{,:]/)[0]!
-            .toLowerCase(),
-          indent: indent.length,
-          lines: [],
-        };
-      }
-    } else if (fence?.startsWith(open.fence) && rest.trim() === '') close();
-    else open.lines.push(line.slice(Math.min(open.indent, line.length - line.trimStart().length)));
+    if (open !== undefined) {
+      if (fence?.startsWith(open.fence) && rest.trim() === '') open = undefined;
+      else open.lines.push(line.slice(Math.min(open.indent, line.length - line.trimStart().length)));
+    } else if (fence !== undefined && !rest.includes('`')) {
+      const [name = ''] = rest.trim().split(/[\s{,:]/);
+      open = { fence, name: name.toLowerCase(), indent: indent.length, lines: [] };
+      blocks.push(open);
+    }
   }
-  close();
   return blocks;
 }
 
@@ -160,15 +142,10 @@ const identifier = z.string().regex(/^[\p{ID_Start}_$][\p{ID_Continue}$]*$/u, 'e
 const text = z.string().refine((value) => value.trim() !== '', 'expected a text that is not empty');
 const program = z.strictObject({ input: z.string(), output: z.string() });
 const call = z.strictObject({ args: z.array(json), expected: json });
-
 const wrapped = z.object({
-  tests: json.optional(),
-  test: json.optional(),
-  test_list: json.optional(),
-  entry: identifier.optional(),
-  entry_point: identifier.optional(),
-  setup: z.string().optional(),
-  test_setup_code: z.string().optional(),
+  ...{ tests: json.optional(), test: json.optional(), test_list: json.optional() },
+  ...{ entry: identifier.optional(), entry_point: identifier.optional() },
+  ...{ setup: z.string().optional(), test_setup_code: z.string().optional() },
 });
 
 /**
@@ -177,75 +154,41 @@ const wrapped = z.object({
  * any of these. `entry` is used where the task names none. Throws GRADER_UNSCORABLE for what is malformed, all of it named and none quoted.
  */
 function testsOf(given: Json, entry: string | undefined, taskId: string): CodeTests {
-  const fault = (problems: readonly string[]): never =>
+  const fault = (...problems: readonly string[]): never =>
     unscorable(`the tests of task ${JSON.stringify(taskId)} cannot be used: ${problems.join('; ')}`);
-  const around = isObject(given) ? wrapped.safeParse(given) : undefined;
-  if (around !== undefined && !around.success) return fault(problemsIn(around.error, given));
-  const said = around?.data ?? {};
-  const tests = around === undefined ? given : (said.tests ?? said.test ?? said.test_list);
-  const name = said.entry ?? said.entry_point ?? entry;
-  const setup = said.setup ?? said.test_setup_code ?? '';
-  if (tests === undefined || tests === null) return fault(['there are none']);
-  if (typeof tests === 'string') return programOfChecks(tests, name, setup, fault);
-  if (!Array.isArray(tests)) return fault([`expected a list or a program, found ${typeof tests}`]);
-  if (tests.length === 0) return fault(['the list is empty']);
+  const checked = <T>(schema: z.ZodType<T>, value: Json): T => {
+    const result = schema.safeParse(value);
+    return result.success ? result.data : fault(...problemsIn(result.error));
+  };
+  const around: z.infer<typeof wrapped> = isObject(given) ? checked(wrapped, given) : { tests: given };
+  const tests = around.tests ?? around.test ?? around.test_list;
+  const name = around.entry ?? around.entry_point ?? entry;
+  const rest = { kind: 'function', entry: name, setup: around.setup ?? around.test_setup_code ?? '' } as const;
+  if (tests === undefined || tests === null) return fault('there are none');
+  if (typeof tests === 'string') {
+    if (tests.trim() === '') return fault('the program is empty');
+    const checks = /\b(def|function)\s+check\s*\(|\bcheck\s*=/.test(tests);
+    if (checks && name === undefined)
+      return fault('a program that defines `check` needs `entry`, the name of the function to check');
+    return { ...rest, tests: [checks ? { source: tests, checks } : { source: tests }] };
+  }
+  if (!Array.isArray(tests)) return fault(`expected a list or a program, found ${typeof tests}`);
+  if (tests.length === 0) return fault('the list is empty');
   const first: Json = tests[0];
-  if (typeof first === 'string') {
-    const sources = checked(z.array(text), tests, fault);
-    return { kind: 'function', tests: sources.map((source) => ({ source })), entry: name, setup };
-  }
-  if (typeof first === 'object' && first !== null && 'input' in first) {
-    return { kind: 'program', tests: checked(z.array(program), tests, fault) };
-  }
-  const calls = checked(z.array(call), tests, fault);
-  if (name === undefined) return fault(['tests of `args` need `entry`, the name of the function to call']);
-  return { kind: 'function', tests: calls, entry: name, setup };
-}
-
-function programOfChecks(
-  source: string,
-  entry: string | undefined,
-  setup: string,
-  fault: (problems: readonly string[]) => never,
-): CodeTests {
-  if (source.trim() === '') return fault(['the program is empty']);
-  const checks = /\bcheck\b/.test(source) && /\b(def|function)\s+check\s*\(|\bcheck\s*=/.test(source);
-  if (checks && entry === undefined)
-    return fault(['a program that defines `check` needs `entry`, the name of the function to check']);
-  return { kind: 'function', tests: [checks ? { source, checks } : { source }], entry, setup };
-}
-
-function checked<T>(schema: z.ZodType<T>, value: Json, fault: (problems: readonly string[]) => never): T {
-  const result = schema.safeParse(value);
-  return result.success ? result.data : fault(problemsIn(result.error, value));
+  if (typeof first === 'string') return { ...rest, tests: checked(z.array(text), tests).map((source) => ({ source })) };
+  if (isObject(first) && 'input' in first) return { kind: 'program', tests: checked(z.array(program), tests) };
+  const calls = checked(z.array(call), tests);
+  if (name === undefined) return fault('tests of `args` need `entry`, the name of the function to call');
+  return { ...rest, tests: calls };
 }
 
 const MOST_PROBLEMS = 5;
 
-/** In our words, with tests counted from 1. Kinds of what was found are named, never what it is: tests are answers. */
-function problemsIn(error: z.ZodError, given: Json): readonly string[] {
-  const all = error.issues.map((issue) => `${placeOf(issue.path)}${faultOf(issue, given)}`);
+/** With tests counted from 1. Kinds of what was found are named, never what it is: tests are answers. */
+function problemsIn({ issues }: z.ZodError): readonly string[] {
+  const all = issues.map(({ path: [first, ...rest], message }) => {
+    const where = typeof first === 'number' ? `test ${first + 1}` : first;
+    return [...(where === undefined ? [] : [where]), ...rest, message].map(String).join(': ');
+  });
   return all.length <= MOST_PROBLEMS ? all : [...all.slice(0, MOST_PROBLEMS), `and ${all.length - MOST_PROBLEMS} more`];
-}
-
-function placeOf([first, ...rest]: readonly PropertyKey[]): string {
-  if (first === undefined) return '';
-  const place = typeof first === 'number' ? `test ${first + 1}` : String(first);
-  return `${[place, ...rest.map(String)].join(': ')}: `;
-}
-
-const KINDS: Readonly<Record<string, string>> = { array: 'a list', string: 'a text', object: 'an object' };
-
-function faultOf(issue: z.core.$ZodIssue, given: Json): string {
-  const value = issue.path.reduce<unknown>((at, key) => (at as Readonly<Record<PropertyKey, unknown>> | undefined)?.[key], given);
-  const found = Array.isArray(value)
-    ? 'a list'
-    : value === undefined
-      ? 'nothing'
-      : value === null
-        ? 'null'
-        : (KINDS[typeof value] ?? `a ${typeof value}`);
-  if (issue.code === 'unrecognized_keys') return `it has no ${issue.keys.map((key) => JSON.stringify(key)).join(', ')}`;
-  if (issue.code === 'invalid_type') return `expected ${KINDS[issue.expected] ?? issue.expected}, found ${found}`;
-  return issue.code === 'invalid_union' ? `expected a value of JSON, found ${found}` : issue.message;
 }

@@ -102,22 +102,67 @@ export function rebuilt(node: Node, change: (child: Node) => Node): Node {
 
 export type Point = ReadonlyMap<string, Rational>;
 
+/** A way to compute; undefined is what it does not know. */
+interface Arithmetic<T> {
+  readonly number: (value: Rational) => T | undefined;
+  /** A constant, or a variable that has no value. */
+  readonly named: (name: string) => T | undefined;
+  readonly plus: (a: T, b: T) => T;
+  readonly times: (a: T, b: T) => T;
+  readonly power: (base: T, node: Kind<'power'>, point: Point) => T | undefined;
+  readonly call: (node: Kind<'call'>, point: Point) => T | undefined;
+  readonly isKnown: (value: T) => boolean;
+}
+
+function evaluate<T>(by: Arithmetic<T>, node: Node, point: Point): T | undefined {
+  spend(1);
+  const value = evaluated(by, node, point);
+  return value !== undefined && by.isKnown(value) ? value : undefined;
+}
+
+function evaluated<T>(by: Arithmetic<T>, node: Node, point: Point): T | undefined {
+  const at = (child: Node): T | undefined => evaluate(by, child, point);
+  switch (node.kind) {
+    case 'number':
+      return by.number(node.value);
+    case 'constant':
+      return by.named(node.name);
+    case 'variable': {
+      const value = point.get(node.name);
+      return value === undefined ? by.named(node.name) : by.number(value);
+    }
+    case 'sum':
+      return folded(node.items, at, by.plus);
+    case 'product':
+      return folded(node.items, at, by.times);
+    case 'percent':
+      return folded([node.of, HUNDREDTH], at, by.times);
+    case 'degree':
+    case 'measured':
+      return at(node.of);
+    case 'power': {
+      const base = at(node.base);
+      return base && by.power(base, node, point);
+    }
+    case 'call':
+      return by.call(node, point);
+    default:
+      return undefined;
+  }
+}
+
 /** The values of all items, put together; undefined where one is not known. */
-function folded<T>(
-  items: readonly Node[],
-  start: T,
-  evaluate: (node: Node, point: Point) => T | undefined,
-  operation: (a: T, b: T) => T,
-  point: Point,
-): T | undefined {
-  let total = start;
+function folded<T>(items: readonly Node[], at: (node: Node) => T | undefined, operation: (a: T, b: T) => T): T | undefined {
+  let total: T | undefined;
   for (const item of items) {
-    const value = evaluate(item, point);
+    const value = at(item);
     if (value === undefined) return undefined;
-    total = operation(total, value);
+    total = total === undefined ? value : operation(total, value);
   }
   return total;
 }
+
+const HUNDREDTH = number({ n: 1n, d: 100n });
 
 // ── exactly ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -132,6 +177,25 @@ const HALF: Rational = { n: 1n, d: 2n };
 const real = (re: Rational): Complex => ({ re, im: ZERO });
 const isReal = ({ im }: Complex): boolean => im.n === 0n;
 
+const EXACT: Arithmetic<Complex> = {
+  number: real,
+  named: (name) => (name === 'i' ? { re: ZERO, im: ONE } : undefined),
+  plus: (a, b) => ({ re: plus(a.re, b.re), im: isReal(a) && isReal(b) ? ZERO : plus(a.im, b.im) }),
+  times: (a, b) => {
+    if (isReal(a) && isReal(b)) return real(times(a.re, b.re));
+    return { re: minus(times(a.re, b.re), times(a.im, b.im)), im: plus(times(a.re, b.im), times(a.im, b.re)) };
+  },
+  power: (base, node, point) => {
+    const exponent = evaluate(EXACT, node.exponent, point);
+    return exponent && isReal(exponent) ? exactPower(base, exponent.re) : undefined;
+  },
+  call: (node, point) => {
+    const of = evaluate(EXACT, node.of, point);
+    return of && exactCall(node.name, of);
+  },
+  isKnown: () => true,
+};
+
 /** Undefined where it is no real number, too. */
 export function exactly(node: Node, point: Point): Rational | undefined {
   const value = complexly(node, point);
@@ -139,54 +203,7 @@ export function exactly(node: Node, point: Point): Rational | undefined {
 }
 
 /** With i as the imaginary unit, unless it has a value. Too long a fraction is not known. */
-export const complexly = (node: Node, point: Point): Complex | undefined => readable(() => exact(node, point));
-
-function exact(node: Node, point: Point): Complex | undefined {
-  spend(1);
-  switch (node.kind) {
-    case 'number':
-      return real(node.value);
-    case 'variable': {
-      const value = point.get(node.name);
-      return value === undefined ? (node.name === 'i' ? { re: ZERO, im: ONE } : undefined) : real(value);
-    }
-    case 'sum':
-      return folded(node.items, real(ZERO), exact, exactSum, point);
-    case 'product':
-      return folded(node.items, real(ONE), exact, exactProduct, point);
-    case 'power': {
-      const base = exact(node.base, point);
-      const exponent = base && exact(node.exponent, point);
-      return base && exponent && isReal(exponent) ? exactPower(base, exponent.re) : undefined;
-    }
-    case 'percent': {
-      const of = exact(node.of, point);
-      return of && exactProduct(of, real({ n: 1n, d: 100n }));
-    }
-    case 'degree':
-    case 'measured':
-      return exact(node.of, point);
-    case 'call': {
-      const of = exact(node.of, point);
-      return of && exactCall(node.name, of);
-    }
-    default:
-      return undefined;
-  }
-}
-
-const exactSum = (a: Complex, b: Complex): Complex => ({
-  re: plus(a.re, b.re),
-  im: isReal(a) && isReal(b) ? ZERO : plus(a.im, b.im),
-});
-
-function exactProduct(a: Complex, b: Complex): Complex {
-  if (isReal(a) && isReal(b)) return real(times(a.re, b.re));
-  return {
-    re: minus(times(a.re, b.re), times(a.im, b.im)),
-    im: plus(times(a.re, b.im), times(a.im, b.re)),
-  };
-}
+export const complexly = (node: Node, point: Point): Complex | undefined => readable(() => evaluate(EXACT, node, point));
 
 /** Of complex numbers only whole powers; the square root of a negative number is imaginary. */
 function exactPower(base: Complex, exponent: Rational): Complex | undefined {
@@ -198,7 +215,7 @@ function exactPower(base: Complex, exponent: Rational): Complex | undefined {
   const size = exponent.n < 0n ? -exponent.n : exponent.n;
   if (exponent.d !== 1n || size > MOST_POWER) return undefined;
   let total = real(ONE);
-  for (let i = 0n; i < size; i++) total = exactProduct(total, base);
+  for (let i = 0n; i < size; i++) total = EXACT.times(total, base);
   if (exponent.n >= 0n) return total;
   const square = squareOf(total);
   return { re: over(total.re, square), im: over({ n: -total.im.n, d: total.im.d }, square) };
@@ -238,88 +255,64 @@ const TINIEST = 1e-280;
 const SMALLEST_SHARE = 2 ** -26;
 /** Of a fraction that a floating-point number stands for well enough. */
 const MOST_FRACTION_BITS = 112;
-
-export function nearly(node: Node, point: Point): Approximation | undefined {
-  const found = approximate(node, point);
-  if (found === undefined || !Number.isFinite(found.value) || !Number.isFinite(found.error)) return undefined;
-  return Math.abs(found.value) < TINIEST && (found.value !== 0 || found.error !== 0) ? undefined : found;
-}
-
-function approximate(node: Node, point: Point): Approximation | undefined {
-  spend(1);
-  switch (node.kind) {
-    case 'number':
-      return bitsOf(node.value.n) + bitsOf(node.value.d) > MOST_FRACTION_BITS ? undefined : rounded(toNumber(node.value));
-    case 'variable': {
-      const value = point.get(node.name);
-      return value && rounded(toNumber(value));
-    }
-    case 'constant':
-      return node.name === 'infinity' ? undefined : rounded(node.name === 'pi' ? Math.PI : Math.E);
-    case 'sum':
-      return folded(node.items, { value: 0, error: 0 }, nearly, added, point);
-    case 'product':
-      return folded(node.items, { value: 1, error: 0 }, nearly, multiplied, point);
-    case 'power':
-      return approximatePower(node, point);
-    case 'percent': {
-      const of = nearly(node.of, point);
-      return of && multiplied(of, rounded(0.01));
-    }
-    case 'degree':
-    case 'measured':
-      return nearly(node.of, point);
-    case 'call': {
-      const known = exactly(node, point);
-      if (known !== undefined) return rounded(toNumber(known));
-      const of = nearly(node.of, point);
-      return of && called(node.name, of);
-    }
-    default:
-      return undefined;
-  }
-}
+const CONSTANTS: ReadonlyMap<string, number> = new Map([
+  ['pi', Math.PI],
+  ['e', Math.E],
+]);
+const UNKNOWN: Approximation = { value: Number.NaN, error: Number.NaN };
 
 const rounded = (value: number): Approximation => ({ value, error: Math.abs(value) * ULP });
 
-function added(a: Approximation, b: Approximation): Approximation {
-  const value = a.value + b.value;
-  const [small, large] = [Math.abs(a.value), Math.abs(b.value)].sort((one, other) => one - other) as [number, number];
-  if (small !== 0 && small < SMALLEST_SHARE * large) return { value, error: Number.NaN };
-  return { value, error: a.error + b.error + Math.abs(value) * ULP };
-}
+const NEAR: Arithmetic<Approximation> = {
+  number: (value) => (bitsOf(value.n) + bitsOf(value.d) > MOST_FRACTION_BITS ? undefined : rounded(toNumber(value))),
+  named: (name) => rounded(CONSTANTS.get(name) ?? Number.NaN),
+  plus: (a, b) => {
+    const [small, large] = [Math.abs(a.value), Math.abs(b.value)].sort((one, other) => one - other) as [number, number];
+    if (small !== 0 && small < SMALLEST_SHARE * large) return UNKNOWN;
+    const value = a.value + b.value;
+    return { value, error: a.error + b.error + Math.abs(value) * ULP };
+  },
+  times: (a, b) => {
+    const value = a.value * b.value;
+    if (value === 0 && a.value !== 0 && b.value !== 0) return UNKNOWN;
+    const error = Math.abs(a.value) * b.error + Math.abs(b.value) * a.error + a.error * b.error;
+    return { value, error: error + Math.abs(value) * ULP };
+  },
+  power: (base, node, point) => {
+    const exponent = nearly(node.exponent, point);
+    return exponent && nearPower(base, exponent, exactly(node.exponent, point));
+  },
+  call: (node, point) => {
+    const known = exactly(node, point);
+    if (known !== undefined) return rounded(toNumber(known));
+    const of = nearly(node.of, point);
+    return of && nearCall(node.name, of);
+  },
+  isKnown: ({ value, error }) =>
+    Number.isFinite(value) && Number.isFinite(error) && (Math.abs(value) >= TINIEST || (value === 0 && error === 0)),
+};
 
-function multiplied(a: Approximation, b: Approximation): Approximation {
-  const value = a.value * b.value;
-  if (value === 0 && a.value !== 0 && b.value !== 0) return { value, error: Number.NaN };
-  const error = Math.abs(a.value) * b.error + Math.abs(b.value) * a.error + a.error * b.error;
-  return { value, error: error + Math.abs(value) * ULP };
-}
+export const nearly = (node: Node, point: Point): Approximation | undefined => evaluate(NEAR, node, point);
 
-function approximatePower({ base, exponent }: Kind<'power'>, point: Point): Approximation | undefined {
-  const below = nearly(base, point);
-  const above = below && nearly(exponent, point);
-  if (below === undefined || above === undefined) return undefined;
-  const known = exactly(exponent, point);
-  if (below.value === 0 && below.error === 0) return above.value > above.error ? { value: 0, error: 0 } : undefined;
+/** `known`: the exponent exactly, where it is. */
+function nearPower(base: Approximation, exponent: Approximation, known: Rational | undefined): Approximation | undefined {
+  if (base.value === 0 && base.error === 0) return exponent.value > exponent.error ? { value: 0, error: 0 } : undefined;
   // So near to zero that its sign is not known, or whether it is a pole.
-  if (Math.abs(below.value) <= 4 * below.error) return undefined;
-  if (below.value < 0 && (known === undefined || known.d % 2n === 0n)) return undefined;
-  const sign = below.value < 0 && known !== undefined && known.n % 2n !== 0n ? -1 : 1;
-  const size = Math.abs(below.value);
-  const value = sign * size ** above.value;
+  if (Math.abs(base.value) <= 4 * base.error) return undefined;
+  if (base.value < 0 && (known === undefined || known.d % 2n === 0n)) return undefined;
+  const sign = base.value < 0 && known !== undefined && known.n % 2n !== 0n ? -1 : 1;
+  const size = Math.abs(base.value);
+  const value = sign * size ** exponent.value;
   if (value === 0) return undefined;
-  const uncertain = known?.d === 1n ? 0 : above.error;
-  const relative = (Math.abs(above.value) * below.error) / (size - below.error) + Math.abs(Math.log(size)) * uncertain;
+  const uncertain = known?.d === 1n ? 0 : exponent.error;
+  const relative = (Math.abs(exponent.value) * base.error) / (size - base.error) + Math.abs(Math.log(size)) * uncertain;
   return { value, error: Math.abs(value) * (relative + 4 * ULP) };
 }
 
-function called(name: FunctionName, of: Approximation): Approximation | undefined {
+function nearCall(name: FunctionName, of: Approximation): Approximation | undefined {
   const [value, slope]: readonly [number, number] = CALLS[name](of.value);
-  const isWhole =
-    (name === 'floor' || name === 'ceil') && Math.floor(of.value - 4 * of.error) === Math.floor(of.value + 4 * of.error);
-  if (isWhole) return { value, error: 0 };
+  const isStep = name === 'floor' || name === 'ceil';
+  if (isStep && Math.floor(of.value - 4 * of.error) === Math.floor(of.value + 4 * of.error)) return { value, error: 0 };
   if (value === 0 && name === 'exp') return undefined;
-  const error = 2 * slope * of.error + 4 * Math.abs(value) * ULP;
-  return Number.isFinite(value) && Number.isFinite(error) ? { value, error } : undefined;
+  return { value, error: 2 * slope * of.error + 4 * Math.abs(value) * ULP };
 }

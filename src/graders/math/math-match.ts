@@ -77,21 +77,23 @@ function sameAnswer(said: string, reference: string): boolean {
   if (left === right) return left !== '' || said === reference;
   if (left === '' || right === '') return false;
   const seed = textHash(said) ^ textHash(reference);
+  const isSame = (a: Node, b: Node): boolean => readable(() => compare(bothSigns(a), bothSigns(b), seed)) === true;
   let wasRead = false;
   for (const commas of ['group', 'separate'] as const) {
     const [a, b] = [readAs(said, commas), readAs(reference, commas)];
     if (a === undefined || b === undefined) continue;
     wasRead = true;
-    if (readable(() => sameValue(a, b, seed)) === true) return true;
-    if ((a.kind === 'measured') === (b.kind === 'measured')) continue;
+    if (isSame(a, b)) return true;
+    if (isMeasured(a) === isMeasured(b)) continue;
     // Where the other one has a unit in words, m is metres and no variable.
-    const [c, d] = a.kind === 'measured' ? [a, readAs(reference, commas, true)] : [readAs(said, commas, true), b];
-    if (c?.kind !== 'measured' || d?.kind !== 'measured') continue;
-    if (readable(() => sameValue(c, d, seed)) === true) return true;
+    const [c, d] = isMeasured(a) ? [a, readAs(reference, commas, true)] : [readAs(said, commas, true), b];
+    if (isMeasured(c) && isMeasured(d) && isSame(c, d)) return true;
   }
   // In formulas x and X are two things; in words they are one.
   return !wasRead && left.toLowerCase() === right.toLowerCase();
 }
+
+const isMeasured = (node: Node | undefined): node is Kind<'measured'> => node?.kind === 'measured';
 
 const readAs = (text: string, commas: Reading['commas'], unitLetters = false): Node | undefined =>
   readable(() => parseMath(text, { commas, unitLetters }));
@@ -120,10 +122,6 @@ function textHash(text: string): number {
  * Expressions, and what is made of them. A unit, a degree sign or a percent sign that only one of the two has is not held against it; two that
  * differ are. Sets, lists and unions have no order; tuples, intervals and matrices have one.
  */
-function sameValue(a: Node, b: Node, seed: number): boolean {
-  return compare(bothSigns(a), bothSigns(b), seed);
-}
-
 function compare(a: Node, b: Node, seed: number): boolean {
   spend(1);
   if (isMarked(a) || isMarked(b)) return sameMarked(a, b, seed);
@@ -131,7 +129,7 @@ function compare(a: Node, b: Node, seed: number): boolean {
   if (a.kind === 'set' && b.kind === 'set') return sameInAnyOrder(a.items, b.items, seed);
   if (a.kind === 'union' || b.kind === 'union') return sameInAnyOrder(partsOf(a), partsOf(b), seed);
   if (a.kind === 'tuple' && b.kind === 'tuple') return a.brackets === b.brackets && sameInOrder(a.items, b.items, seed);
-  if (a.kind === 'matrix' && b.kind === 'matrix') return sameShape(a, b) && sameInOrder(below(a), below(b), seed);
+  if (a.kind === 'matrix' && b.kind === 'matrix') return shapeOf(a) === shapeOf(b) && sameInOrder(below(a), below(b), seed);
   return isExpression(a) && isExpression(b) && sameExpression(a, b, seed);
 }
 
@@ -177,8 +175,7 @@ function areAlike<T>(a: readonly T[], b: readonly T[], isSame: (one: T, other: T
   });
 }
 
-const sameShape = (a: Kind<'matrix'>, b: Kind<'matrix'>): boolean =>
-  a.rows.map((row) => row.length).join() === b.rows.map((row) => row.length).join();
+const shapeOf = ({ rows }: Kind<'matrix'>): string => rows.map((row) => row.length).join();
 
 const NO_EXPRESSION: ReadonlySet<Node['kind']> = new Set(['tuple', 'set', 'union', 'relation', 'matrix']);
 const isExpression = (node: Node): boolean => isInfinite(node) || !NO_EXPRESSION.has(node.kind);
@@ -231,37 +228,39 @@ function sameRelation(a: Relation, b: Relation, seed: number): boolean {
 function linksOf({ signs, items }: Relation): readonly Link[] {
   return signs.map((sign, index) => {
     const [left, right] = [items[index]!, items[index + 1]!];
-    const difference = (from: Node, to: Node): Node => sum([from, negative(to)]);
-    if (sign === '>' || sign === '≥') return { sign: sign === '>' ? '<' : '≤', side: difference(right, left) };
-    return { sign: sign === '≈' ? '=' : sign, side: difference(left, right) };
+    const upward = FLIPPED[sign];
+    if (upward !== undefined) return { sign: upward, side: sum([right, negative(left)]) };
+    return { sign: sign === '≈' ? '=' : (sign as Link['sign']), side: sum([left, negative(right)]) };
   });
 }
 
+const FLIPPED: Partial<Record<RelationSign, '<' | '≤'>> = { '>': '<', '≥': '≤' };
+
 function sameLink(a: Link, b: Link, seed: number): boolean {
-  if (a.sign !== b.sign) return false;
-  const names = [...new Set([...variablesOf(a.side), ...variablesOf(b.side)])].sort();
-  if (names.length === 0) return false;
+  const names = namesIn(a.side, b.side);
+  if (a.sign !== b.sign || names.length === 0) return false;
   const points = pointsFor(names, seed);
-  const isDirected = a.sign === '<' || a.sign === '≤';
+  const isAllowed = (factor: number): boolean =>
+    Number.isFinite(factor) && (a.sign === '<' || a.sign === '≤' ? factor > 0 : factor !== 0);
   const factors = points.flatMap((point) => exactFactor(a.side, b.side, point) ?? []);
   if (factors.length === points.length) {
-    const [factor] = factors;
-    return factor !== undefined && (!isDirected || factor.n > 0n) && factors.every((other) => same(factor, other));
+    return isAllowed(factors[0]!.n > 0n ? 1 : -1) && factors.every((other) => same(factors[0]!, other));
   }
-  const known = points.flatMap((point) => nearFactor(a.side, b.side, point) ?? []);
-  const [first] = known;
-  if (first === undefined || known.length < 3 || first === 0 || !Number.isFinite(first)) return false;
-  return (!isDirected || first > 0) && known.every((factor) => Math.abs(factor - first) <= 1e-12 * Math.abs(first));
+  const known = points.flatMap((point) => {
+    const [left, right] = [valueAt(a.side, point), valueAt(b.side, point)];
+    return left === undefined || right === undefined ? [] : [left / right];
+  });
+  const [first = 0] = known;
+  return (
+    known.length >= FEWEST_POINTS &&
+    isAllowed(first) &&
+    known.every((factor) => Math.abs(factor - first) <= 1e-12 * Math.abs(first))
+  );
 }
 
 function exactFactor(a: Node, b: Node, point: Point): Rational | undefined {
   const [left, right] = [exactly(a, point), exactly(b, point)];
   return left === undefined || right === undefined || left.n === 0n || right.n === 0n ? undefined : over(left, right);
-}
-
-function nearFactor(a: Node, b: Node, point: Point): number | undefined {
-  const [left, right] = [valueAt(a, point), valueAt(b, point)];
-  return left === undefined || right === undefined ? undefined : left / right;
 }
 
 function valueAt(node: Node, point: Point): number | undefined {
@@ -274,29 +273,27 @@ const isNaming = ({ signs, items }: Relation): boolean =>
   signs.every((sign) => sign === '=' || sign === '≈') && isName(items[0]!);
 
 /** A variable; a function of one, f(x); a segment, AB. */
-const isName = (node: Node): boolean => {
-  if (node.kind === 'variable') return true;
-  if (node.kind !== 'product' || node.items.length !== 2) return false;
-  const [first, second] = node.items as readonly [Node, Node];
-  if (first.kind !== 'variable' || second.kind !== 'variable') return false;
+function isName(node: Node): boolean {
+  if (node.kind !== 'product') return node.kind === 'variable';
+  const [first, second] = node.items;
+  if (node.items.length !== 2 || first?.kind !== 'variable' || second?.kind !== 'variable') return false;
   return /^[fghpqrs]/.test(first.name) || (/^[A-Z]/.test(first.name) && /^[A-Za-z]/.test(second.name));
-};
+}
 
 /**
  * What an equation says its value is; undefined where it says none. A chain has to be true as far as it can be followed: "2 + 2 = 5" does not
  * say 5. Of "√27 ≈ 5.2" it is the exact side.
  */
-function valueSaid(relation: Relation, seed: number): Node | undefined {
-  const { signs, items } = relation;
+function valueSaid({ signs, items }: Relation, seed: number): Node | undefined {
   if (signs.some((sign) => sign !== '=' && sign !== '≈')) return undefined;
-  const backwards = signs.length === 1 && !isName(items[0]!) && isName(items[1]!) ? items[0] : undefined;
-  if (backwards !== undefined) return backwards;
-  const values = isName(items[0]!) && items.length > 1 ? items.slice(1) : items;
-  const firstSign = items.length - values.length;
-  const about = signs.indexOf('≈', firstSign);
-  const exactOnes = about === -1 ? values : values.slice(0, about - firstSign + 1);
+  const [name, ...others] = items as readonly [Node, ...Node[]];
+  if (others.length === 1 && !isName(name) && isName(others[0]!)) return name;
+  const skipped = isName(name) ? 1 : 0;
+  const values = items.slice(skipped);
+  const about = signs.slice(skipped).indexOf('≈');
+  const exactOnes = about === -1 ? values : values.slice(0, about + 1);
   const last = exactOnes.at(-1)!;
-  if (about !== -1 && !areClose(last, values[about - firstSign + 1]!)) return undefined;
+  if (about !== -1 && !areClose(last, values[about + 1]!)) return undefined;
   return exactOnes.every((value) => value === last || sameExpression(value, last, seed)) ? last : undefined;
 }
 
@@ -308,22 +305,19 @@ function areClose(a: Node, b: Node): boolean {
 
 /** The interval of an inequality in one variable that stands alone; undefined where it is none. */
 function withInterval({ signs, items }: Relation): Node | undefined {
-  const flipped: Partial<Record<RelationSign, RelationSign>> = { '>': '<', '≥': '≤' };
-  const isFalling = signs.every((sign) => flipped[sign] !== undefined);
-  const ordered = isFalling ? items.toReversed() : items;
-  const upward = isFalling ? signs.toReversed().map((sign) => flipped[sign]!) : signs;
-  if (!upward.every((sign) => sign === '<' || sign === '≤')) return undefined;
+  const isFalling = signs.every((sign) => FLIPPED[sign] !== undefined);
+  const [first, second, third, ...more] = isFalling ? items.toReversed() : items;
+  const upward = isFalling ? signs.toReversed().map((sign) => FLIPPED[sign]!) : signs;
+  if (more.length > 0 || !upward.every((sign) => sign === '<' || sign === '≤')) return undefined;
   const infinity: Node = { kind: 'constant', name: 'infinity' };
-  const [first, second, third] = ordered;
-  const made = (from: Node, fromSign: RelationSign, to: Node, toSign: RelationSign): Node => ({
+  const between = (from: Node, fromSign: RelationSign, to: Node, toSign: RelationSign): Node => ({
     kind: 'tuple',
     brackets: `${fromSign === '<' ? '(' : '['}${toSign === '<' ? ')' : ']'}`,
     items: [from, to],
   });
-  if (ordered.length === 3 && second!.kind === 'variable') return made(first!, upward[0]!, third!, upward[1]!);
-  if (ordered.length !== 2) return undefined;
-  if (first!.kind === 'variable') return made(negative(infinity), '<', second!, upward[0]!);
-  return second!.kind === 'variable' ? made(first!, upward[0]!, infinity, '<') : undefined;
+  if (third === undefined && first!.kind === 'variable') return between(negative(infinity), '<', second!, upward[0]!);
+  if (second!.kind !== 'variable') return undefined;
+  return third === undefined ? between(first!, upward[0]!, infinity, '<') : between(first!, upward[0]!, third, upward[1]!);
 }
 
 // ── whether two expressions are the same one ─────────────────────────────────────────────────────────────────────────
@@ -344,7 +338,7 @@ const NOWHERE: Point = new Map();
 function sameExpression(a: Node, b: Node, seed: number): boolean {
   if (writtenForm(a) === writtenForm(b)) return true;
   if (isInfinite(a) || isInfinite(b)) return false;
-  const names = [...new Set([...variablesOf(a), ...variablesOf(b)])].sort();
+  const names = namesIn(a, b);
   if (names.includes('i') && sameComplex(a, b, names, seed)) return true;
   if (names.length === 0) return agreeAt(a, b, NOWHERE) === true;
   const found = pointsFor(names, seed).map((point) => agreeAt(a, b, point));
@@ -396,6 +390,8 @@ function pointsFor(names: readonly string[], seed: number): readonly Point[] {
   });
 }
 
+const namesIn = (a: Node, b: Node): readonly string[] => [...new Set([...variablesOf(a), ...variablesOf(b)])].sort();
+
 function variablesOf(node: Node): readonly string[] {
   spend(1);
   return node.kind === 'variable' ? [node.name] : below(node).flatMap((child) => variablesOf(child));
@@ -420,6 +416,6 @@ function writtenForm(node: Node): string {
   if (kind === 'sum' || kind === 'product' || kind === 'set' || kind === 'union') forms.sort();
   // What tells two of one kind apart, beside what is below them.
   const ownText = JSON.stringify(node, (key, value: unknown) => (BELOW.has(key) ? undefined : value));
-  const shape = node.kind === 'matrix' ? node.rows.map((row) => row.length).join('+') : '';
+  const shape = node.kind === 'matrix' ? shapeOf(node) : '';
   return `${ownText}${shape}(${forms.join(' ')})`;
 }

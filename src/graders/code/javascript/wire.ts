@@ -48,44 +48,31 @@ const ARRAYS = {
   ...{ Float32Array, Float64Array, BigInt64Array, BigUint64Array },
 } as unknown as Readonly<Record<string, new (items: readonly unknown[]) => object>>;
 
-interface Codec {
-  readonly is: (value: unknown) => boolean;
-  /** Values that cross in its place. */
-  readonly parts: (value: never) => unknown;
-  readonly made: (parts: never) => unknown;
-}
+type Codec = readonly [is: (value: unknown) => boolean, parts: (value: never) => unknown, made: (parts: never) => unknown];
 
-/** Data that JSON has no word for, by tag. */
+/** Data that JSON has no word for, by tag: how it is known, the values that cross in its place, and how it is made of them again. */
 const CODECS: Readonly<Record<string, Codec>> = {
-  u: { is: (value) => value === undefined, parts: () => 1, made: () => undefined },
-  n: {
-    is: (value) => typeof value === 'number',
-    parts: (value: number) => (Object.is(value, -0) ? '-0' : String(value)),
-    made: (text: string) => Number(text),
-  },
-  B: { is: (value) => typeof value === 'bigint', parts: (value: bigint) => String(value), made: (text: string) => BigInt(text) },
-  m: {
-    is: (value) => value instanceof Map,
-    parts: (map: Map<unknown, unknown>) => [...map],
-    made: (pairs: []) => new Map(pairs),
-  },
-  s: { is: (value) => value instanceof Set, parts: (set: Set<unknown>) => [...set], made: (items: []) => new Set(items) },
-  D: { is: (value) => value instanceof Date, parts: (date: Date) => date.getTime(), made: (time: number) => new Date(time) },
-  R: {
-    is: (value) => value instanceof RegExp,
-    parts: ({ source, flags }: RegExp) => [source, flags],
-    made: ([source, flags]: [string, string]) => new RegExp(source, flags),
-  },
-  E: {
-    is: (value) => value instanceof Error,
-    parts: ({ name, message }: Error) => [String(name), String(message)],
-    made: ([name, message]: [string, string]) => errorNamed(String(name), String(message)),
-  },
-  T: {
-    is: (value) => ArrayBuffer.isView(value) && !(value instanceof DataView),
-    parts: (array: Uint8Array) => [Buffer.isBuffer(array) ? 'Uint8Array' : array.constructor.name, Array.from(array)],
-    made: ([name, items]: [string, []]) => new ARRAYS[name]!(items),
-  },
+  u: [(value) => value === undefined, () => 1, () => undefined],
+  n: [(value) => typeof value === 'number', (value: number) => (Object.is(value, -0) ? '-0' : String(value)), Number],
+  B: [(value) => typeof value === 'bigint', String, BigInt],
+  m: [(value) => value instanceof Map, (map: Map<unknown, unknown>) => [...map], (pairs: []) => new Map(pairs)],
+  s: [(value) => value instanceof Set, (set: Set<unknown>) => [...set], (items: []) => new Set(items)],
+  D: [(value) => value instanceof Date, (date: Date) => date.getTime(), (time: number) => new Date(time)],
+  R: [
+    (value) => value instanceof RegExp,
+    ({ source, flags }: RegExp) => [source, flags],
+    ([source, flags]: [string, string]) => new RegExp(source, flags),
+  ],
+  E: [
+    (value) => value instanceof Error,
+    ({ name, message }: Error) => [String(name), String(message)],
+    ([name, message]: [string, string]) => errorNamed(String(name), String(message)),
+  ],
+  T: [
+    (value) => ArrayBuffer.isView(value) && !(value instanceof DataView),
+    (array: Uint8Array) => [Buffer.isBuffer(array) ? 'Uint8Array' : array.constructor.name, Array.from(array)],
+    ([name, items]: [string, []]) => new ARRAYS[name]!(items),
+  ],
 };
 
 type AnyFunction = (...args: unknown[]) => unknown;
@@ -190,35 +177,34 @@ export class Peer {
     }
     this.#received += 1;
     if (message.reply !== undefined) this.#replies.set(message.reply, message);
-    else if (message.settled !== undefined) this.#settle(message.settled, message);
-    else if (message.call !== undefined) this.#send({ ...this.#served(message as Message & Request), reply: message.call });
-  }
-
-  #settle(id: number, { value, raised }: Message): void {
-    const promise = this.#promises.get(id);
-    if (raised === undefined) promise?.resolve(this.decode(value));
-    else promise?.reject(this.decode(raised));
+    else if (message.settled !== undefined) {
+      const promise = this.#promises.get(message.settled);
+      if (message.raised === undefined) promise?.resolve(this.decode(message.value));
+      else promise?.reject(this.decode(message.raised));
+    } else if (message.call !== undefined) this.#send({ ...this.#served(message as Message & Request), reply: message.call });
   }
 
   #served(request: Request): Message {
     this.#nested += 1;
-    try {
+    const served = this.#attempted(() => {
       if (this.#nested > MOST_NESTED_CALLS) throw new RangeError('calls are nested too deeply');
       const isCall = request.do === 'call' || request.do === 'new';
       return isCall ? this.#called(request) : { value: this.#answer(request) };
-    } catch (error) {
-      return { raised: this.#raised(error) };
-    } finally {
-      this.#nested -= 1;
-    }
+    });
+    this.#nested -= 1;
+    return served;
   }
 
-  /** What was thrown may itself throw when it is looked at. */
-  #raised(error: unknown): Wired {
+  /** What is made, or what was thrown, which may itself throw when it is looked at. */
+  #attempted(make: () => Message): Message {
     try {
-      return this.encode(error);
-    } catch {
-      return { E: ['Error', ''] };
+      return make();
+    } catch (error) {
+      try {
+        return { raised: this.encode(error) };
+      } catch {
+        return { raised: { E: ['Error', ''] } };
+      }
     }
   }
 
@@ -255,8 +241,8 @@ export class Peer {
     const inner = (item: unknown): Wired => this.encode(item, depth + 1);
     if (Array.isArray(value)) return { l: Array.from(value, inner) };
     if (value instanceof Promise) return this.#promised(value);
-    const known = Object.entries(CODECS).find(([, { is }]) => is(value));
-    if (known !== undefined) return { [known[0]]: inner(known[1].parts(value as never)) };
+    const known = Object.entries(CODECS).find(([, [is]]) => is(value));
+    if (known !== undefined) return { [known[0]]: inner(known[1][1](value as never)) };
     const prototype: unknown = Object.getPrototypeOf(value);
     const entries = Object.entries(value as object);
     const isPlain = prototype === Object.prototype || prototype === null;
@@ -267,39 +253,30 @@ export class Peer {
   #promised(promise: Promise<unknown>): Wired {
     const isKnown = this.#ids.has(promise);
     const [id] = this.reference(promise).o;
+    const settle = (make: () => Message): void => this.#send({ settled: id, ...this.#attempted(make) });
+    const rethrow = (error: unknown): never => {
+      throw error;
+    };
     if (!isKnown) {
       promise.then(
-        (value) => this.#send({ settled: id, ...this.#outcome(value) }),
-        (error: unknown) => this.#send({ settled: id, raised: this.#raised(error) }),
+        (value) => settle(() => ({ value: this.encode(value) })),
+        (error: unknown) => settle(() => rethrow(error)),
       );
     }
     return { P: id };
   }
 
-  #outcome(value: unknown): Message {
-    try {
-      return { value: this.encode(value) };
-    } catch (error) {
-      return { raised: this.#raised(error) };
-    }
-  }
-
   decode(data: unknown): unknown {
     if (typeof data !== 'object' || data === null) return data;
     const [tag = '', inner] = Object.entries(data)[0] ?? [];
-    if (Object.hasOwn(CODECS, tag)) return CODECS[tag]!.made(this.decode(inner) as never);
-    switch (tag) {
-      case 'l':
-        return (inner as unknown[]).map((item) => this.decode(item));
-      case 'd':
-        return Object.fromEntries((inner as [string, unknown][]).map(([key, item]) => [String(key), this.decode(item)]));
-      case 'P':
-        return this.#promise(inner as number);
-      case 'back':
-        return this.object(inner as number);
-      case 'o':
-        return this.#standIn((inner as [number])[0], (inner as [number, unknown])[1] === true);
+    if (Object.hasOwn(CODECS, tag)) return CODECS[tag]![2](this.decode(inner) as never);
+    if (tag === 'l') return (inner as unknown[]).map((item) => this.decode(item));
+    if (tag === 'd') {
+      return Object.fromEntries((inner as [string, unknown][]).map(([key, item]) => [String(key), this.decode(item)]));
     }
+    if (tag === 'P') return this.#promise(inner as number);
+    if (tag === 'back') return this.object(inner as number);
+    if (tag === 'o') return this.#standIn((inner as [number])[0], (inner as [number, unknown])[1] === true);
     throw new TypeError('not a value');
   }
 
@@ -339,23 +316,16 @@ export class Peer {
 export function objectAnswer(peer: Peer, { do: what, id, key, isIterator, value }: Request): Wired {
   const target = peer.object(id) as Target;
   const name = isIterator === true ? Symbol.iterator : key!;
-  switch (what) {
-    case 'get':
-      return name === 'prototype' ? peer.reference(target[name]) : peer.encode(target[name]);
-    case 'set':
-      target[name] = peer.decode(value);
-      return null;
-    case 'has':
-      return name in target;
-    case 'proto': {
-      const prototype: unknown = Object.getPrototypeOf(target);
-      return prototype === null ? null : peer.reference(prototype);
-    }
-    case 'own':
-      return peer.encode(Object.assign({}, target));
-    default:
-      throw new TypeError(`there is no ${what}`);
+  if (what === 'get') return name === 'prototype' ? peer.reference(target[name]) : peer.encode(target[name]);
+  if (what === 'has') return name in target;
+  if (what === 'own') return peer.encode(Object.assign({}, target));
+  if (what === 'set') {
+    target[name] = peer.decode(value);
+    return null;
   }
+  if (what !== 'proto') throw new TypeError(`there is no ${what}`);
+  const prototype: unknown = Object.getPrototypeOf(target);
+  return prototype === null ? null : peer.reference(prototype);
 }
 
 /** One line to whoever started this process. */
