@@ -12,14 +12,10 @@ import type { Message } from './types.ts';
 const storage = new AsyncLocalStorage<WorkflowContext>();
 
 /** Runs `fn` as part of `ctx`'s rollout. */
-export function runInRollout<T>(ctx: WorkflowContext, fn: () => T): T {
-  return storage.run(ctx, fn);
-}
+export const runInRollout = <T>(ctx: WorkflowContext, fn: () => T): T => storage.run(ctx, fn);
 
 /** The rollout that the calling code runs in, if any. */
-export function currentRollout(): WorkflowContext | undefined {
-  return storage.getStore();
-}
+export const currentRollout = (): WorkflowContext | undefined => storage.getStore();
 
 /** The door to the policy as a role of the rollout that the calling code runs in. Throws NO_ROLLOUT outside of one. */
 export function ambientModel(role?: string): ModelHandle {
@@ -35,26 +31,21 @@ export interface SampleContext {
   nameForUnnamed(): string;
 }
 
-/** Whoever keeps a conversation: an agent, a session. Asked when the rollout has ended. */
-export interface SampleSource {
-  getSample(name: string): SampleView | Promise<SampleView>;
-}
-
 export interface SampleView {
   readonly id: string;
   readonly messages: readonly Message[];
 }
 
+/** What keeps a conversation: an agent, a session. Asked when the rollout has ended. */
+export interface SampleSource {
+  getSample(name: string): SampleView | Promise<SampleView>;
+}
+
 const samples = new AsyncLocalStorage<SampleContext>();
 
 /** Runs `fn` with these conversations as its own. */
-export function runWithSamples<T>(context: SampleContext, fn: () => T): T {
-  return samples.run(context, fn);
-}
-
-export function currentSamples(): SampleContext | undefined {
-  return samples.getStore();
-}
+export const runWithSamples = <T>(context: SampleContext, fn: () => T): T => samples.run(context, fn);
+export const currentSamples = (): SampleContext | undefined => samples.getStore();
 
 /**
  * For one client shared by all rollouts: `new OpenAI({ apiKey: 'unused', fetch: rolloutFetch })`. Whatever base URL and key the client was

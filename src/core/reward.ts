@@ -1,13 +1,11 @@
 /**
  * What a grader or a workflow may give as a reward, checked: a finite number, or a finite `value` with what it is made of. Rewards are at most
- * 1e30 from 0: advantages are single floats, and the squares and sums on the way to them must not become infinite.
- *
- * The result is a fresh plain object. Nothing is rounded, clamped or replaced, and nothing is left behind unseen: what is not a reward is an
- * error, never a number.
+ * 1e30 from 0: advantages are single floats, and the squares and sums on the way to them must not become infinite. Nothing is rounded, clamped,
+ * replaced or dropped: what is not a reward is an error, never a number.
  */
 import { describeValue, nearName, shortened } from './describe.ts';
 import { TrainyardError } from './errors.ts';
-import { isPlain } from './json.ts';
+import { defined, isObject, isPlain } from './json.ts';
 import { turnNamed } from './turns.ts';
 import type { ForkCause, Reward, RolloutIdentity, Trajectory, Turn } from './types.ts';
 
@@ -27,25 +25,25 @@ const STORED = ['source', 'credit'] as const;
 /** Throws GRADER_BAD_REWARD, saying what `who` returned. `turns`: how many the rollout has, for rewards that come as a list. */
 export function toReward(result: unknown, who = 'the grader', turns = 0): Reward {
   if (typeof result === 'number') return { value: amount(result, `${who} returned`) };
-  if (typeof result !== 'object' || result === null || Array.isArray(result)) {
-    throw badReward(
-      `${who} returned ${describeValue(result)}, expected a number or { value, success?, parts?, metrics?, byTurn?, byThread?, byRole? }${likely(result)}`,
-    );
+  if (!isObject(result)) {
+    const expected = 'expected a number or { value, success?, parts?, metrics?, byTurn?, byThread?, byRole? }';
+    throw badReward(`${who} returned ${describeValue(result)}, ${expected}${likely(result)}`);
   }
   if (!('value' in result)) throw badReward(`${who} returned ${describeValue(result)}, in which \`value\` is missing`);
   checkKeys(result, who);
-  const value = amount(result.value, `${who} returned an object whose \`value\` is`);
-  const success = 'success' in result ? result.success : undefined;
+  const { success, untrained, ...rest } = result;
+  const value = amount(rest['value'], `${who} returned an object whose \`value\` is`);
   if (success !== undefined && typeof success !== 'boolean') {
     throw badReward(`${who} returned an object whose \`success\` is ${describeValue(success)}, expected true or false`);
   }
   const named = (Object.keys(MOST) as Named[]).flatMap((name) => {
-    const given: unknown = name in result ? (result as Partial<Record<Named, unknown>>)[name] : undefined;
-    if (given === undefined) return [];
-    return [[name, numbers(name, name === 'byTurn' ? byIndex(given, turns, who) : given, who)] as const];
+    const given = name === 'byTurn' ? byIndex(rest[name], turns, who) : rest[name];
+    return given === undefined ? [] : [[name, numbers(name, given, who)]];
   });
-  const untrained = 'untrained' in result && result.untrained !== undefined ? { untrained: texts(result.untrained, who) } : {};
-  return { value, ...(success === undefined ? {} : { success }), ...Object.fromEntries(named), ...untrained };
+  return {
+    ...{ value, ...Object.fromEntries(named) },
+    ...defined({ success, untrained: untrained === undefined ? undefined : texts(untrained, who) }),
+  };
 }
 
 /** With turns by their index, whatever they were called. Throws GRADER_BAD_REWARD for a turn, thread or role that is not there. */
@@ -79,10 +77,9 @@ function checkKeys(result: object, who: string): void {
   if (unknown === undefined) return;
   const meant = nearName(unknown, KEYS);
   const instead = meant === undefined ? `it may have ${KEYS.join(', ')}` : `did you mean ${meant}?`;
-  throw badReward(
-    `${who} returned an object with ${describeValue(unknown)}; a reward has no ${describeValue(unknown)}; ${instead}`,
-    'what is to be seen goes into `metrics`, as numbers',
-  );
+  const name = describeValue(unknown);
+  const hint = 'what is to be seen goes into `metrics`, as numbers';
+  throw badReward(`${who} returned an object with ${name}; a reward has no ${name}; ${instead}`, hint);
 }
 
 function numbers(name: Named, given: unknown, who: string): Readonly<Record<string, number>> {
@@ -91,9 +88,7 @@ function numbers(name: Named, given: unknown, who: string): Readonly<Record<stri
     throw badReward(`${who} returned \`${name}\` that are ${describeValue(given)}, expected an object of numbers`);
   }
   const entries = Object.entries(given);
-  if (entries.length > MOST[name]) {
-    throw badReward(`${who} returned ${entries.length} ${name}, expected at most ${MOST[name]}`);
-  }
+  if (entries.length > MOST[name]) throw badReward(`${who} returned ${entries.length} ${name}, expected at most ${MOST[name]}`);
   if (Object.hasOwn(given, '__proto__')) throw badReward(`${who} returned a ${one} named "__proto__", expected an ordinary name`);
   checkLengths(Object.keys(given), who);
   const checked = LOOKED_AT.includes(name) ? finite : amount;
@@ -115,16 +110,13 @@ function texts(given: unknown, who: string): readonly string[] {
   throw badReward(`${who} returned \`untrained\` that is ${describeValue(given)}, expected a list of threads`);
 }
 
-function quoted(name: string): string {
-  return JSON.stringify(shortened(name, LONGEST_NAME));
-}
+const quoted = (name: string): string => JSON.stringify(shortened(name, LONGEST_NAME));
 
 function checkLengths(names: readonly string[], who: string): readonly string[] {
   const long = names.find(({ length }) => length > LONGEST_NAME);
   if (long === undefined) return names;
-  throw badReward(
-    `${who} returned a name of ${long.length} characters, ${describeValue(long)}, expected at most ${LONGEST_NAME}`,
-  );
+  const found = `a name of ${long.length} characters, ${describeValue(long)}`;
+  throw badReward(`${who} returned ${found}, expected at most ${LONGEST_NAME}`);
 }
 
 function amount(value: unknown, found: string): number {
@@ -226,8 +218,8 @@ function rowEnds(turns: readonly Turn[]): ReadonlyMap<number, number> {
   return ends;
 }
 
+/** `pool`: name of what the reward is compared with. */
 interface Earned {
-  /** Name of what it is compared with. */
   readonly pool: string;
   readonly reward: number;
 }
@@ -237,17 +229,14 @@ interface Earned {
  * trained: no grade, no trainable role, no sampled token, or a thread that is left out.
  */
 export function earnedBy({ grade }: Pick<Trajectory, 'grade'>, turn: Turn): Earned | undefined {
-  if (grade.kind !== 'graded' || !isTrained(turn, grade.reward)) return undefined;
-  const { byTurn, byThread, byRole, value } = grade.reward;
+  if (grade.kind !== 'graded' || !turn.trainable || turn.sampledIds.length === 0) return undefined;
+  const { byTurn, byThread, byRole, value, untrained } = grade.reward;
+  if (untrained?.includes(turn.thread)) return undefined;
   return (
     named(byTurn, String(turn.index), 'turn') ??
     named(byThread, turn.thread, `thread ${turn.thread}`) ??
     named(byRole, turn.role, `role ${turn.role}`) ?? { pool: 'value', reward: value }
   );
-}
-
-function isTrained({ trainable, sampledIds, thread }: Turn, { untrained }: Reward): boolean {
-  return trainable && sampledIds.length > 0 && !untrained?.includes(thread);
 }
 
 function named(rewards: Readonly<Record<string, number>> | undefined, name: string, pool: string): Earned | undefined {

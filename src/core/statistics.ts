@@ -1,8 +1,6 @@
 /**
  * Statistics of evaluations: 95 % confidence intervals (what would other tasks of the same kind have given?), paired differences, pass@k.
- *
- * Tasks are the independent units. Several tries of one task say more about that task and little about the next, so they never count as
- * so many tasks. Pure functions; nothing here is ever NaN.
+ * Tasks are the independent units: several tries of one task never count as so many tasks. Nothing here is ever NaN.
  */
 
 /** Lower and upper end. */
@@ -94,8 +92,7 @@ function studentWithin(t: number, freedom: number): number {
 
 // ── paired differences ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-// Two measurements of the same tasks, compared task by task: that removes what makes some tasks harder than others, so small differences
-// are found with few tasks.
+// Two measurements of the same tasks, compared task by task: that removes what makes some tasks harder than others.
 
 /** Additions above which the exact distribution is not computed. */
 const MOST_WORK = 20_000_000;
@@ -134,9 +131,10 @@ export function signFlipChance(differences: readonly number[]): number {
     for (let i = step; i <= reach; i++) next[i] = (next[i] ?? 0) + (chances[i - step] ?? 0) / 2;
     chances = next;
   }
+  const isFar = (i: number): boolean => Math.abs(2 * i - reach) >= seen - 1e-9;
   return Math.min(
     1,
-    chances.reduce((sum, chance, i) => (Math.abs(2 * i - reach) >= seen - 1e-9 ? sum + chance : sum), 0),
+    chances.reduce((sum, chance, i) => (isFar(i) ? sum + chance : sum), 0),
   );
 }
 

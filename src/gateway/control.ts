@@ -6,8 +6,7 @@ import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
 import type { SessionSpec } from '../core/contracts.ts';
 import { turnSummary } from '../core/turns.ts';
-import { type HttpReply, type HttpRequest, jsonReply, parseJson, readText } from '../http/message.ts';
-import { decoded } from '../http/router.ts';
+import { decoded, type HttpReply, type HttpRequest, jsonReply, parseJson, readText } from '../http/message.ts';
 import { invalid, parsed } from './dialects/dialect.ts';
 import type { LiveSession, SessionTable } from './sessions.ts';
 import { GATEWAY_LIMITS, refused } from './wire-protocol.ts';
@@ -45,16 +44,13 @@ export function listSessions(sessions: SessionTable): HttpReply {
   return jsonReply(200, { sessions: Array.from(sessions.all(), summaryOf) });
 }
 
-export function showSession(sessions: SessionTable, rollout: string): HttpReply {
-  return jsonReply(200, detailOf(find(sessions, rollout)));
-}
-
-/** Answers what `showSession` would have said last. */
-export function sealSession(sessions: SessionTable, rollout: string): HttpReply {
+/** `seal`: afterwards; the reply is what was true before. */
+export function showSession(sessions: SessionTable, rollout: string, { seal }: { readonly seal: boolean }): HttpReply {
   const session = find(sessions, rollout);
-  const detail = detailOf(session);
-  session.seal();
-  return jsonReply(200, detail);
+  const { turns, unanswered } = session;
+  const reply = jsonReply(200, { ...summaryOf(session), turns: turns.map(turnSummary), unanswered });
+  if (seal) session.seal();
+  return reply;
 }
 
 function find(sessions: SessionTable, segment: string): LiveSession {
@@ -68,24 +64,14 @@ function summaryOf(session: LiveSession): object {
   return { rolloutId, turns: turns.length, tokens: sampledTokens, idleSeconds: Math.floor(idleMs / 1000), openCalls };
 }
 
-function detailOf(session: LiveSession): object {
-  const { turns, unanswered } = session;
-  return { ...summaryOf(session), turns: turns.map(turnSummary), unanswered };
-}
-
-export function models(modelName: string, isAnthropic: boolean): HttpReply {
-  const data = [modelOf(modelName, isAnthropic)];
-  const page = { has_more: false, first_id: modelName, last_id: modelName };
-  return jsonReply(200, isAnthropic ? { data, ...page } : { object: 'list', data });
-}
-
-export function modelNamed(segment: string, modelName: string, isAnthropic: boolean): HttpReply {
-  const wanted = decoded(segment);
-  if (wanted !== modelName) throw refused('not_found', `no model ${JSON.stringify(wanted.slice(0, 100))}`);
-  return jsonReply(200, modelOf(modelName, isAnthropic));
-}
-
-function modelOf(id: string, isAnthropic: boolean): object {
-  if (isAnthropic) return { type: 'model', id, display_name: id, created_at: '1970-01-01T00:00:00Z' };
-  return { id, object: 'model', created: 0, owned_by: 'trainyard' };
+/** The one model there is: listed, or by its name in the path. */
+export function models(id: string, isAnthropic: boolean, segment: string | undefined): HttpReply {
+  const wanted = segment === undefined ? id : decoded(segment);
+  if (wanted !== id) throw refused('not_found', `no model ${JSON.stringify(wanted.slice(0, 100))}`);
+  const model = isAnthropic
+    ? { type: 'model', id, display_name: id, created_at: '1970-01-01T00:00:00Z' }
+    : { id, object: 'model', created: 0, owned_by: 'trainyard' };
+  if (segment !== undefined) return jsonReply(200, model);
+  const data = [model];
+  return jsonReply(200, isAnthropic ? { data, has_more: false, first_id: id, last_id: id } : { object: 'list', data });
 }

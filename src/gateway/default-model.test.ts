@@ -4,10 +4,10 @@ import type { AddressInfo } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { inspect } from 'node:util';
 import Anthropic from '@anthropic-ai/sdk';
-import type OpenAI from 'openai';
+import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
 import { ASKERS } from '../../test/fixtures/gateway/askers.ts';
-import { ANSWER, all, ask, clientOf, LOOKUP, open, type specOf, tools } from '../../test/fixtures/gateway/streams.ts';
+import { ANSWER, all, ask, clientOf, LOOKUP, open, post, type specOf, tools } from '../../test/fixtures/gateway/streams.ts';
 import type { DefaultModelLike, DefaultModelRequest, Role, Session } from '../core/contracts.ts';
 import type { Turn } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';
@@ -94,14 +94,9 @@ describe('a role that is not trained and has a default model', () => {
   it('answers once for as many choices as are asked for, and a retry gets the answer that was missed', async () => {
     let count = 0;
     const { session } = played(() => `answer ${count++}`);
-    const { baseURL, apiKey, fetch } = session.model();
-    const post = (body: object) =>
-      fetch(`${baseURL}/chat/completions`, {
-        method: 'POST',
-        headers: { authorization: `Bearer ${apiKey}`, 'idempotency-key': 'a' },
-        body: JSON.stringify({ messages: ask, n: 2, ...body }),
-      });
-    const texts = [await (await post({})).text(), await (await post({})).text()];
+    const send = async () =>
+      (await post(session, JSON.stringify({ messages: ask, n: 2 }), { headers: { 'idempotency-key': 'a' } })).text();
+    const texts = [await send(), await send()];
     expect(texts[0]).toBe(texts[1]);
     expect(session.turns.map((turn) => turn.response.content)).toEqual(['answer 0', 'answer 1']);
   });
@@ -330,19 +325,10 @@ describe('a role that is trained at times', () => {
   it('goes on from a response that the other model gave, by its name', async () => {
     let trained = false;
     const { session } = open({ replies: [ANSWER] });
-    const handle = session.model('player', { default: () => SAID, trainable: () => trained });
-    const { baseURL, apiKey, fetch } = handle;
-    const post = async (body: object) =>
-      (await (
-        await fetch(`${baseURL}/responses`, {
-          method: 'POST',
-          headers: { authorization: `Bearer ${apiKey}` },
-          body: JSON.stringify(body),
-        })
-      ).json()) as OpenAI.Responses.Response;
-    const { id } = await post({ input: 'Who wins?' });
+    const client = new OpenAI(session.model('player', { default: () => SAID, trainable: () => trained }).openai());
+    const { id } = await client.responses.create({ model: 'policy', input: 'Who wins?' });
     trained = true;
-    await post({ input: 'Why?', previous_response_id: id });
+    await client.responses.create({ model: 'policy', input: 'Why?', previous_response_id: id });
     expect(session.turns[1]!.request.messages).toEqual([user('Who wins?'), { role: 'assistant', content: SAID }, user('Why?')]);
     expect(session.turns.map(({ model }) => model)).toEqual(['function', undefined]);
   });
@@ -351,26 +337,18 @@ describe('a role that is trained at times', () => {
 describe('turns of a default model elsewhere', () => {
   it('are not missed where their words came back', async () => {
     const { session } = played();
-    const { baseURL, apiKey, fetch } = session.model();
-    const post = (messages: object) => {
+    const send = (messages: object, signal?: AbortSignal) =>
+      post(session, JSON.stringify({ messages, stream: true }), signal ? { signal } : {});
+    const lose = async (messages: object) => {
       const hangUp = new AbortController();
-      const init = { method: 'POST', headers: { authorization: `Bearer ${apiKey}` }, signal: hangUp.signal };
-      return {
-        hangUp,
-        response: fetch(`${baseURL}/chat/completions`, { ...init, body: JSON.stringify({ messages, stream: true }) }),
-      };
+      await send(messages, hangUp.signal);
+      await sleep(1);
+      hangUp.abort();
+      await sleep(1);
     };
-    const { hangUp, response } = post(ask);
-    await response;
-    await sleep(1);
-    hangUp.abort();
-    const more = [...ask, { role: 'assistant', content: SAID }, { role: 'user', content: 'and?' }];
-    await (await post(more).response).text();
-    const lost = post([{ role: 'user', content: 'another' }]);
-    await lost.response;
-    await sleep(1);
-    lost.hangUp.abort();
-    await sleep(1);
+    await lose(ask);
+    await (await send([...ask, { role: 'assistant', content: SAID }, { role: 'user', content: 'and?' }])).text();
+    await lose([{ role: 'user', content: 'another' }]);
     expect(session.seal().map(({ undelivered }) => undelivered)).toEqual([undefined, undefined, true]);
   });
 });

@@ -33,11 +33,6 @@ export interface EventEncoder {
   failure(thrown: unknown): string;
 }
 
-interface Waiting {
-  resolve(text: string): void;
-  reject(reason: unknown): void;
-}
-
 export class EventStream implements BodyStream {
   /** Called when the stream is cut, also if all of it was read but its reader has not come back for the end. */
   onCut: ((reason: unknown) => void) | undefined;
@@ -50,7 +45,7 @@ export class EventStream implements BodyStream {
   #ended = false;
   #closed = false;
   #cut: { readonly reason: unknown } | undefined;
-  #waiting: Waiting | undefined;
+  #waiting: PromiseWithResolvers<string> | undefined;
 
   /** Whether it has begun; before that there is nothing to read. */
   get opened(): boolean {
@@ -97,9 +92,8 @@ export class EventStream implements BodyStream {
     if (text !== '') return Promise.resolve(text);
     this.#closed = this.#ended;
     if (this.#closed) return Promise.resolve(undefined);
-    return new Promise((resolve, reject) => {
-      this.#waiting = { resolve, reject };
-    });
+    this.#waiting = Promise.withResolvers();
+    return this.#waiting.promise;
   }
 
   /** Called when all of it was handed over. */
@@ -139,9 +133,8 @@ export class EventStream implements BodyStream {
     if (!this.#waiting) return;
     const text = this.#take();
     if (text === '') return;
-    const { resolve } = this.#waiting;
+    this.#waiting.resolve(text);
     this.#waiting = undefined;
-    resolve(text);
   }
 
   #take(): string {
@@ -153,7 +146,6 @@ export class EventStream implements BodyStream {
 }
 
 function merge(last: StreamPiece, next: StreamPiece): Piece | undefined {
-  if (last.kind === 'text' && next.kind === 'text') return { kind: 'text', text: last.text + next.text };
-  if (last.kind === 'reasoning' && next.kind === 'reasoning') return { kind: 'reasoning', text: last.text + next.text };
-  return undefined;
+  if (!('text' in last && 'text' in next) || last.kind !== next.kind) return undefined;
+  return { kind: last.kind, text: last.text + next.text };
 }

@@ -157,29 +157,6 @@ describe('odd requests', () => {
     await session.model('constructor').generate({ messages: ask });
     expect(session.seal()[0]).toMatchObject({ role: 'constructor', trainable: true });
   });
-
-  it('an unknown path is 404 in the client’s error shape', async () => {
-    const { gateway } = open();
-    const response = await gateway.fetch(new Request('http://x/v2/nothing'));
-    expect(response.status).toBe(404);
-    expect(await response.json()).toMatchObject({ error: { code: 'not_found' } });
-  });
-});
-
-describe('identity', () => {
-  it('keys die at the seal: 410, and nothing more is recorded', async () => {
-    const { gateway, session } = open();
-    const { baseURL, apiKey } = session.model();
-    expect(gateway.openSessions).toBe(1);
-    session.seal();
-    session.seal();
-    expect(gateway.openSessions).toBe(0);
-    const late = await gateway.fetch(
-      new Request(`${baseURL}/chat/completions`, { method: 'POST', headers: { authorization: `Bearer ${apiKey}` }, body: '{}' }),
-    );
-    expect(late.status).toBe(410);
-    expect(session.turns).toEqual([]);
-  });
 });
 
 describe('limits', () => {

@@ -15,12 +15,11 @@ import { completionId } from '../core/turns.ts';
 import type { Message, Tool, Turn } from '../core/types.ts';
 import { WrongKeys } from '../http/guard.ts';
 import { type Listener, serve, type Timeouts } from '../http/http-server.ts';
-import { fetchWith, type HttpReply, type HttpRequest, jsonReply } from '../http/message.ts';
+import { fetchWith, type HttpReply, type HttpRequest, jsonReply, routeFor } from '../http/message.ts';
 import type { Failure, Refusal } from '../http/refusal.ts';
-import { routeFor } from '../http/router.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 import { clientFields, type ModelAddress } from './chat-client.ts';
-import { listSessions, modelNamed, models, openSession, type SessionDefaults, sealSession, showSession } from './control.ts';
+import { listSessions, models, openSession, type SessionDefaults, showSession } from './control.ts';
 import { chat } from './dialects/chat.ts';
 import type { Dialect } from './dialects/dialect.ts';
 import { messages } from './dialects/messages.ts';
@@ -180,8 +179,7 @@ export class Gateway implements SessionHost {
     if (does === 'models' || does === 'model') return this.#models(match, grant, call);
     if (does === 'list') return listSessions(this.#sessions);
     if (does === 'open') return await openSession(this.#sessions, this.#options.sessionDefaults, call);
-    const rollout = match.segments['rollout']!;
-    return does === 'show' ? showSession(this.#sessions, rollout) : sealSession(this.#sessions, rollout);
+    return showSession(this.#sessions, match.segments['rollout']!, { seal: does === 'seal' });
   }
 
   async #serveOther(call: HttpRequest): Promise<HttpReply> {
@@ -204,9 +202,7 @@ export class Gateway implements SessionHost {
 
   #models({ rollout, segments: { id } }: MatchedPath, grant: Grant, call: HttpRequest): HttpReply {
     if (grant.rollout !== undefined || rollout !== undefined) callerOf(this.#sessions, grant, rollout, call);
-    const isAnthropic = Boolean(call.header('anthropic-version'));
-    const { modelName } = this.#options;
-    return id === undefined ? models(modelName, isAnthropic) : modelNamed(id, modelName, isAnthropic);
+    return models(this.#options.modelName, Boolean(call.header('anthropic-version')), id);
   }
 
   #failed(thrown: unknown, match: MatchedPath | undefined, path: string, header: HttpRequest['header']): HttpReply {
@@ -249,9 +245,8 @@ export class Gateway implements SessionHost {
 }
 
 function notOpen(rollout: string): TrainyardError {
-  return new TrainyardError('SESSION_UNKNOWN', `rollout ${JSON.stringify(rollout)} is not open`, {
-    hint: 'open its session first',
-  });
+  const hint = 'open its session first';
+  return new TrainyardError('SESSION_UNKNOWN', `rollout ${JSON.stringify(rollout)} is not open`, { hint });
 }
 
 function dialectOf(path: string): Dialect | undefined {

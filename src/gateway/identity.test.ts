@@ -126,13 +126,6 @@ describe('the rollout of a call', () => {
     session.seal();
     expect(() => gateway.key('agent', { rollout: 'r1' })).toThrow('not open');
   });
-
-  it('has one session at a time', () => {
-    const { gateway, session } = open();
-    expect(() => gateway.open(specOf('r1'))).toThrow('is open');
-    session.seal();
-    expect(gateway.open(specOf('r1')).turns).toEqual([]);
-  });
 });
 
 describe('the routes', () => {

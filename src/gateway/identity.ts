@@ -11,8 +11,8 @@ import type { ClientRequest } from 'node:http';
 import { currentRollout } from '../core/context.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { HttpRequest } from '../http/message.ts';
+import { decoded } from '../http/message.ts';
 import type { Refusal } from '../http/refusal.ts';
-import { decoded } from '../http/router.ts';
 import { type Caller, type LiveSession, type SessionTable, sealed } from './sessions.ts';
 import { type Capability, GATEWAY_LIMITS, refused } from './wire-protocol.ts';
 
@@ -136,13 +136,9 @@ export function callerOf(sessions: SessionTable, grant: Grant, pathSegment: stri
 export function checkRollout({ session, role, thread }: Caller): void {
   const other = session.neighbour(currentRollout()?.rolloutId ?? session.rolloutId);
   if (other === undefined) return;
-  const refusal = refused(
-    'identity_conflict',
-    `code of rollout ${other.rolloutId} called with the model handle of rollout ${session.rolloutId}`,
-    {
-      hint: 'take ctx.model() anew in each rollout; a queue that rollouts share must run each call in the context it came from (AsyncResource.bind)',
-    },
-  );
+  const found = `code of rollout ${other.rolloutId} called with the model handle of rollout ${session.rolloutId}`;
+  const queue = 'a queue that rollouts share must run each call in the context it came from (AsyncResource.bind)';
+  const refusal = refused('identity_conflict', found, { hint: `take ctx.model() anew in each rollout; ${queue}` });
   void other.calling({ session: other, role, thread }, undefined, () => Promise.reject(refusal)).catch(() => {});
   throw refusal;
 }
@@ -151,9 +147,8 @@ export function checkRollout({ session, role, thread }: Caller): void {
 export function checkThread(session: LiveSession, role: string | undefined, thread: string): void {
   if (thread === (role ?? 'default')) return;
   if (!SAMPLE_ID.test(thread)) {
-    throw new TrainyardError('REQUEST_INVALID', 'x-sample-id: not a name that is printed in at most 128 characters', {
-      param: 'x-sample-id',
-    });
+    const found = 'x-sample-id: not a name that is printed in at most 128 characters';
+    throw new TrainyardError('REQUEST_INVALID', found, { param: 'x-sample-id' });
   }
   // Else one role could speak in another's conversation.
   if (role !== undefined && Object.hasOwn(session.spec.roles, thread)) {
@@ -206,9 +201,8 @@ function noRollout(rollout: string): Refusal {
 }
 
 function contradiction(header: string, value: string, other: string): Refusal {
-  return refused('identity_conflict', `${header} ${JSON.stringify(value.slice(0, 100))} contradicts ${other}`, {
-    hint: 'leave one out',
-  });
+  const found = `${header} ${JSON.stringify(value.slice(0, 100))} contradicts ${other}`;
+  return refused('identity_conflict', found, { hint: 'leave one out' });
 }
 
 // ── clients in this process ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -244,10 +238,9 @@ export function nameCallers(isOpen: (rolloutId: string) => boolean, origin: stri
   };
   subscribe('undici:request:create', byFetch);
   subscribe('http.client.request.created', byHttp);
-  return {
-    [Symbol.dispose]: () => {
-      unsubscribe('undici:request:create', byFetch);
-      unsubscribe('http.client.request.created', byHttp);
-    },
+  const dispose = (): void => {
+    unsubscribe('undici:request:create', byFetch);
+    unsubscribe('http.client.request.created', byHttp);
   };
+  return { [Symbol.dispose]: dispose };
 }

@@ -8,7 +8,7 @@ import type { Turn } from '../core/types.ts';
 import { type HttpReply, type HttpRequest, jsonReply, parseJson, readText } from '../http/message.ts';
 import type { Failure } from '../http/refusal.ts';
 import { piecesOf } from '../tokens/response-stream.ts';
-import { isMarkedRetry } from './answers.ts';
+import { type Answer, isMarkedRetry } from './answers.ts';
 import { type AnswerHead, checkSize, type Dialect, type ModelRequest, type Writer } from './dialects/dialect.ts';
 import { EventStream } from './event-stream.ts';
 import { promptOf } from './prompt.ts';
@@ -28,12 +28,10 @@ const MOST_REPORTED = 2000;
 interface ReadCall {
   readonly caller: Caller;
   readonly http: HttpRequest;
-  readonly dialect: Dialect;
   readonly request: ModelRequest;
   readonly writer: Writer;
-  /** The same for attempts of the same call. */
-  readonly key: string;
-  readonly call: ModelCall;
+  /** The turns that were sampled for this call, in this attempt or another one. */
+  answered(signal: AbortSignal, listener?: StreamListener): Promise<Answer<readonly Turn[]>>;
 }
 
 /** Throws what the gateway turns into an error reply. */
@@ -50,18 +48,17 @@ export async function answerCall(
   const name = http.header('idempotency-key');
   const key = hash('sha256', `${JSON.stringify([role, thread, dialect.name, name ?? ''])}\n${text}`, 'base64');
   if (name) session.claim(JSON.stringify([role, thread, name]), key);
-  const read = { caller, http, dialect, request, writer, key, call };
+  const answered: ReadCall['answered'] = (signal, listener) => {
+    const asking = { caller, dialect: dialect.name, request, signal, call, listener };
+    return session.answers.get(key, isMarkedRetry(http.header), () => answer(parts, asking));
+  };
+  const read = { caller, http, request, writer, answered };
   const reply = request.stream ? await stream(parts, read) : await whole(parts, read);
   return request.ignored.length === 0 ? reply : { ...reply, headers: { 'x-trainyard-ignored': inHeader(request.ignored) } };
 }
 
 /** How long the prompt of a call would be. Nothing is sampled or recorded. */
-export async function countTokens(
-  parts: ModelCallParts,
-  caller: Caller,
-  http: HttpRequest,
-  dialect: Dialect,
-): Promise<HttpReply> {
+export async function countTokens(parts: SamplerParts, caller: Caller, http: HttpRequest, dialect: Dialect): Promise<HttpReply> {
   const { request } = readRequest(caller, await readText(http, GATEWAY_LIMITS.bodyBytes), dialect);
   return jsonReply(200, { input_tokens: promptOf(parts, caller, request).prompt.promptIds.length });
 }
@@ -73,12 +70,11 @@ function readRequest({ session }: Caller, text: string, dialect: Dialect): Retur
   return read;
 }
 
-async function whole(parts: ModelCallParts, read: ReadCall): Promise<HttpReply> {
-  const { caller, http, key, writer } = read;
+async function whole(parts: ModelCallParts, { caller, http, writer, answered }: ReadCall): Promise<HttpReply> {
   const { session } = caller;
   const { signal, release } = session.join(http);
   try {
-    const { value: turns, miss } = await session.answers.get(key, isMarkedRetry(http.header), () => sampled(parts, read, signal));
+    const { value: turns, miss } = await answered(signal);
     session.assertOpen();
     return { ...jsonReply(200, writer.whole(turns, headOf(parts, caller, startOf(turns)))), undelivered: miss };
   } finally {
@@ -86,19 +82,9 @@ async function whole(parts: ModelCallParts, read: ReadCall): Promise<HttpReply> 
   }
 }
 
-function sampled(
-  parts: ModelCallParts,
-  read: ReadCall,
-  signal: AbortSignal,
-  listener?: StreamListener,
-): Promise<readonly Turn[]> {
-  const { caller, dialect, request, call } = read;
-  return answer(parts, { caller, dialect: dialect.name, request, signal, call, listener });
-}
-
 /** Replies with the first token; what fails before it is an ordinary error. A retry gets the recorded turns, all at once. */
 async function stream(parts: ModelCallParts, read: ReadCall): Promise<HttpReply> {
-  const { caller, http, writer, key } = read;
+  const { caller, http, writer } = read;
   const { session } = caller;
   const events = new EventStream();
   const left = new AbortController();
@@ -111,7 +97,7 @@ async function stream(parts: ModelCallParts, read: ReadCall): Promise<HttpReply>
     },
     push: events.push.bind(events),
   };
-  const answered = session.answers.get(key, isMarkedRetry(http.header), () => sampled(parts, read, signal, listener));
+  const answered = read.answered(signal, listener);
   answered.then(
     ({ value: turns }) => {
       if (!events.opened) replay(parts, read, turns, events);
@@ -131,10 +117,7 @@ async function stream(parts: ModelCallParts, read: ReadCall): Promise<HttpReply>
   const undelivered = (): void => {
     events.onDelivered?.();
     left.abort();
-    answered.then(
-      ({ miss }) => miss(),
-      () => undefined,
-    );
+    answered.then(({ miss }) => miss()).catch(() => undefined);
   };
   return { status: 200, body: events, undelivered };
 }
@@ -149,16 +132,11 @@ function replay(parts: ModelCallParts, { caller, request, writer }: ReadCall, tu
   }
 }
 
-function headOf(
-  { renderer, modelName }: ModelCallParts,
-  caller: Caller,
-  { startedAt, promptTokens, seeds }: AnswerStart,
-): AnswerHead {
+function headOf({ renderer, modelName }: ModelCallParts, caller: Caller, { seeds, ...start }: AnswerStart): AnswerHead {
   return {
+    ...start,
     id: completionId(caller.session.spec.identity, seeds[0]!),
     model: modelName,
-    startedAt,
-    promptTokens,
     toolCallId: (choice, index) => toolCallId(renderer, caller, seeds[choice]!, index),
     tokenText: renderer.tokenText,
     text: renderer.text,
@@ -172,8 +150,6 @@ function startOf(turns: readonly Turn[]): AnswerStart {
 
 /** Names come from the client: only characters that a header may have, and no more than every client takes. */
 function inHeader(names: readonly string[]): string {
-  return names
-    .join(',')
-    .slice(0, MOST_REPORTED)
-    .replaceAll(/[^\x20-\x7e]/g, '?');
+  const text = names.join(',').slice(0, MOST_REPORTED);
+  return text.replaceAll(/[^\x20-\x7e]/g, '?');
 }

@@ -1,10 +1,11 @@
 import type OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
+import { converseInChat, postTo } from '../../test/fixtures/gateway/messages.ts';
+import { expectLinear } from '../../test/fixtures/gateway/served.ts';
 import { clientOf, open, renderer, say } from '../../test/fixtures/gateway/streams.ts';
 import type { Session } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Turn } from '../core/types.ts';
-import { listen } from './gateway.ts';
 
 type Input = OpenAI.Responses.ResponseInput;
 type Response = OpenAI.Responses.Response;
@@ -18,6 +19,10 @@ const parameters = { type: 'object', properties: { item: { type: 'string' } } };
 const tools = [{ type: 'function' as const, name: 'lookup', description: 'price', parameters, strict: null }];
 const instructions = 'You are a shop assistant.';
 const question = 'Glove or hat?';
+const FORMS = [
+  ['streamed', true],
+  ['as JSON', false],
+] as const;
 const basics = { model: 'policy', instructions, tools };
 
 const callsIn = (response: Response) => response.output.filter((item) => item.type === 'function_call');
@@ -66,18 +71,8 @@ const followUps: Record<string, (first: Response) => object> = {
 /** The same in Chat Completions: what all of them must record. */
 async function chatTurns(replies: readonly string[]): Promise<readonly Turn[]> {
   const { session } = open({ replies });
-  const client = clientOf(session, true);
   const chatTools = tools.map(({ type, strict: _, ...given }) => ({ type, function: given }));
-  const messages: OpenAI.ChatCompletionMessageParam[] = [
-    { role: 'system', content: instructions },
-    { role: 'user', content: question },
-  ];
-  const first = await client.chat.completions.create({ model: 'policy', messages, tools: chatTools });
-  const { message } = first.choices[0]!;
-  const results = message.tool_calls!.map(({ id }, i) => {
-    return { role: 'tool' as const, tool_call_id: id, content: `{"price":${i}}` };
-  });
-  await client.chat.completions.create({ model: 'policy', messages: [...messages, message, ...results], tools: chatTools });
+  await converseInChat(session, { system: instructions, question, tools: chatTools });
   return session.seal();
 }
 
@@ -86,14 +81,8 @@ const recorded = (turns: readonly Turn[]) =>
 
 describe('a conversation in the Responses API', () => {
   for (const [how, next] of Object.entries(followUps)) {
-    for (const replies of [
-      [BOTH, ANSWER],
-      [BARE, ANSWER],
-    ]) {
-      it.each([
-        ['streamed', true],
-        ['as JSON', false],
-      ])(
+    for (const replies of [BOTH, BARE].map((calls) => [calls, ANSWER])) {
+      it.each(FORMS)(
         `with two calls at once goes on by ${how}, %s, and records what Chat Completions does (${replies[0]!.slice(0, 6)}…)`,
         async (_, stream) => {
           const { session } = open({ replies });
@@ -103,12 +92,7 @@ describe('a conversation in the Responses API', () => {
           const last = await create(client, { ...basics, ...next(first) }, stream);
           expect(last.output_text).toBe('The glove. 🙂');
           const turns = session.seal() as [Turn, Turn];
-          expect(turns.map(({ after, fork }) => ({ after, fork }))).toEqual([
-            { after: undefined, fork: undefined },
-            { after: 0, fork: undefined },
-          ]);
-          const soFar = [...turns[0].promptIds, ...turns[0].sampledIds];
-          expect([...turns[1].promptIds.subarray(0, soFar.length)]).toEqual(soFar);
+          expectLinear(turns);
           expect(turns.map((turn) => turn.request.dialect)).toEqual(['responses', 'responses']);
           expect(recorded(turns)).toEqual(recorded(await chatTurns(replies)));
         },
@@ -120,11 +104,8 @@ describe('a conversation in the Responses API', () => {
     const { session } = open({});
     const client = clientOf(session, true);
     const first = await create(client, { ...basics, input: 'one' }, false);
-    const second = await create(
-      client,
-      { ...basics, instructions: 'Be brief.', previous_response_id: first.id, input: 'two' },
-      false,
-    );
+    const goingOn = { ...basics, instructions: 'Be brief.', previous_response_id: first.id, input: 'two' };
+    const second = await create(client, goingOn, false);
     await create(client, { model: 'policy', previous_response_id: second.id, input: 'three' }, true);
     const said = session.seal().map(({ request }) => request.messages.map(({ role, content }) => `${role}: ${content}`));
     const answered = 'assistant: It costs $81. 🙂';
@@ -210,10 +191,7 @@ describe('a response', () => {
     expect(new Set(response.output.map(({ id }) => id)).size).toBe(3);
   });
 
-  it.each([
-    ['streamed', true],
-    ['as JSON', false],
-  ])('that was cut by its length is incomplete, %s', async (_, stream) => {
+  it.each(FORMS)('that was cut by its length is incomplete, %s', async (_, stream) => {
     const { session } = open({});
     const cut = await create(clientOf(session, true), { model: 'policy', input: 'a', max_output_tokens: 3 }, stream);
     expect(cut).toMatchObject({ status: 'incomplete', incomplete_details: { reason: 'max_output_tokens' } });
@@ -223,20 +201,14 @@ describe('a response', () => {
     expect(turn.sampledIds.length).toBe(3);
   });
 
-  it.each([
-    ['streamed', true],
-    ['as JSON', false],
-  ])('without words has an empty text, %s', async (_, stream) => {
+  it.each(FORMS)('without words has an empty text, %s', async (_, stream) => {
     const { session } = open({ replies: ['<|im_end|>'] });
     const { output } = await create(clientOf(session, true), { model: 'policy', input: 'a' }, stream);
     expect(output).toMatchObject([{ type: 'message', content: [{ type: 'output_text', text: '' }] }]);
     session.seal();
   });
 
-  it.each([
-    ['streamed', true],
-    ['as JSON', false],
-  ])('has the log-probability of each token where that was asked for, %s', async (_, stream) => {
+  it.each(FORMS)('has the log-probability of each token where that was asked for, %s', async (_, stream) => {
     const { session } = open({});
     const include = ['message.output_text.logprobs'];
     const { output } = await create(clientOf(session, true), { model: 'policy', input: 'a', include }, stream);
@@ -328,27 +300,6 @@ describe('events of a response', () => {
     expect(last.response.usage?.output_tokens).toBe(turn.sampledIds.length);
   });
 
-  it('come while it is sampled', async () => {
-    const gate = Promise.withResolvers<void>();
-    const { gateway, session } = open({
-      reply: async function* () {
-        yield say('One ');
-        await gate.promise;
-        yield say('two<|im_end|>');
-      },
-    });
-    await using _listener = await listen(gateway);
-    let text = '';
-    const stream = await clientOf(session).responses.create({ model: 'policy', input: 'a', stream: true });
-    for await (const event of stream) {
-      if (event.type !== 'response.output_text.delta') continue;
-      text += event.delta;
-      if (text === 'One ') gate.resolve();
-    }
-    expect(text).toBe('One two');
-    expect(session.seal().length).toBe(1);
-  });
-
   it('end with a failure that the stock client throws, and nothing is kept', async () => {
     const failing = () =>
       open({
@@ -376,8 +327,4 @@ describe('events of a response', () => {
   });
 });
 
-function post(session: Session, body: object): Promise<globalThis.Response> {
-  const { baseURL, apiKey, fetch } = session.model();
-  const headers = { authorization: `Bearer ${apiKey}` };
-  return fetch(`${baseURL}/responses`, { method: 'POST', headers, body: JSON.stringify(body) });
-}
+const post = (session: Session, body: object) => postTo(session, 'responses', body, { 'anthropic-version': '' });

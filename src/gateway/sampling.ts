@@ -177,12 +177,8 @@ async function sample(
   const servedBefore = engine.policyVersion;
   const given = await engine.sample(request, signal, view && onTokens);
   const kept = view?.stoppedAt === undefined ? undefined : seen;
-  const { ids, logprobs, policyVersion, stopReason } = checkSampled(given, {
-    engine,
-    request: { ...request, sampling },
-    servedBefore,
-    kept,
-  });
+  const expected = { engine, request: { ...request, sampling }, servedBefore, kept };
+  const { ids, logprobs, policyVersion, stopReason } = checkSampled(given, expected);
   await yieldToEventLoop();
   const assistant = renderer.readResponse(ids, stopTexts, prefill);
   const rest = view?.end(ids, assistant);
@@ -192,11 +188,9 @@ async function sample(
 }
 
 function responseOf({ renderer }: SamplerParts, { caller, request }: Asking, seed: number, said: Assistant) {
-  const calls = said.toolCalls.map((call, i) => ({
-    id: toolCallId(renderer, caller, seed, i),
-    type: 'function' as const,
-    function: call,
-  }));
+  const calls = said.toolCalls.map((call, i) => {
+    return { id: toolCallId(renderer, caller, seed, i), type: 'function' as const, function: call };
+  });
   // Where the policy calls tools instead of answering there is nothing to check yet.
   const formatError = said.content === null ? undefined : request.formatErrorOf?.(said.content);
   const response: Message = {
@@ -227,9 +221,8 @@ async function allOrNone(signal: AbortSignal, seeds: readonly number[], start: T
 export function toolCallId({ toolCallIdLength }: Renderer, { session }: Caller, seed: number, index: number): string {
   const name = `${session.rolloutId.replaceAll(/[^\w-]/g, '_')}_${seed.toString(36)}_${index}`;
   if (toolCallIdLength === undefined) return `call_${name}`;
-  return hash('sha256', name, 'base64')
-    .replaceAll(/[^A-Za-z0-9]/g, '')
-    .slice(0, toolCallIdLength);
+  const letters = hash('sha256', name, 'base64').replaceAll(/[^A-Za-z0-9]/g, '');
+  return letters.slice(0, toolCallIdLength);
 }
 
 function startingOnce(listener: StreamListener, start: AnswerStart): StreamListener['push'] {
@@ -246,8 +239,8 @@ function startingOnce(listener: StreamListener, start: AnswerStart): StreamListe
 /** Rounding can lift the log-probability of a certain token a little above 0. */
 const ABOVE_ZERO = 1e-3;
 
-export interface Expected {
-  readonly engine: Pick<Engine, 'vocabSize' | 'contextLength' | 'policyVersion'>;
+interface Expected {
+  readonly engine: Engine;
   readonly request: SampleRequest;
   /** The version that was served when the request was sent. */
   readonly servedBefore: number;
@@ -260,7 +253,7 @@ export interface Expected {
  * engine says it stopped at one, and a version that was served meanwhile. Returns copies, since the engine may use its buffers again. Throws
  * POLICY_GARBLED.
  */
-export function checkSampled(result: SampleResult, { engine, request, servedBefore, kept }: Expected): SampleResult {
+function checkSampled(result: SampleResult, { engine, request, servedBefore, kept }: Expected): SampleResult {
   const { ids: givenIds, logprobs: given, stopReason, policyVersion } = result ?? {};
   if (!isList(givenIds) || givenIds.length === 0) throw garbled('no ids', 'at least one');
   if (!isList(given) || given.length !== givenIds.length) {
@@ -287,7 +280,7 @@ export function checkSampled(result: SampleResult, { engine, request, servedBefo
 }
 
 /** Throws POLICY_GARBLED for ids outside of the vocabulary. */
-export function checkIds(ids: ArrayLike<number>, vocabSize: number): void {
+function checkIds(ids: ArrayLike<number>, vocabSize: number): void {
   const bad = Array.prototype.findIndex.call(ids, (id: number) => !(Number.isInteger(id) && id >= 0 && id < vocabSize));
   if (bad !== -1) throw garbled(`id ${ids[bad]}`, `ids below ${vocabSize}`);
 }

@@ -13,6 +13,7 @@ const grants: fc.Arbitrary<Grant> = fc.record({
 describe('a key', () => {
   it('stands for what it was made for, at its own gateway only', () => {
     const [keyring, other] = [new Keyring(), new Keyring()];
+    const made = new Set<string>();
     fc.assert(
       fc.property(grants, (grant) => {
         const wellFormed = { ...grant, rollout: grant.rollout?.toWellFormed(), role: grant.role?.toWellFormed() };
@@ -20,7 +21,8 @@ describe('a key', () => {
         expect(key).toMatch(/^ty-[\w-]+\.[\w-]{43}$/);
         // The second time it is remembered.
         expect([keyring.read(key), keyring.read(key)]).toEqual([wellFormed, wellFormed]);
-        expect(other.read(key)).toBeUndefined();
+        expect([other.read(key), made.has(key)]).toEqual([undefined, false]);
+        made.add(key);
       }),
     );
   });
@@ -28,17 +30,8 @@ describe('a key', () => {
   it('with anything changed in it is none', () => {
     const keyring = new Keyring();
     const key = keyring.make({ capability: 'agent', rollout: 'r1', role: 'default' });
-    const wrong = new Set([
-      `${key}A`,
-      `${key}=`,
-      `${key} `,
-      key.slice(0, -1),
-      key.slice(3),
-      `ty-.${key.split('.')[1]}`,
-      '',
-      'ty-',
-      '.',
-    ]);
+    const others = [`${key}A`, `${key}=`, `${key} `, key.slice(0, -1), key.slice(3), `ty-.${key.split('.')[1]}`, '', 'ty-', '.'];
+    const wrong = new Set(others);
     for (let i = 0; i < key.length; i++) {
       for (const char of 'Aa0_.') if (char !== key[i]) wrong.add(key.slice(0, i) + char + key.slice(i + 1));
     }
@@ -55,18 +48,5 @@ describe('a key', () => {
     const signature = keyring.make({ capability: 'agent' }).split('.')[1];
     const payload = Buffer.from(JSON.stringify(['admin', null, null, null, 0])).toString('base64url');
     expect(keyring.read(`ty-${payload}.${signature}`)).toBeUndefined();
-  });
-
-  it('is never made twice', () => {
-    const keyring = new Keyring();
-    const keys = Array.from({ length: 100 }, () => keyring.make({ capability: 'viewer' }));
-    expect(new Set(keys).size).toBe(100);
-  });
-
-  it('may be a token of someone else’s making', () => {
-    const keyring = new Keyring();
-    keyring.accept('correct horse battery', { capability: 'admin' });
-    expect(keyring.read('correct horse battery')).toEqual({ capability: 'admin' });
-    expect(keyring.read('correct horse batterY')).toBeUndefined();
   });
 });

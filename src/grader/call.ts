@@ -5,11 +5,11 @@
  * process of the pool, and in this process for an inline grader. It never rejects and does not bound time: the runner around it does.
  */
 import type { Grader, GraderContext, GraderInput, GraderModel, GraderTurn, Ungraded, WorkflowResult } from '../core/contracts.ts';
-import { describeThrown } from '../core/describe.ts';
+import { describeThrown, kindOf } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined, isObject } from '../core/json.ts';
 import { toReward } from '../core/reward.ts';
-import type { Grade, Message, Outcome, Task, Turn } from '../core/types.ts';
+import type { Grade, Message, Task, Trajectory, Turn } from '../core/types.ts';
 
 /** What a grading process is asked. */
 export interface GraderCall {
@@ -17,22 +17,16 @@ export interface GraderCall {
   readonly model: GraderModel | undefined;
 }
 
-/** Characters: a failure is stored with its rollout. */
-const MOST_WHY = 2000;
-
-function shortWhy(why: string): string {
-  return why.length <= MOST_WHY ? why : `${why.slice(0, MOST_WHY)}…`;
-}
+/** A failure is stored with its rollout. */
+const shortWhy = (why: string): string => (why.length <= 2000 ? why : `${why.slice(0, 2000)}…`);
 
 /** Throws GRADER_INVALID where it is none. `where` begins the message. */
 export function checkGrader(given: unknown, where: string): asserts given is Grader {
   if (isObject(given) && typeof given['grade'] === 'function') return;
   const isFunction = typeof given === 'function';
-  const found =
-    isFunction && given.name ? `the function ${given.name}` : isFunction ? 'a function' : given === null ? 'null' : typeof given;
-  const hint = isFunction
-    ? 'call what makes a grader, such as exactMatch(); wrap what grades in defineGrader(…)'
-    : 'make one with defineGrader(…)';
+  const found = isFunction && given.name ? `the function ${given.name}` : isFunction ? 'a function' : kindOf(given).toLowerCase();
+  const called = 'call what makes a grader, such as exactMatch(); wrap what grades in defineGrader(…)';
+  const hint = isFunction ? called : 'make one with defineGrader(…)';
   throw new TrainyardError('GRADER_INVALID', `${where}: expected a grader, found ${found}`, { hint });
 }
 
@@ -80,12 +74,6 @@ export interface Attempt {
   readonly mayPass: boolean;
 }
 
-/** How often graders were called, for how many gradings. */
-export interface AttemptCounts {
-  readonly gradings: number;
-  readonly attempts: number;
-}
-
 /**
  * Tries again what failed for a reason that may pass: a throw, a crash, a timeout. What the grader said on purpose (a reward, nothing to
  * grade, cannot be scored) is never asked twice, and neither is a result that is no reward. The failure that remains names all reasons.
@@ -127,10 +115,7 @@ function inWords(reasons: readonly string[]): string {
 
 // ── what a grader sees ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-interface FinishedRollout {
-  readonly turns: readonly Turn[];
-  readonly outcome: Outcome;
-  /** What the workflow said of itself. */
+interface FinishedRollout extends Pick<Trajectory, 'turns' | 'outcome'> {
   readonly result?: WorkflowResult;
   readonly artifactsDir?: string | null;
 }
@@ -141,10 +126,14 @@ interface FinishedRollout {
  * completion. Without any turn `messages` is empty rather than the prompt, so that no grader scores the question.
  */
 export function graderInput(task: Task, { turns, outcome, result = {}, artifactsDir = null }: FinishedRollout): GraderInput {
+  // An answer that nobody got is the end of no conversation.
+  const delivered = turns.filter(({ undelivered }) => !undelivered);
+  const last = turns.findLast((turn) => turn.trainable) ?? delivered.at(-1);
+  const lastOfThreads = new Map(delivered.map((turn) => [turn.thread, turn]));
   return {
     task,
-    messages: lastConversation(turns),
-    threads: Object.fromEntries(lastOfThreads(turns).map((turn) => [turn.thread, conversationOf(turn, turns)])),
+    messages: last === undefined ? [] : conversationOf(last, turns),
+    threads: Object.fromEntries([...lastOfThreads].map(([thread, turn]) => [thread, conversationOf(turn, turns)])),
     turns: turns.map(graderTurn),
     output: result.output,
     result: saidOfItself(result),
@@ -163,18 +152,6 @@ export function saidOfItself({ reward, success, metadata, metrics }: WorkflowRes
   return defined({ reward, success, metadata, metrics });
 }
 
-function lastConversation(turns: readonly Turn[]): readonly Message[] {
-  const last = turns.findLast((turn) => turn.trainable) ?? turns.findLast(isDelivered);
-  return last === undefined ? [] : conversationOf(last, turns);
-}
-
-function lastOfThreads(turns: readonly Turn[]): readonly Turn[] {
-  return [...new Map(turns.filter(isDelivered).map((turn) => [turn.thread, turn])).values()];
-}
-
-/** An answer that nobody got is the end of no conversation. */
-const isDelivered = ({ undelivered }: Turn): boolean => !undelivered;
-
 /**
  * The conversation that a turn ended, in one shape whatever client, dialect or framework the agent used: the fields that messages have here
  * and no others, a message that only calls tools without content, and what the policy said in its own words.
@@ -185,16 +162,13 @@ const isDelivered = ({ undelivered }: Turn): boolean => !undelivered;
  */
 function conversationOf(turn: Turn, turns: readonly Turn[]): readonly Message[] {
   const messages = [...turn.request.messages];
-  for (let before = earlier(turn, turns); before !== undefined; before = earlier(before, turns)) {
+  const earlier = ({ after }: Turn) => (after === undefined ? undefined : turns.find(({ index }) => index === after));
+  for (let before = earlier(turn); before !== undefined; before = earlier(before)) {
     const place = before.request.messages.length;
     const sent = messages[place];
     if (sent !== undefined && isSame(sent, before.response)) messages[place] = before.response;
   }
   return [...messages, turn.response].map(plain);
-}
-
-function earlier({ after }: Turn, turns: readonly Turn[]): Turn | undefined {
-  return after === undefined ? undefined : turns.find(({ index }) => index === after);
 }
 
 function isSame(sent: Message, said: Message): boolean {

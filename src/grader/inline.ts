@@ -7,6 +7,7 @@
  *
  * `gradeOnce` is for unit tests of a grader: the same path as in a run, and nothing is sampled or stored.
  */
+import { deadlineSignal, orAborted } from '../core/async.ts';
 import type { Grader, GraderInput, GraderModel, GraderRunner } from '../core/contracts.ts';
 import { describeThrown, describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
@@ -41,13 +42,12 @@ interface InlineGraderOptions {
 
 export function inlineGrader(grader: Grader, options: InlineGraderOptions = {}): InlineGraderRunner {
   const deadlineMs = checkedDeadline(options.deadlineMs ?? DEFAULT_DEADLINE_MS);
-  const abandon = new Set<(grade: Grade) => void>();
-  let closed = false;
-
+  /** Its reason is the grade of what is cut off. */
+  const closing = new AbortController();
   const retries = checkedRetries(options.retries ?? 0);
 
   async function attempt(input: GraderInput, model?: GraderModel): Promise<Attempt> {
-    if (closed) return { grade: cancelled(), mayPass: false };
+    if (closing.signal.aborted) return { grade: cancelled(), mayPass: false };
     let own: GraderInput;
     try {
       // A copy, as the pool's children get: a grader that changes its input must not change what is stored and trained.
@@ -55,22 +55,10 @@ export function inlineGrader(grader: Grader, options: InlineGraderOptions = {}):
     } catch (thrown) {
       return { grade: failed(`the grader's input cannot be copied: ${describeThrown(thrown)}`), mayPass: false };
     }
-    const { promise: overtaken, resolve } = Promise.withResolvers<Grade>();
-    const controller = new AbortController();
-    const { signal } = controller;
-    const end = (grade: Grade): void => {
-      controller.abort();
-      resolve(grade);
-    };
-    const timer = setTimeout(() => end(timedOut(deadlineMs)), deadlineMs);
-    abandon.add(end);
-    try {
-      const grade = await Promise.race([callGrader(grader, own, { signal, model }), overtaken]);
-      return { grade, mayPass: mayPass(grade) };
-    } finally {
-      clearTimeout(timer);
-      abandon.delete(end);
-    }
+    using deadline = deadlineSignal(deadlineMs, () => timedOut(deadlineMs), closing.signal);
+    const { signal } = deadline;
+    const grade = await orAborted(callGrader(grader, own, { signal, model }), signal).catch(() => signal.reason as Grade);
+    return { grade, mayPass: mayPass(grade) };
   }
 
   return {
@@ -78,8 +66,7 @@ export function inlineGrader(grader: Grader, options: InlineGraderOptions = {}):
     warning: `grader ${JSON.stringify(grader.name)} runs inside this process: if it loops without awaiting, or exits, so does the run; export it from a module to have it run in a child process that can be killed`,
     grade: (input, model) => withRetries(retries, () => attempt(input, model)),
     async [Symbol.asyncDispose]() {
-      closed = true;
-      for (const end of abandon) end(cancelled());
+      closing.abort(cancelled());
     },
   };
 }
@@ -109,10 +96,7 @@ export interface GradedCase {
   readonly model?: GraderModel;
 }
 
-const FIELDS: readonly (keyof GradedCase)[] = [
-  ...(['said', 'messages', 'threads', 'prompt', 'answer', 'metadata', 'taskId', 'output', 'result', 'turns'] as const),
-  ...(['truncated', 'artifactsDir', 'model'] as const),
-];
+const FIELDS = 'said messages threads prompt answer metadata taskId output result turns truncated artifactsDir model'.split(' ');
 
 /** Throws GRADER_INVALID for what is no grader and USAGE for a case that no rollout could be; never for what the grader does. */
 export async function gradeOnce(grader: Grader, given: GradedCase): Promise<Grade> {
@@ -126,7 +110,7 @@ function inputOf(given: GradedCase): GraderInput {
   const found: unknown = given;
   if (typeof found !== 'object' || found === null)
     throw wrong(`gradeOnce got ${describeValue(found)} for a case, expected an object`);
-  const unknown = Object.keys(given).filter((name) => !(FIELDS as readonly string[]).includes(name));
+  const unknown = Object.keys(given).filter((name) => !FIELDS.includes(name));
   if (unknown.length > 0) throw wrong(`gradeOnce knows no ${unknown.join(', ')}; expected some of ${FIELDS.join(', ')}`);
   const { said, answer, metadata } = given;
   if (said !== undefined && given.messages !== undefined)

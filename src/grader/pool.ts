@@ -10,6 +10,7 @@
  */
 import { hash } from 'node:crypto';
 import { availableParallelism } from 'node:os';
+import { orAborted } from '../core/async.ts';
 import type { GraderInput, GraderModel, GraderRunner } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Grade } from '../core/types.ts';
@@ -18,7 +19,6 @@ import { checkedDeadline } from '../processes/limits.ts';
 import { moduleUrl, openProcessPool, type ProcessPool, SharedPools } from '../processes/process-pool.ts';
 import {
   type Attempt,
-  type AttemptCounts,
   cancelled,
   checkedRetries,
   DEFAULT_DEADLINE_MS,
@@ -54,8 +54,8 @@ export interface GraderPoolOptions {
 
 export interface GraderPool extends GraderRunner {
   readonly killable: true;
-  /** Of this user of the pool. */
-  readonly counts: AttemptCounts;
+  /** How often graders were called by this user, for how many gradings. */
+  readonly counts: { readonly gradings: number; readonly attempts: number };
 }
 
 const pools = new SharedPools<ProcessPool>();
@@ -72,7 +72,7 @@ export async function openGraderPool(options: GraderPoolOptions): Promise<Grader
   const retries = checkedRetries(options.retries ?? 0);
   const memoryMb = checkedMemory(options.memoryMb ?? DEFAULT_MEMORY_MB);
   const program = { ...graderProgram(options.module, options.exportName, memoryMb), sources: options.sources };
-  const user = new PoolUser(keyOf(program, workers, await options.sources?.()), { deadlineMs, retries });
+  const user = new PoolUser(keyOf(program, workers, await options.sources?.()), deadlineMs, retries);
   await user.open((signal) => openProcessPool({ program, workers, signal }), options.signal);
   return user;
 }
@@ -101,28 +101,28 @@ class PoolUser implements GraderPool {
   #attempts = 0;
   #forgetSignal = (): void => {};
 
-  constructor(key: string, { deadlineMs, retries }: { readonly deadlineMs: number; readonly retries: number }) {
+  constructor(key: string, deadlineMs: number, retries: number) {
     this.#key = key;
     this.#deadlineMs = deadlineMs;
     this.#retries = retries;
   }
 
-  get counts(): AttemptCounts {
+  get counts(): GraderPool['counts'] {
     return { gradings: this.#gradings, attempts: this.#attempts };
   }
 
   async open(open: (signal: AbortSignal) => Promise<ProcessPool>, signal: AbortSignal | undefined): Promise<void> {
-    const given = Promise.withResolvers<never>();
+    const closing = new AbortController();
+    const closed = (): Error => new TrainyardError('CANCELLED', 'closed while its processes were started');
     const onAbort = (): void => {
-      given.reject(new TrainyardError('CANCELLED', 'closed while its processes were started'));
+      closing.abort(closed());
       void this[Symbol.asyncDispose]();
     };
-    given.promise.catch(() => {});
-    if (signal?.aborted) throw new TrainyardError('CANCELLED', 'closed while its processes were started');
+    if (signal?.aborted) throw closed();
     signal?.addEventListener('abort', onAbort, { once: true });
     this.#forgetSignal = () => signal?.removeEventListener('abort', onAbort);
     try {
-      this.#pool = await Promise.race([pools.use(this.#key, this, open), given.promise]);
+      this.#pool = await orAborted(pools.use(this.#key, this, open), closing.signal);
     } catch (error) {
       await this[Symbol.asyncDispose]();
       throw error;

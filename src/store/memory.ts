@@ -5,6 +5,7 @@
  */
 import { isDeepStrictEqual } from 'node:util';
 import type { Store, TrajectoryFilter } from '../core/contracts.ts';
+import { defined } from '../core/json.ts';
 import type { BatchManifest, Mark, Trajectory } from '../core/types.ts';
 import { checkFilter, keepManifest, keepMark, keepTrajectory } from './records.ts';
 import { checkManifest, closedError, conflictError, unmarkable } from './store-errors.ts';
@@ -84,16 +85,12 @@ class MemoryStore implements Store {
 
   #select(filter: TrajectoryFilter): readonly Trajectory[] {
     checkFilter(filter);
-    const { purpose, groupId, taskId, outcome, trained } = filter;
-    const matching = [...this.#trajectories.values()].filter(
-      (kept) =>
-        (purpose === undefined || kept.purpose === purpose) &&
-        (groupId === undefined || kept.groupId === groupId) &&
-        (taskId === undefined || kept.taskId === taskId) &&
-        (outcome === undefined || kept.outcome.kind === outcome) &&
-        (trained === undefined || this.#stepOf.has(kept.rolloutId) === trained),
-    );
-    return matching.slice(0, filter.limit);
+    const { limit, ...wanted } = filter;
+    const isWanted = ({ rolloutId, purpose, groupId, taskId, outcome: { kind } }: Trajectory): boolean => {
+      const found = { purpose, groupId, taskId, outcome: kind, trained: this.#stepOf.has(rolloutId) };
+      return isDeepStrictEqual(found, { ...found, ...defined(wanted) });
+    };
+    return [...this.#trajectories.values()].filter(isWanted).slice(0, limit);
   }
 
   #checkOpen(): void {

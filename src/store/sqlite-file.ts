@@ -121,19 +121,13 @@ function checkFormat(path: string, database: DatabaseSync): boolean {
   const version = numberOf(database, 'PRAGMA user_version');
   if (application === APPLICATION_ID && version === FORMAT_VERSION) return false;
   if (application === APPLICATION_ID) {
-    throw formatError(
-      path,
-      `found store format version ${version}, expected ${FORMAT_VERSION}`,
-      'use the release of Trainyard that wrote it, or start a new run directory; the file was not changed',
-    );
+    const hint = 'use the release of Trainyard that wrote it, or start a new run directory; the file was not changed';
+    throw formatError(path, `found store format version ${version}, expected ${FORMAT_VERSION}`, hint);
   }
   const tables = numberOf(database, 'SELECT count(*) FROM sqlite_schema');
   if (application === 0 && version === 0 && tables === 0) return true;
-  throw formatError(
-    path,
-    `found a SQLite database of another application (id ${application}, version ${version}, ${tables} tables and indexes), expected a Trainyard store`,
-    'give another path; the file was not changed',
-  );
+  const found = `a SQLite database of another application (id ${application}, version ${version}, ${tables} tables and indexes)`;
+  throw formatError(path, `found ${found}, expected a Trainyard store`, 'give another path; the file was not changed');
 }
 
 /**
@@ -160,13 +154,12 @@ function createTables(path: string, database: DatabaseSync): void {
 function checkOwner(path: string, database: DatabaseSync, run: string): void {
   const owner = Object.values(database.prepare('SELECT run FROM owner').get() ?? {})[0];
   if (owner === undefined) database.prepare('INSERT INTO owner VALUES (?)').run(run);
-  else if (owner !== run) {
+  else if (owner !== run)
     throw formatError(
       path,
       `found the store of run ${owner}, expected that of run ${run}`,
       'put back the store of this run.json',
     );
-  }
 }
 
 function hasTable(database: DatabaseSync, name: string): boolean {

@@ -7,7 +7,7 @@
  */
 import type { DatabaseSync, SQLOutputValue } from 'node:sqlite';
 import type { Store, TrajectoryFilter } from '../core/contracts.ts';
-import type { BatchManifest, Mark, Outcome, RolloutIdentity, Trajectory } from '../core/types.ts';
+import type { BatchManifest, Mark, Trajectory } from '../core/types.ts';
 import { GroupCommit, LogSync } from './group-commit.ts';
 import {
   checkFilter,
@@ -35,8 +35,6 @@ export async function openSqliteStore(path: string, run?: string): Promise<Store
   return new SqliteStore(path, await openStoreFile(path, run));
 }
 
-type Columns = RolloutIdentity & { readonly outcome: Outcome['kind'] };
-
 class SqliteStore implements Store {
   readonly #path: string;
   readonly #database: DatabaseSync;
@@ -59,7 +57,7 @@ class SqliteStore implements Store {
     const encoded = encodeTrajectory(kept);
     const { rolloutId, groupId, taskId, purpose, outcome } = kept;
     // No more than that: thousands of rollouts may end at once, and all of them wait for one transaction.
-    const columns = { rolloutId, groupId, taskId, purpose, outcome: outcome.kind };
+    const columns = [rolloutId, groupId, taskId, purpose, outcome.kind] as const;
     await this.#write(`append ${JSON.stringify(rolloutId)}`, () => this.#insertTrajectory(columns, encoded));
   }
 
@@ -119,15 +117,14 @@ class SqliteStore implements Store {
     this.#database.close();
   }
 
-  #insertTrajectory(columns: Columns, encoded: EncodedTrajectory): void {
-    const { rolloutId, groupId, taskId, purpose, outcome } = columns;
+  #insertTrajectory(columns: readonly [rolloutId: string, ...others: string[]], encoded: EncodedTrajectory): void {
+    const [rolloutId] = columns;
     const present = this.#statements.trajectory.get(rolloutId);
     if (present !== undefined) {
       if (sameBytes(blobIn(present, 'digest'), encoded.digest)) return;
       throw conflictError(rolloutId);
     }
-    const { record, digest } = encoded;
-    const added = this.#statements.insertTrajectory.run(rolloutId, groupId, taskId, purpose, outcome, record, digest);
+    const added = this.#statements.insertTrajectory.run(...columns, encoded.record, encoded.digest);
     encoded.turns.forEach((turn, position) => {
       const { words, promptIds, sampledIds, logprobs } = turn;
       this.#statements.insertTurn.run(added.lastInsertRowid, position, words, promptIds, sampledIds, logprobs);

@@ -14,18 +14,15 @@ const SQLITE_FULL = 13;
 const SQLITE_NOTADB = 26;
 
 export function conflictError(rolloutId: string): TrainyardError {
-  return new TrainyardError('STORE_CONFLICT', `another trajectory is already kept as ${JSON.stringify(rolloutId)}`, {
-    hint: 'give every execution of a workflow an id of its own; the kept one is unchanged',
-  });
+  const hint = 'give every execution of a workflow an id of its own; the kept one is unchanged';
+  return new TrainyardError('STORE_CONFLICT', `another trajectory is already kept as ${JSON.stringify(rolloutId)}`, { hint });
 }
 
 export function unmarkable({ rolloutId, turn }: Exclusion, isKept: boolean): TrainyardError {
-  const found = isKept
-    ? `rollout ${JSON.stringify(rolloutId)} has no turn ${turn}`
-    : `no rollout ${JSON.stringify(rolloutId)} is kept`;
-  return new TrainyardError('STORE_CONFLICT', `${found}, so it cannot be marked`, {
-    hint: 'nothing was written; rollouts are kept when they end, and turns are counted from 0',
-  });
+  const id = JSON.stringify(rolloutId);
+  const found = isKept ? `rollout ${id} has no turn ${turn}` : `no rollout ${id} is kept`;
+  const hint = 'nothing was written; rollouts are kept when they end, and turns are counted from 0';
+  return new TrainyardError('STORE_CONFLICT', `${found}, so it cannot be marked`, { hint });
 }
 
 export function closedError(what: string): TrainyardError {

@@ -77,11 +77,6 @@ function comparisonsOf(
   return new Map([...groups].map(([groupId, group]) => [groupId, inGroup(group)]));
 }
 
-interface Weighed {
-  readonly reward: number;
-  readonly weight: number;
-}
-
 function comparisonIn(pool: Pool, algorithm: Algorithm, weighting: Weighting): Comparison {
   const weightOf = (rewards: readonly number[] | undefined): number =>
     weighting === 'rollouts' ? 1 / (rewards?.length ?? 1) : 1;
@@ -110,15 +105,14 @@ function comparisonIn(pool: Pool, algorithm: Algorithm, weighting: Weighting): C
   }
 }
 
-function sumOf(values: readonly Weighed[]): number {
+function sumOf(values: readonly { readonly reward: number; readonly weight: number }[]): number {
   return values.reduce((sum, { reward, weight }) => sum + weight * reward, 0);
 }
 
 // ── reward pools ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-// A turn's own reward is the most particular one given: by turn, then by thread, by role, and the rollout's value. Each kind is a pool of
-// its own: one for the values, one for each role and each thread that was rewarded by name, one for all rewards by turn. So what a werewolf
-// earned never moves what a villager is compared with. Names decide, never positions.
+// A turn's own reward is the most particular one given (`earnedBy`). Each kind is a pool of its own: one for the values, one for each role and
+// each thread that was rewarded by name, one for all rewards by turn. So what a werewolf earned never moves what a villager is compared with.
 
 /** The rewards of one kind, by the rollout that got them. */
 type Pool = ReadonlyMap<string, readonly number[]>;
@@ -146,10 +140,8 @@ function rewardsOf(trajectory: Trajectory, reward: Reward): ReadonlyMap<string, 
     if (!reward.untrained?.includes(thread)) own.set(`thread ${thread}`, [earned]);
   }
   if (reward.byTurn === undefined) return own;
-  const byTurn = trajectory.turns.flatMap((turn) => {
-    const earned = earnedBy(trajectory, turn);
-    return earned?.pool === 'turn' ? [earned.reward] : [];
-  });
+  const earned = trajectory.turns.map((turn) => earnedBy(trajectory, turn));
+  const byTurn = earned.flatMap((one) => (one?.pool === 'turn' ? [one.reward] : []));
   return byTurn.length === 0 ? own : own.set('turn', byTurn);
 }
 
@@ -162,9 +154,8 @@ function poolsAskedBy(trajectory: Trajectory): ReadonlySet<string> {
 }
 
 /**
- * Two rollouts that earned differently: without them there is nothing to compare. That the turns of one rollout earned differently is not
- * enough. With a discount the early ones always earn less, and would be trained away in a group in which all went equally well. Nor is it
- * that one had more turns than another, where all of them earned the same.
+ * Whether two rollouts earned differently. That the turns of one did is not enough: with a discount the early ones always earn less, and would
+ * be trained away where all went equally well. Nor is it enough that one had more turns, where all of them earned the same.
  */
 function differ(pool: Pool | undefined): boolean {
   const [first = [], ...others] = [...(pool?.values() ?? [])].map((rewards) => rewards.toSorted((a, b) => a - b));

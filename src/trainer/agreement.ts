@@ -52,13 +52,8 @@ export function agreementOf(
     }
   }
   if (tokens === 0) return undefined;
-  return {
-    tokens,
-    meanDifference: sum / tokens,
-    largestDifference: largest,
-    bias: signed / tokens,
-    meanSquare: squares / tokens,
-  };
+  const [meanDifference, bias, meanSquare] = [sum / tokens, signed / tokens, squares / tokens];
+  return { tokens, meanDifference, largestDifference: largest, bias, meanSquare };
 }
 
 /** What a run may differ by. */
@@ -97,12 +92,6 @@ export class AgreementBound {
 function joined(a: Agreement, b: Agreement): Agreement {
   const tokens = a.tokens + b.tokens;
   const mean = (of: 'meanDifference' | 'bias' | 'meanSquare'): number => (a.tokens * a[of] + b.tokens * b[of]) / tokens;
-  const largestDifference = Math.max(a.largestDifference, b.largestDifference);
-  return {
-    tokens,
-    meanDifference: mean('meanDifference'),
-    largestDifference,
-    bias: mean('bias'),
-    meanSquare: mean('meanSquare'),
-  };
+  const [meanDifference, bias, meanSquare] = [mean('meanDifference'), mean('bias'), mean('meanSquare')];
+  return { tokens, meanDifference, largestDifference: Math.max(a.largestDifference, b.largestDifference), bias, meanSquare };
 }

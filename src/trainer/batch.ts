@@ -1,11 +1,10 @@
 /**
  * Trajectories → one training batch: advantages by group, turns stitched into samples, a weight on every sampled token.
  *
- * Losses are sums over tokens, as in the Tinker API; the weight makes them a mean. `grpo` and `rloo` divide by the trained tokens
- * of the batch, so every token counts alike; or, weighed by rollouts, every rollout counts alike, its k samples 1/k each, and
- * the tokens of a sample alike. `dr-grpo` divides by rollouts × a constant, so that how much a token counts does
- * not depend on how long the rollouts happened to be (https://arxiv.org/abs/2503.20783). Turns that teach nothing are in no sample
- * and count in no divisor. Does not choose the loss.
+ * Losses are sums over tokens, as in the Tinker API; the weight makes them a mean. `grpo` and `rloo` divide by the trained tokens of the batch,
+ * so every token counts alike; or, weighed by rollouts, every rollout counts alike, its k samples 1/k each. `dr-grpo` divides by rollouts × a
+ * constant, so that how much a token counts does not depend on how long the rollouts happened to be (https://arxiv.org/abs/2503.20783). Turns
+ * that teach nothing are in no sample and count in no divisor.
  */
 import { TrainyardError } from '../core/errors.ts';
 import type { Sample, Trajectory } from '../core/types.ts';
@@ -40,7 +39,9 @@ export function makeBatch(
   const trainedTokens = unweighted.reduce((sum, sample) => sum + tokensIn(sample), 0);
   const rolloutIds = [...new Set(unweighted.map(({ rolloutId }) => rolloutId))];
   if (weighting === 'rollouts') {
-    if (algorithm === 'dr-grpo') throw constantOnly();
+    const hint = 'choose grpo or rloo to let every rollout count alike';
+    const found = 'found weighting rollouts with dr-grpo, expected tokens: it divides by a constant of its own';
+    if (algorithm === 'dr-grpo') throw new TrainyardError('USAGE', found, { hint });
     return { samples: rolloutsAlike(unweighted, rolloutIds.length), rolloutIds, trainedTokens };
   }
   const divisor = algorithm === 'dr-grpo' ? rolloutIds.length * constantLength(tokensPerRollout) : trainedTokens;
@@ -51,10 +52,8 @@ export function makeBatch(
 /** The weights of a sample's tokens come to 1/k of its rollout's, those of all rollouts to 1. */
 function rolloutsAlike(samples: readonly Sample[], rollouts: number): readonly Sample[] {
   const siblings = Map.groupBy(samples, ({ rolloutId }) => rolloutId);
-  return samples.map((sample) => {
-    const divisor = rollouts * siblings.get(sample.rolloutId)!.length * tokensIn(sample);
-    return { ...sample, weight: 1 / divisor };
-  });
+  const divisor = (sample: Sample): number => rollouts * siblings.get(sample.rolloutId)!.length * tokensIn(sample);
+  return samples.map((sample) => ({ ...sample, weight: 1 / divisor(sample) }));
 }
 
 /**
@@ -82,32 +81,21 @@ function tokensIn({ mask }: Sample): number {
 
 function constantLength(tokensPerRollout: number | undefined): number {
   if (tokensPerRollout !== undefined && tokensPerRollout > 0 && tokensPerRollout < Infinity) return tokensPerRollout;
+  const hint = 'pass the most tokens a rollout may sample; it must not change during a run';
   throw new TrainyardError('USAGE', `dr-grpo was given ${tokensPerRollout} tokens per rollout, expected a number above 0`, {
-    hint: 'pass the most tokens a rollout may sample; it must not change during a run',
+    hint,
   });
-}
-
-function constantOnly(): TrainyardError {
-  return new TrainyardError(
-    'USAGE',
-    'found weighting rollouts with dr-grpo, expected tokens: it divides by a constant of its own',
-    {
-      hint: 'choose grpo or rloo to let every rollout count alike',
-    },
-  );
 }
 
 function requireEqual(found: number, expected: number, what: string, than: string): void {
   if (found === expected) return;
+  const hint = 'pass what forward(batch.samples, "reference") returned for this very batch';
   throw new TrainyardError('TRAINER_FAILED', `found ${found} ${what}, expected ${expected}: one for each of the ${than}`, {
-    hint: 'pass what forward(batch.samples, "reference") returned for this very batch',
+    hint,
   });
 }
 
 function byIdentity(a: Trajectory, b: Trajectory): number {
+  const compare = (one: string, other: string): number => (one < other ? -1 : one > other ? 1 : 0);
   return compare(a.groupId, b.groupId) || compare(a.rolloutId, b.rolloutId);
-}
-
-function compare(a: string, b: string): number {
-  return a < b ? -1 : a > b ? 1 : 0;
 }

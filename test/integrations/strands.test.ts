@@ -3,7 +3,7 @@ import { Agent, type Model, tool } from '@strands-agents/sdk';
 import { OpenAIModel } from '@strands-agents/sdk/models/openai';
 import { describe, expect, it } from 'vitest';
 import { z } from 'zod';
-import type { ModelHandle } from '../../src/core/contracts.ts';
+import type { ModelHandle, Session } from '../../src/core/contracts.ts';
 import { PolicyModel } from '../../src/strands.ts';
 import { thinkingRenderer, thoughtfulReplies } from '../fixtures/gateway/client-thoughts.ts';
 import { expectLinear } from '../fixtures/gateway/served.ts';
@@ -41,6 +41,12 @@ const overHttp =
   ({ baseURL, apiKey, name }: ModelHandle): Model =>
     new OpenAIModel({ api, modelId: name, apiKey, clientConfig: { baseURL, maxRetries: 0 }, ...config });
 
+function seller(session: Session) {
+  const shop = new Shop();
+  const model = new PolicyModel(session.model());
+  return { shop, agent: new Agent({ model, systemPrompt: shop.system, tools: toolsOf(shop), printer: false }) };
+}
+
 const quietly = { systemPrompt: 'Answer.', printer: false } as const;
 
 describe('an agent of Strands', () => {
@@ -63,14 +69,7 @@ describe('an agent of Strands', () => {
 
   it('goes on from what the policy thought', async () => {
     const { session } = rollout(thoughtfulReplies, thinkingRenderer);
-    const shop = new Shop();
-    const agent = new Agent({
-      model: new PolicyModel(session.model()),
-      systemPrompt: shop.system,
-      tools: toolsOf(shop),
-      printer: false,
-    });
-    await agent.invoke(QUESTIONS[0]!);
+    await seller(session).agent.invoke(QUESTIONS[0]!);
     const turns = session.seal();
     expect(turns).toHaveLength(2);
     expect(turns[0]?.response.reasoning).toBe('I look up both.');
@@ -80,13 +79,7 @@ describe('an agent of Strands', () => {
   it('hears of arguments that are no JSON from its tool, and goes on', async () => {
     const broken = '<tool_call>{"name":"lookup","arguments":"nonsense"}</tool_call><|im_end|>';
     const { session } = rollout([broken, 'Sorry.<|im_end|>']);
-    const shop = new Shop();
-    const agent = new Agent({
-      model: new PolicyModel(session.model()),
-      systemPrompt: 'Sell.',
-      tools: toolsOf(shop),
-      printer: false,
-    });
+    const { agent, shop } = seller(session);
     expect((await agent.invoke('q')).toString().trim()).toBe('Sorry.');
     const turns = session.seal();
     expect(turns[1]?.after).toBe(0);
@@ -116,13 +109,7 @@ describe('the policy as a model of Strands', () => {
 
   it('reads JSON results, and refuses pictures by name', async () => {
     const { session } = rollout([...REPLIES.slice(2, 4)]);
-    const shop = new Shop();
-    const agent = new Agent({
-      model: new PolicyModel(session.model()),
-      systemPrompt: 'Sell.',
-      tools: toolsOf(shop),
-      printer: false,
-    });
+    const { agent } = seller(session);
     expect((await agent.invoke(QUESTIONS[1]!)).toString().trim()).toBe(ANSWERS[1]);
     expect(session.turns[1]?.request.messages.at(-1)?.content).toContain('243');
     const picture = { image: { format: 'png' as const, source: { bytes: new Uint8Array(1) } } };

@@ -44,28 +44,6 @@ describe('a streamed message', () => {
     });
   });
 
-  it('sends text while it is sampled', async () => {
-    let goOn = (): void => undefined;
-    const paused = new Promise<void>((resolve) => {
-      goOn = resolve;
-    });
-    const { session } = open({
-      reply: async function* () {
-        yield say('It costs');
-        await paused;
-        yield say(' $81.<|im_end|>');
-      } as never,
-    });
-    const response = await postTo(session, 'messages', asked);
-    const reader = response.body!.pipeThrough(new TextDecoderStream()).getReader();
-    let text = '';
-    while (!text.includes('It costs')) text += (await reader.read()).value;
-    expect(session.turns).toEqual([]);
-    goOn();
-    for (let part = await reader.read(); !part.done; part = await reader.read()) text += part.value;
-    expect(assembled(eventsIn(text)).content).toEqual([{ type: 'text', text: 'It costs $81.' }]);
-  });
-
   it('without a word has no block, streamed or not', async () => {
     const { session } = open({ replies: ['<|im_end|>', '<|im_end|>'] });
     for (const stream of [true, false]) {

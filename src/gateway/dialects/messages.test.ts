@@ -1,5 +1,14 @@
 import { describe, expect, it } from 'vitest';
-import { type Block, create, messageTools, postTo, question, system } from '../../../test/fixtures/gateway/messages.ts';
+import {
+  type Block,
+  converseInChat,
+  create,
+  messageTools,
+  postTo,
+  question,
+  system,
+} from '../../../test/fixtures/gateway/messages.ts';
+import { expectLinear } from '../../../test/fixtures/gateway/served.ts';
 import { ANSWER, open, renderer, say } from '../../../test/fixtures/gateway/streams.ts';
 import type { Session } from '../../core/contracts.ts';
 import type { Turn } from '../../core/types.ts';
@@ -22,51 +31,22 @@ async function converse(session: Session, stream: boolean): Promise<void> {
   await create(session, { ...common, messages: third });
 }
 
-interface ChatReply {
-  readonly choices: readonly [{ readonly message: { readonly tool_calls?: readonly { readonly id: string }[] } }];
-}
-
-async function converseInChat(session: Session): Promise<void> {
-  const chatTools = messageTools.map(({ name, description, input_schema }) => ({
-    type: 'function',
-    function: { name, description, parameters: input_schema },
-  }));
-  const messages: object[] = [
-    { role: 'system', content: system },
-    { role: 'user', content: question },
-  ];
-  const next = async () => {
-    const response = await postTo(session, 'chat/completions', { messages, tools: chatTools });
-    const { message } = ((await response.json()) as ChatReply).choices[0];
-    messages.push(message);
-    return message;
-  };
-  const first = await next();
-  for (const [i, { id }] of first.tool_calls!.entries()) {
-    messages.push({ role: 'tool', tool_call_id: id, content: `{"price":${i}}` });
-  }
-  await next();
-  messages.push({ role: 'user', content: 'And with tax?' });
-  await next();
-}
-
-function expectLinear(turns: readonly Turn[]): void {
-  for (const [i, turn] of turns.entries()) {
-    expect(turn.fork).toBeUndefined();
-    expect(turn.after).toBe(i === 0 ? undefined : i - 1);
-    if (i === 0) continue;
-    const soFar = [...turns[i - 1]!.promptIds, ...turns[i - 1]!.sampledIds];
-    expect([...turn.promptIds.subarray(0, soFar.length)]).toEqual(soFar);
-  }
-}
+const inChat = {
+  system,
+  question,
+  more: 'And with tax?',
+  tools: messageTools.map(({ name, description, input_schema }) => {
+    return { type: 'function', function: { name, description, parameters: input_schema } };
+  }),
+};
 
 describe('a conversation in Messages', () => {
   it.each([false, true])('records the same tokens as in Chat Completions, one after the other (stream: %s)', async (stream) => {
     const replies = [TWO_CALLS, ANSWER, ANSWER];
     const inMessages = open({ replies });
     await converse(inMessages.session, stream);
-    const inChat = open({ replies });
-    await converseInChat(inChat.session);
+    const other = open({ replies });
+    await converseInChat(other.session, inChat);
     const tokens = (turns: readonly Turn[]) =>
       turns.map(({ promptIds, sampledIds, logprobs, stopReason, response, sampling }) => {
         return { promptIds, sampledIds, logprobs, stopReason, response, seed: sampling.seed };
@@ -75,7 +55,7 @@ describe('a conversation in Messages', () => {
     expect(turns.map((turn) => [...turn.sampledIds])).toEqual(replies.map(say));
     expect(turns.map((turn) => turn.request.dialect)).toEqual(['messages', 'messages', 'messages']);
     expectLinear(turns);
-    expect(tokens(turns)).toEqual(tokens(inChat.session.seal()));
+    expect(tokens(turns)).toEqual(tokens(other.session.seal()));
   });
 
   it('gives blocks of text and tool use with the ids of the recorded calls', async () => {
