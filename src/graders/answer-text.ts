@@ -135,6 +135,10 @@ export function answerOf({ task }: GraderInput): Exclude<Json, null> {
   return answer;
 }
 
+/** As `answerOf`, but an empty list is an answer like any other. */
+export const jsonAnswerOf = (input: GraderInput): Json =>
+  Array.isArray(input.task.answer) ? input.task.answer : answerOf(input);
+
 /** The texts that count as right: the task's answer, or each of them where it is a list. Throws GRADER_UNSCORABLE for anything else. */
 export function acceptedAnswers(input: GraderInput): readonly string[] {
   const answer = answerOf(input);

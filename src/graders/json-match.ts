@@ -11,7 +11,7 @@ import { TrainyardError } from '../core/errors.ts';
 import { isObject, MAX_NESTING, nestingOf, parsedJson } from '../core/json.ts';
 import { referred, type Schema, schemaFault, TOO_INVOLVED } from '../core/json-schema.ts';
 import type { Json, Reward } from '../core/types.ts';
-import { answerOf, checkOptions, type OptionKinds, saidBy, type TextOptions } from './answer-text.ts';
+import { checkOptions, jsonAnswerOf, type OptionKinds, saidBy, type TextOptions } from './answer-text.ts';
 import { regexesTogether, regexWithin, statelessRegex } from './text-match.ts';
 
 // ── the JSON in a text ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -32,7 +32,8 @@ export function jsonInText(text: string): Found {
   return parsed(text.trim()) ?? fenced().findLast((found) => found !== undefined) ?? [...bracketedIn(text)].at(-1);
 }
 
-function parsed(text: string): Found {
+/** Undefined where it is no JSON, or nested too deep. */
+export function parsed(text: string): Found {
   try {
     return nestingOf(text) > MAX_NESTING ? undefined : { value: JSON.parse(text) as Json };
   } catch {
@@ -194,8 +195,7 @@ function fitting(schema: Schema): (value: Json) => boolean {
 }
 
 function expectedOf(input: GraderInput): Json {
-  // An empty list is a JSON value like any other.
-  const answer: Json = Array.isArray(input.task.answer) ? input.task.answer : answerOf(input);
+  const answer = jsonAnswerOf(input);
   const isJson = typeof answer === 'string' && /^\s*[[{]/.test(answer);
   return isJson ? ((parsedJson(answer) as Json | undefined) ?? answer) : answer;
 }

@@ -80,6 +80,6 @@ describe('toolCalls', () => {
 
   it('refuses options that are none', () => {
     expect(() => toolCalls({ arguments: 'some' as never })).toThrow(expect.objectContaining({ code: 'GRADER_INVALID' }));
-    expect(() => toolCalls({ ordered: false } as never)).toThrow(/it has no option ordered, expected expected, inOrder/);
+    expect(() => toolCalls({ ordered: false } as never)).toThrow(/it has no option ordered, expected expected, arguments/);
   });
 });

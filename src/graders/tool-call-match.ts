@@ -8,10 +8,10 @@
 import type { Grader, GraderInput } from '../core/contracts.ts';
 import { defineGrader, unscorable } from '../core/define.ts';
 import { describeValue } from '../core/describe.ts';
-import { asJson, isObject, MAX_NESTING, nestingOf, parsedJson } from '../core/json.ts';
+import { asJson, isObject, parsedJson } from '../core/json.ts';
 import type { Json, ToolCall } from '../core/types.ts';
-import { answerOf, checkOptions, type OptionKinds, ownTurns } from './answer-text.ts';
-import { isList, type JsonEquality, jsonEqual, mostPairs } from './json-match.ts';
+import { checkOptions, jsonAnswerOf, type OptionKinds, ownTurns } from './answer-text.ts';
+import { isList, type JsonEquality, jsonEqual, mostPairs, parsed } from './json-match.ts';
 
 export interface ExpectedCall {
   readonly name: string;
@@ -33,24 +33,13 @@ export interface ToolCallsOptions extends Pick<JsonEquality, 'tolerance' | 'anyO
 }
 
 const KINDS: OptionKinds = {
-  expected: 'function',
-  inOrder: 'boolean',
-  others: 'boolean',
-  arguments: ['exact', 'subset'],
-  partial: 'boolean',
-  tolerance: 'amount',
-  anyOrder: 'boolean',
+  ...{ expected: 'function', arguments: ['exact', 'subset'], tolerance: 'amount' },
+  ...{ inOrder: 'boolean', others: 'boolean', partial: 'boolean', anyOrder: 'boolean' },
 };
 
 /** Calls looked at; what a policy calls beyond that are only counted. */
 const MOST_CALLS = 1_000;
 const MOST_EXPECTED_LENGTH = 1_000_000;
-
-interface MadeCall {
-  readonly name: string;
-  /** Undefined where they are no JSON. */
-  readonly arguments: Json | undefined;
-}
 
 export function toolCalls(options: ToolCallsOptions = {}): Grader {
   checkOptions('toolCalls', options, KINDS);
@@ -59,7 +48,7 @@ export function toolCalls(options: ToolCallsOptions = {}): Grader {
   return defineGrader({
     name: 'toolCalls',
     grade(input) {
-      const wanted = expectedCalls(input, expected === undefined ? answerOrNone(input) : expected(input));
+      const wanted = expectedCalls(input, expected === undefined ? jsonAnswerOf(input) : expected(input));
       const calls = callsOf(input);
       const made = calls.slice(0, MOST_CALLS).map(madeCall);
       const fits = (w: number, m: number): boolean => isCall(wanted[w]!, made[m]!, how);
@@ -68,39 +57,29 @@ export function toolCalls(options: ToolCallsOptions = {}): Grader {
       const counted = Math.max(wanted.length, others ? 0 : calls.length);
       const share = counted === 0 ? 1 : matched / counted;
       const success = matched === wanted.length && (others || extra === 0);
-      return {
-        value: partial ? share : success ? 1 : 0,
-        success,
-        metrics: { matched, missing: wanted.length - matched, extra },
-      };
+      const metrics = { matched, missing: wanted.length - matched, extra };
+      return { value: partial ? share : success ? 1 : 0, success, metrics };
     },
   });
 }
 
-function isCall(expected: ExpectedCall, { name, arguments: given }: MadeCall, how: JsonEquality): boolean {
+function isCall(expected: ExpectedCall, { name, arguments: given }: ReturnType<typeof madeCall>, how: JsonEquality): boolean {
   if (name !== expected.name || given === undefined) return false;
   return expected.arguments === undefined || jsonEqual(expected.arguments, given, how);
-}
-
-/** An empty list says that nothing is to be called, which is an answer. */
-function answerOrNone(input: GraderInput): Json {
-  const { answer } = input.task;
-  return Array.isArray(answer) ? answer : answerOf(input);
 }
 
 /** In the order they were made. */
 const callsOf = (input: GraderInput): readonly ToolCall['function'][] =>
   ownTurns(input).flatMap(({ response }) => (response.tool_calls ?? []).map((call) => call.function));
 
-function madeCall({ name, arguments: text }: ToolCall['function']): MadeCall {
-  try {
-    // Without arguments models write nothing at all, or an empty object.
-    const given = text.trim() === '' ? {} : (JSON.parse(text) as Json);
-    return { name, arguments: nestingOf(text) > MAX_NESTING ? undefined : given };
-  } catch {
-    return { name, arguments: undefined };
-  }
-}
+/** Its arguments are undefined where they are no JSON. Without any, models write nothing at all, or an empty object. */
+const madeCall = ({
+  name,
+  arguments: text,
+}: ToolCall['function']): { readonly name: string; readonly arguments: Json | undefined } => ({
+  name,
+  arguments: parsed(text.trim() || '{}')?.value,
+});
 
 function expectedCalls({ task }: GraderInput, given: unknown): readonly ExpectedCall[] {
   const read = typeof given === 'string' ? (parsedJson(given) as Json | undefined) : asJson(given, MOST_EXPECTED_LENGTH);
