@@ -14,9 +14,18 @@ import { Gateway } from '../gateway/gateway.ts';
 import { SignedIds } from '../gateway/identity.ts';
 import { GATEWAY_LIMITS } from '../gateway/wire-protocol.ts';
 import { isLoopback } from '../http/guard.ts';
-import { type HttpReply, type HttpRequest, jsonReply, parseJson, readText } from '../http/message.ts';
+import {
+  decoded,
+  type HttpReply,
+  type HttpRequest,
+  jsonReply,
+  parseJson,
+  type RouteMatch,
+  Router,
+  readText,
+  routeFor,
+} from '../http/message.ts';
 import { httpRefusal } from '../http/refusal.ts';
-import { decoded, type RouteMatch, Router, routeFor } from '../http/router.ts';
 import {
   BASE,
   batchRequest,

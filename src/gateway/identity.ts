@@ -11,8 +11,8 @@ import type { ClientRequest } from 'node:http';
 import { currentRollout } from '../core/context.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { HttpRequest } from '../http/message.ts';
+import { decoded } from '../http/message.ts';
 import type { Refusal } from '../http/refusal.ts';
-import { decoded } from '../http/router.ts';
 import { type Caller, type LiveSession, type SessionTable, sealed } from './sessions.ts';
 import { type Capability, GATEWAY_LIMITS, refused } from './wire-protocol.ts';
 

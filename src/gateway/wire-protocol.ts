@@ -8,8 +8,8 @@
 import type { ErrorCode } from '../core/errors.ts';
 import { MAX_NESTING } from '../core/json.ts';
 import { HTTP_LIMITS } from '../http/guard.ts';
+import { type RouteMatch, Router } from '../http/message.ts';
 import { type ErrorRow, type Failure, failureOf, HTTP_REFUSALS, refusals } from '../http/refusal.ts';
-import { type RouteMatch, Router } from '../http/router.ts';
 
 /** `agent` calls the model. `flow` is trusted code of a rollout. `grader` gives rewards. `viewer` reads. `admin` opens and seals. */
 export const CAPABILITIES = ['agent', 'flow', 'grader', 'viewer', 'admin'] as const;

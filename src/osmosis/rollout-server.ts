@@ -11,9 +11,18 @@ import { messageOf, TrainyardError } from '../core/errors.ts';
 import { GATEWAY_LIMITS } from '../gateway/wire-protocol.ts';
 import { isLoopback, WrongKeys } from '../http/guard.ts';
 import { type HttpServerOptions, type Listener, serve } from '../http/http-server.ts';
-import { fetchWith, type HttpReply, type HttpRequest, jsonReply, parseJson, readText } from '../http/message.ts';
+import {
+  decoded,
+  fetchWith,
+  type HttpReply,
+  type HttpRequest,
+  jsonReply,
+  parseJson,
+  Router,
+  readText,
+  routeFor,
+} from '../http/message.ts';
 import { type ErrorTable, failureOf, httpRefusal, refusals } from '../http/refusal.ts';
-import { decoded, Router, routeFor } from '../http/router.ts';
 import { PATIENCE, type Patience, Reporter } from './callbacks.ts';
 import { type ExecutionBackend, type Fault, type ReadRequest, RequestFaults, readRollout, readSelector } from './execution.ts';
 import { Outbound } from './outbound.ts';

@@ -174,7 +174,7 @@ describe('a server that is restarted', () => {
     const session = connection.sessionId;
     await first.close();
     const lost = Promise.allSettled([trainer.optimStep(ADAM), trainer.forward(samples)]);
-    const second = await serve(own, {}, Date.now, Number(new URL(url).port));
+    const second = await serve(own, {}, undefined, Number(new URL(url).port));
     expect(await lost).toMatchObject([{ reason: { code: 'POLICY_LOST' } }, { reason: { code: 'POLICY_LOST' } }]);
     await expect(trainer.forward(samples)).rejects.toMatchObject({ code: 'POLICY_LOST' });
     await trainer.load(saved);

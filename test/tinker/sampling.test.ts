@@ -2,13 +2,12 @@
 import { cp } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { Sample } from '../../src/core/types.ts';
 import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
 import { TINKER_LIMITS } from '../../src/tinker/server/limits.ts';
 import { loadTokenizer } from '../../src/tokens/tokenizer.ts';
 import { ROOT } from '../cli/command.ts';
 import { REGULAR, randomSample, randomTokens, request } from '../fixtures/nn/models.ts';
-import { ADAM, type PlainClient, passOf, scratch, serve } from '../fixtures/tinker/server.ts';
+import { ADAM, answeredBy, type PlainClient, passOf, scratch, serve } from '../fixtures/tinker/server.ts';
 
 let home: Awaited<ReturnType<typeof scratch>>;
 let served: Awaited<ReturnType<typeof serve>>;
@@ -33,26 +32,22 @@ const asample = async (body: object) => await client.sampleReply(await client.po
 async function plainLogprobs(dir: string, promptIds: Int32Array, ids: Int32Array): Promise<Float32Array> {
   await using model = await EmbeddedModel.open({ dir, threads: 1 });
   const tokens = Int32Array.from([...promptIds, ...ids]);
-  const none = new Float32Array(tokens.length);
   const mask = Uint8Array.from(tokens, (_, i) => (i < promptIds.length ? 0 : 1));
-  const row: Sample = {
-    ...randomSample(REGULAR, 2, 1),
-    tokens,
-    mask,
-    logprobs: none,
-    advantages: none,
-    reference: none,
-    versions: new Int32Array(tokens.length),
-  };
-  return (await model.forward([row]))[0]!;
+  return (await model.forward([{ ...randomSample(REGULAR, tokens.length, 1), tokens, mask }]))[0]!;
+}
+
+/** A sample request of a sampling session of its own, without its seq_id. */
+async function sessionSample(source: object = { base_model: 'small' }) {
+  const session_id = await client.session();
+  const opened = await client.post('create_sampling_session', { session_id, sampling_session_seq_id: 0, ...source });
+  const { sampling_session_id } = opened.json;
+  return { session_id, body: { ...base, base_model: undefined, sampling_session_id } };
 }
 
 /** A session that asks for this many samples of 32 long sequences each, all at once. */
 async function flood(count: number) {
-  const session_id = await client.session();
-  const opened = await client.post('create_sampling_session', { session_id, sampling_session_seq_id: 0, base_model: 'small' });
-  const body = { ...base, base_model: undefined, sampling_session_id: opened.json['sampling_session_id'], num_samples: 32 };
-  const ask = (seq_id: number) => client.post('asample', { ...body, seq_id, sampling_params: { seed: seq_id } });
+  const { session_id, body } = await sessionSample();
+  const ask = (seq_id: number) => client.post('asample', { ...body, num_samples: 32, seq_id, sampling_params: { seed: seq_id } });
   return { session_id, asked: await Promise.all(Array.from({ length: count }, (_, i) => ask(i))) };
 }
 
@@ -62,6 +57,14 @@ async function publish(modelId: string, seqId: number, seed: number): Promise<st
   await client.post('optim_step', { model_id: modelId, seq_id: seqId + 1, adam_params: ADAM });
   const body = { model_id: modelId, seq_id: seqId + 2, sampling_session_seq_id: seqId };
   return String((await client.result(await client.post('save_weights_for_sampler', body)))['sampling_session_id']);
+}
+
+/** A model with so many sampling sessions, each of other weights. */
+async function published(count: number) {
+  const modelId = await client.model();
+  const sessions: string[] = [];
+  for (let i = 0; i < count; i++) sessions.push(await publish(modelId, 3 * i + 1, i));
+  return { modelId, sessions };
 }
 
 describe('a sample', () => {
@@ -107,30 +110,23 @@ describe('a sample', () => {
   });
 
   it('is the same future when it is asked for again, and refused with another body under its seq_id', async () => {
-    const session_id = await client.session();
-    const opened = await client.post('create_sampling_session', { session_id, sampling_session_seq_id: 0, base_model: 'small' });
-    const body = { ...base, base_model: undefined, sampling_session_id: opened.json['sampling_session_id'], seq_id: 0 };
+    const body = { ...(await sessionSample()).body, seq_id: 0 };
     const [first, again] = [await client.post('asample', body), await client.post('asample', body)];
     expect(again.json).toEqual(first.json);
     expect((await client.post('asample', { ...body, num_samples: 2 })).status).toBe(409);
   });
 
   it('has a seq_id of up to 63 bits, and is not taken for its neighbour', async () => {
-    const session_id = await client.session();
-    const opened = await client.post('create_sampling_session', { session_id, sampling_session_seq_id: 0, base_model: 'small' });
-    const body = { ...base, base_model: undefined, sampling_session_id: opened.json['sampling_session_id'] };
-    const ask = async (seqId: string, more: object = {}) =>
-      await client.send('asample', JSON.stringify({ ...body, ...more, seq_id: 0 }).replace('"seq_id":0', `"seq_id": ${seqId}`));
-    const [one, next, again] = [
-      await ask('324244282000000000'),
-      await ask('324244282000000001'),
-      await ask('324244282000000000'),
-    ];
-    const futureOf = async (response: Response) => ((await response.json()) as Record<string, unknown>)['request_id'];
-    const [first, second, repeated] = [await futureOf(one), await futureOf(next), await futureOf(again)];
+    const { body } = await sessionSample();
+    const ask = async (seqId: string, more: object = {}) => {
+      const text = JSON.stringify({ ...body, ...more, seq_id: 0 }).replace('"seq_id":0', `"seq_id": ${seqId}`);
+      return await answeredBy(await client.send('asample', text));
+    };
+    const ids = ['324244282000000000', '324244282000000001', '324244282000000000'];
+    const [first, next, again] = (await Promise.all(ids.map((id) => ask(id)))).map(({ json }) => json['request_id']);
     expect(first).toEqual(expect.any(String));
-    expect(second).not.toBe(first);
-    expect(repeated).toBe(first);
+    expect(next).not.toBe(first);
+    expect(again).toBe(first);
     expect((await ask('324244282000000001', { num_samples: 2 })).status).toBe(409);
     expect((await ask('9007199254740993.5')).status).toBe(400);
   });
@@ -174,9 +170,7 @@ describe('a sample', () => {
 
 describe('sampler weights', () => {
   it('are those of the moment they were saved, however many are sampled from at once', async () => {
-    const modelId = await client.model();
-    const sessions: string[] = [];
-    for (let i = 0; i < 6; i++) sessions.push(await publish(modelId, 3 * i + 1, i));
+    const { modelId, sessions } = await published(6);
     const folders = Array.from({ length: 6 }, (_, i) => join(home.state, modelId, 'unnamed', String(i + 1)));
     const asked = Array.from({ length: 60 }, (_, i) => i % 6);
     const replies = await Promise.all(
@@ -192,9 +186,7 @@ describe('sampler weights', () => {
   });
 
   it('that do not fit beside those in use get their turn, however much is asked of those', async () => {
-    const modelId = await client.model();
-    const sessions: string[] = [];
-    for (let i = 0; i <= TINKER_LIMITS.samplers; i++) sessions.push(await publish(modelId, 3 * i + 1, i));
+    const { sessions } = await published(TINKER_LIMITS.samplers + 1);
     const long = { ...base, base_model: undefined, num_samples: 16, sampling_params: { seed: 5 } };
     const ask = (sampling_session_id: string, seq_id: number) => client.post('asample', { ...long, sampling_session_id, seq_id });
     const fifth = sessions.pop()!;
@@ -206,9 +198,7 @@ describe('sampler weights', () => {
   });
 
   it('without a name are kept for the latest few only, and those that are gone say so', async () => {
-    const modelId = await client.model();
-    const sessions: string[] = [];
-    for (let i = 0; i <= TINKER_LIMITS.unnamed; i++) sessions.push(await publish(modelId, 3 * i + 1, i));
+    const { sessions } = await published(TINKER_LIMITS.unnamed + 1);
     const ask = async (sampling_session_id: string) =>
       await client.result(await client.post('asample', { ...base, base_model: undefined, sampling_session_id, seq_id: 0 }));
     expect(await ask(sessions[0]!)).toMatchObject({ category: 'user', error: expect.stringContaining('latest 8 are kept') });
@@ -220,10 +210,11 @@ describe('sampler weights', () => {
     const save = { model_id: modelId, path: 'mine', seq_id: 1 };
     const { path } = await client.result(await client.post('save_weights_for_sampler', save));
     expect(await asample({ ...base, base_model: undefined, model_path: path })).toEqual(await asample(base));
-    const session_id = await client.session();
-    const opened = await client.post('create_sampling_session', { session_id, sampling_session_seq_id: 0, model_path: path });
-    const sampling_session_id = opened.json['sampling_session_id'];
-    expect((await client.get(`samplers/${sampling_session_id}`)).json).toMatchObject({ base_model: 'small', model_path: path });
+    const { body } = await sessionSample({ model_path: path });
+    expect((await client.get(`samplers/${body.sampling_session_id}`)).json).toMatchObject({
+      base_model: 'small',
+      model_path: path,
+    });
     await client.send(`training_runs/${modelId}/checkpoints/sampler_weights/mine`, undefined, {}, 'DELETE');
     await client.pass(passOf(modelId, 2, [randomSample(REGULAR, 20, 1)]));
     await client.post('optim_step', { model_id: modelId, seq_id: 3, adam_params: ADAM });
@@ -231,7 +222,7 @@ describe('sampler weights', () => {
     // Other weights, so that the old ones are not in memory any more.
     for (let i = 0; i < 4; i++)
       await asample({ ...base, base_model: undefined, sampling_session_id: await publish(modelId, 3 * i + 5, i), seq_id: 0 });
-    const late = await client.post('asample', { ...base, base_model: undefined, sampling_session_id, seq_id: 1 });
+    const late = await client.post('asample', { ...body, seq_id: 1 });
     expect(await client.result(late)).toMatchObject({ category: 'user', error: expect.stringContaining('replaced') });
     expect(await asample({ ...base, base_model: undefined, model_path: path })).not.toEqual(await asample(base));
   });

@@ -52,10 +52,8 @@ export type Payload =
   | { readonly kind: 'json'; readonly value: unknown }
   | { readonly kind: 'protobuf'; readonly bytes: Uint8Array };
 
-type PollOutcome =
-  | { readonly kind: 'result'; readonly payload: Payload }
-  | { readonly kind: 'not yet' | 'large' | 'forgotten' }
-  | { readonly kind: 'bad request'; readonly error: TrainyardError };
+/** An error is a bad request, which a proxy may have made of a good one. */
+type PollOutcome = Payload | 'not yet' | 'large' | 'forgotten' | TrainyardError;
 
 export interface Accepted {
   /** What the server said when it accepted the request. */
@@ -265,18 +263,18 @@ export class TinkerConnection implements AsyncDisposable {
       const poll = { method: 'POST', path, name, pool: purpose, timeoutMs: POLL_TIMEOUT_MS, body, headers } as const;
       const reply = await this.#http.ask({ ...poll, longPoll: true }, signal);
       const outcome = this.#outcomeOf(reply, verb, purpose);
-      if (outcome.kind === 'result') return outcome.payload;
-      if (outcome.kind === 'large') {
+      if (typeof outcome === 'object' && 'kind' in outcome) return outcome;
+      if (outcome === 'large') {
         if (!metadataOnly) throw this.#http.errors.garbled(reply, verb, 'metadata, where the whole result was asked for');
         metadataOnly = false;
         continue;
       }
-      if (outcome.kind === 'forgotten') {
+      if (outcome === 'forgotten') {
         if (left.resubmissions-- === 0) throw this.#http.errors.ofStatus(reply, verb);
         id = await resubmit();
         continue;
       }
-      if (outcome.kind === 'bad request' && left.badRequests-- === 0) throw outcome.error;
+      if (outcome instanceof TrainyardError && left.badRequests-- === 0) throw outcome;
       if (performance.now() > until) throw waitedTooLong(verb);
       if (performance.now() - began >= PAUSE_MS[1]) continue;
       await pause(wait, signal);
@@ -288,21 +286,20 @@ export class TinkerConnection implements AsyncDisposable {
   #outcomeOf(reply: ServerReply, verb: string, purpose: Submission['purpose']): PollOutcome {
     const { errors } = this.#http;
     const { status, contentType, body } = reply;
-    if (status < 300 && contentType.includes(wire.PROTOBUF))
-      return { kind: 'result', payload: { kind: 'protobuf', bytes: body } };
+    if (status < 300 && contentType.includes(wire.PROTOBUF)) return { kind: 'protobuf', bytes: body };
     const value = jsonIn(body);
-    if (status === 408) return { kind: 'not yet' };
-    if (status === 410 || (status === 404 && value !== undefined)) return { kind: 'forgotten' };
+    if (status === 408) return 'not yet';
+    if (status === 410 || (status === 404 && value !== undefined)) return 'forgotten';
     if (status >= 300) {
       const error = errors.ofStatus(reply, verb);
-      if (status === 400 && error.code === 'POLICY_REFUSED') return { kind: 'bad request', error };
+      if (status === 400 && error.code === 'POLICY_REFUSED') return error;
       throw error;
     }
     if (typeof value !== 'object' || value === null) throw errors.garbled(reply, verb);
-    if (wire.tryAgainReply.safeParse(value).success) return { kind: 'not yet' };
-    if (wire.completeMetadataReply.safeParse(value).success) return { kind: 'large' };
+    if (wire.tryAgainReply.safeParse(value).success) return 'not yet';
+    if (wire.completeMetadataReply.safeParse(value).success) return 'large';
     const failed = wire.failedReply.safeParse(value);
-    if (!failed.success) return { kind: 'result', payload: { kind: 'json', value } };
+    if (!failed.success) return { kind: 'json', value };
     throw errors.ofFailure(failed.data, verb, purpose === 'sample' ? 'ENGINE_FAILED' : 'TRAINER_FAILED');
   }
 

@@ -19,10 +19,8 @@ import { readBytes } from '../../http/message.ts';
 import { Refusal } from '../../http/refusal.ts';
 import type { failedReply } from '../wire/tinker-messages.ts';
 
-/** Sockets at most, by what they are for: together within the 256 open files that some systems allow. */
-const SOCKETS = { submit: 32, sample: 160, train: 24, control: 4 } as const;
-type SocketPool = keyof typeof SOCKETS;
-
+/** Of all pools; within the 256 open files that some systems allow. */
+const MOST_SOCKETS = 220;
 /** An idle socket is dropped before servers drop it (the shortest habit is 5 s), or a request could be lost on a dying one. */
 const IDLE_MS = 3000;
 const REPLY_BYTES = 64 * 1024 * 1024;
@@ -49,7 +47,7 @@ export interface ClientRequest {
   readonly path: string;
   /** What errors call it, where that is not the path. */
   readonly name?: string;
-  readonly pool: SocketPool;
+  readonly pool: 'submit' | 'sample' | 'train' | 'control';
   readonly timeoutMs: number;
   readonly headers?: Readonly<Record<string, string>>;
   readonly body?: Uint8Array;
@@ -86,9 +84,14 @@ export class HttpClient {
   readonly #request: typeof http.request;
   /** Taken apart once: a URL costs more to read than a small request to send. */
   readonly #base: { readonly hostname: string; readonly port: string; readonly path: string };
-  readonly #agents: Readonly<Record<SocketPool, http.Agent>>;
+  readonly #agent: http.Agent;
   /** A request waits for a socket before it is made: a thousand requests made at once would block the event loop. */
-  readonly #limits: Readonly<Record<SocketPool, Semaphore>>;
+  readonly #sockets = {
+    submit: new Semaphore(32),
+    sample: new Semaphore(160),
+    train: new Semaphore(24),
+    control: new Semaphore(4),
+  };
   /** Requests that failed and have not been answered since. */
   readonly #troubled = new Set<ClientRequest>();
   #troubledSince = 0;
@@ -110,8 +113,7 @@ export class HttpClient {
     this.#settings = settings;
     this.#request = request;
     this.#base = { hostname: hostname.replace(/^\[(.*)\]$/, '$1'), port, path };
-    this.#agents = perPool((maxSockets) => new Agent({ keepAlive: true, maxSockets, timeout: IDLE_MS }));
-    this.#limits = perPool((sockets) => new Semaphore(sockets));
+    this.#agent = new Agent({ keepAlive: true, maxSockets: MOST_SOCKETS, timeout: IDLE_MS });
   }
 
   /** Asks until the server answers. Throws POLICY_UNREACHABLE, POLICY_LOST, and what `exchange` throws. */
@@ -129,7 +131,7 @@ export class HttpClient {
   async exchange(request: ClientRequest, signal: AbortSignal): Promise<ServerReply | ExchangeFailure> {
     const answer = await orCancelled(
       signal,
-      this.#limits[request.pool].run(() => this.#exchange(request, signal), signal),
+      this.#sockets[request.pool].run(() => this.#exchange(request, signal), signal),
     );
     // A hundred replies that arrive together must not block everything else.
     await yieldToEventLoop();
@@ -137,7 +139,7 @@ export class HttpClient {
   }
 
   close(): void {
-    for (const agent of Object.values(this.#agents)) agent.destroy();
+    this.#agent.destroy();
   }
 
   async #exchange(asked: ClientRequest, signal: AbortSignal): Promise<ServerReply | ExchangeFailure> {
@@ -176,13 +178,13 @@ export class HttpClient {
     });
   }
 
-  #begin({ method, path, pool, headers, body, repeatable = true }: ClientRequest): http.ClientRequest {
+  #begin({ method, path, headers, body, repeatable = true }: ClientRequest): http.ClientRequest {
     const length = body === undefined ? {} : { 'content-length': String(body.byteLength) };
     return this.#request({
       ...this.#base,
       path: `${this.#base.path}/api/v1/${path}`,
       method,
-      agent: repeatable && this.#agents[pool],
+      agent: repeatable && this.#agent,
       headers: { 'x-api-key': this.#settings.apiKey, 'user-agent': 'trainyard', ...headers, ...length },
     });
   }
@@ -255,11 +257,6 @@ async function readReply(response: http.IncomingMessage, name: string): Promise<
     throw new TrainyardError('POLICY_GARBLED', `${name} got a reply of more than ${REPLY_BYTES} bytes`);
   });
   return { status, contentType: headers['content-type'] ?? '', retryAfter: headers['retry-after'], body };
-}
-
-function perPool<T>(make: (sockets: number) => T): Readonly<Record<SocketPool, T>> {
-  const { submit, sample, train, control } = SOCKETS;
-  return { submit: make(submit), sample: make(sample), train: make(train), control: make(control) };
 }
 
 function parseBase(baseURL: string): URL {

@@ -42,11 +42,8 @@ export interface ModelStart {
   readonly path?: string | undefined;
 }
 
-export interface PassOutput {
-  readonly outputs: PassResult['outputs'];
-  /** What the server says the loss is, over all chunks; undefined where it says nothing of the kind. */
-  readonly lossSum: number | undefined;
-}
+/** `lossSum`: what the server says the loss is, over all chunks; undefined where it says nothing of the kind. */
+export type PassOutput = Pick<PassResult, 'outputs'> & { readonly lossSum: number | undefined };
 
 /** What to compute: data under a loss that the server has. */
 export interface Pass<T> extends Omit<PassRequest, 'modelId' | 'seqId'> {
@@ -227,7 +224,9 @@ export class TinkerModel {
       await this.#connection.submit({ ...encodePass(request, 'protobuf'), purpose: 'train', repeatable: true, isTrial: true });
       return 'protobuf';
     } catch (thrown) {
-      if (isRefusedAtOnce(thrown) || isInternalError(thrown)) return 'json';
+      // An internal error may be said in JSON or not.
+      const isGarbled = thrown instanceof TrainyardError && thrown.code === 'POLICY_GARBLED';
+      if (isRefusedAtOnce(thrown) || isGarbled || statusOf(thrown) === 500) return 'json';
       throw this.#spoil(thrown);
     }
   }
@@ -294,11 +293,6 @@ function isRefusal(thrown: unknown): thrown is TrainyardError {
 /** Such a request used up its number and had no effect. */
 function isRefusedAtOnce(thrown: unknown): boolean {
   return isRefusal(thrown) && [400, 415, 422].includes(statusOf(thrown) ?? 0);
-}
-
-/** Said in JSON or not. */
-function isInternalError(thrown: unknown): boolean {
-  return thrown instanceof TrainyardError && (thrown.code === 'POLICY_GARBLED' || statusOf(thrown) === 500);
 }
 
 function statusOf(thrown: unknown): number | undefined {

@@ -81,6 +81,7 @@ function finiteNumbers(values: Float32Array, where: string): number[] {
 
 // Reading.
 
+const isFloat32 = (value: number): boolean => Number.isFinite(Math.fround(value));
 const int32s = numberArray(Int32Array, (value) => (value | 0) === value, 'an integer of 32 bits');
 const float32s = numberArray(Float32Array, isFloat32, 'a number that fits float32');
 /** Null is NaN. */
@@ -106,10 +107,6 @@ function numberArray<T extends Int32Array | Float32Array>(
     }
     return out;
   });
-}
-
-function isFloat32(value: number): boolean {
-  return Number.isFinite(Math.fround(value));
 }
 
 const otherwise = <T>(schema: z.ZodType<T>, value: T) => schema.nullish().transform((found) => found ?? value);
