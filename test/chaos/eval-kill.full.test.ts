@@ -72,17 +72,13 @@ async function kept(name: string): Promise<ReadonlyMap<string, string>> {
 }
 
 async function toTheEnd(name: string): Promise<void> {
-  const { code, stderr } = await run(name).ended;
-  expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+  expect(await run(name).ended).toMatchObject({ code: 0, stderr: '' });
 }
 
 const metrics = (name: string): string => readFileSync(join(home.dir, name, 'metrics.json'), 'utf8');
 
 /** Kills the process at some moment of its work. Whether it was still alive then. */
-async function strike(
-  { child, ended }: ReturnType<typeof run>,
-  moment: (stop: AbortSignal) => Promise<unknown>,
-): Promise<boolean> {
+async function strike({ child, ended }: ReturnType<typeof run>, moment: (stop: AbortSignal) => Promise<unknown>) {
   const stop = new AbortController();
   await Promise.race([ended, moment(stop.signal)]);
   stop.abort();
@@ -113,11 +109,8 @@ async function disturbed(name: string, kills: number, random: ReturnType<typeof 
   }
   await toTheEnd(name);
   for (const { ids, gradings } of acknowledged) {
-    expect(
-      graded()
-        .slice(gradings)
-        .filter((id) => ids.has(id)),
-    ).toEqual([]);
+    const later = graded().slice(gradings);
+    expect(later.filter((id) => ids.has(id))).toEqual([]);
   }
   // What was under way when it was killed is all that is graded once more.
   expect(graded().length - ROLLOUTS).toBeLessThanOrEqual(acknowledged.length * CONCURRENCY);

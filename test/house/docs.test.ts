@@ -78,12 +78,6 @@ describe('docs/reference/cli.md', () => {
       sorted([...flags].flatMap(([command, own]) => [command, ...own.map((flag) => `${command} ${flag}`)]));
     expect(asLines(documented)).toEqual(asLines(declared));
   });
-
-  it('is read by sections, tables and lists', () => {
-    const page =
-      '## `trainyard train <entry>`\n| `--steps <n>` | how many |\n- `-m, --model <dir>`: the model, see `--other`\n\nprose `--no`';
-    expect([...documentedFlags(page, new Set())]).toEqual([['trainyard train', ['--model', '--steps']]]);
-  });
 });
 
 describe('ARCHITECTURE.md', () => {
@@ -121,11 +115,6 @@ describe('README.md', () => {
       used.filter((script) => packageJson.scripts?.[script] === undefined),
       'not in package.json; correct README.md',
     ).toEqual([]);
-  });
-
-  it('is read command by command', () => {
-    const lines = ['npm ci && npm run -s check # npm run comment', 'cd a; npm test -- --watch', 'CI=1 npm run build'];
-    expect(scriptsUsed(lines)).toEqual(['check', 'test', 'build']);
   });
 });
 

@@ -20,17 +20,7 @@ export const LEVELS = [
 ] as const satisfies readonly (readonly string[])[];
 
 /** The second ring: a feature each. A room imports the first ring and no other room; the first ring loads a room when it is asked for. */
-export const ROOMS: readonly string[] = [
-  'tinker',
-  'flows',
-  'osmosis',
-  'areal',
-  'tuner',
-  'graders',
-  'isolation',
-  'integrations',
-  'testing',
-];
+export const ROOMS: readonly string[] = 'tinker flows osmosis areal tuner graders isolation integrations testing'.split(' ');
 
 const MEET = 'meet in a contract of core/ and wire both in run/';
 const isRoom = (folder: string | undefined): boolean => ROOMS.includes(folder ?? '');
@@ -186,22 +176,31 @@ export function surfaceFaults(sources: readonly Source[]): readonly string[] {
   });
 }
 
-/** Packages that are loaded with a file, or needed to read its types: by it, or by what it imports. */
-export function packagesBehind(path: string, sources: readonly Source[]): ReadonlySet<string> {
+/** Every file that a file of ours leads to, itself included, by imports that count. */
+export function reachedFrom(
+  path: string,
+  sources: readonly Source[],
+  counts: (site: ImportSite) => boolean = ({ late }) => !late,
+): readonly Source[] {
   const byPath = new Map(sources.map((source) => [source.path, source]));
-  const [packages, seen] = [new Set<string>(), new Set<string>()];
+  const seen = new Set<Source>();
   const walk = (from: string): void => {
     const source = byPath.get(from);
-    if (source === undefined || seen.has(from)) return;
-    seen.add(from);
-    for (const { specifier, late } of importsOf(source)) {
-      if (late || specifier.startsWith('node:')) continue;
-      if (specifier.startsWith('.')) walk(resolve(from, specifier));
-      else packages.add(packageOf(specifier));
-    }
+    if (source === undefined || seen.has(source)) return;
+    seen.add(source);
+    for (const site of importsOf(source)) if (counts(site) && site.specifier.startsWith('.')) walk(resolve(from, site.specifier));
   };
   walk(path);
-  return packages;
+  return [...seen];
+}
+
+/** Packages that are loaded with a file, or needed to read its types: by it, or by what it imports. */
+export function packagesBehind(path: string, sources: readonly Source[]): ReadonlySet<string> {
+  const sites = reachedFrom(path, sources)
+    .flatMap(importsOf)
+    .filter(({ late }) => !late);
+  const bare = sites.map(({ specifier }) => specifier).filter((specifier) => !/^(?:node:|\.)/.test(specifier));
+  return new Set(bare.map(packageOf));
 }
 
 function packageOf(specifier: string): string {

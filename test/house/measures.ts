@@ -6,8 +6,8 @@
  */
 import { posix } from 'node:path';
 import { Visitor } from 'vite';
-import { importsOf, LEVELS, ROOMS } from './imports.ts';
-import { isTest, lineCount, listFiles, readSources, readText, type Source } from './sources.ts';
+import { LEVELS, ROOMS, reachedFrom } from './imports.ts';
+import { isTest, lineAt, lineCount, listFiles, readSources, readText, type Source } from './sources.ts';
 
 export interface Size {
   readonly files: number;
@@ -48,17 +48,7 @@ export function largestRoom(sources: readonly Source[]): readonly [string, Size]
 
 /** Every file that is loaded with one of ours, itself included: imports of types are erased, and `import()` comes later. */
 export function closureOf(path: string, sources: readonly Source[]): readonly Source[] {
-  const byPath = new Map(sources.map((source) => [source.path, source]));
-  const seen = new Set<string>();
-  const walk = (from: string): void => {
-    const source = byPath.get(from);
-    if (source === undefined || seen.has(from)) return;
-    seen.add(from);
-    for (const { specifier, late, erased } of importsOf(source))
-      if (!late && !erased && specifier.startsWith('.')) walk(posix.join(posix.dirname(from), specifier));
-  };
-  walk(path);
-  return [...seen].map((loaded) => byPath.get(loaded)!);
+  return reachedFrom(path, sources, ({ late, erased }) => !late && !erased);
 }
 
 /** Rows of the table "Words" of ARCHITECTURE.md. */
@@ -78,14 +68,18 @@ export function medianLines(sources: readonly Source[]): number {
   return sources.map(({ text }) => lineCount(text)).toSorted((a, b) => a - b)[sources.length >> 1] ?? 0;
 }
 
+/** Where each function of a file begins, and its lines. */
+export function functionsOf(source: Source): readonly { readonly line: number; readonly lines: number }[] {
+  const spans: { line: number; lines: number }[] = [];
+  const add = ({ start, end }: { readonly start: number; readonly end: number }): void =>
+    void spans.push({ line: lineAt(source, start), lines: lineCount(source.text.slice(start, end)) });
+  new Visitor({ FunctionDeclaration: add, FunctionExpression: add, ArrowFunctionExpression: add }).visit(source.program);
+  return spans;
+}
+
 /** Lines of the longest twentieth of the functions begin here. */
 export function functionP95(sources: readonly Source[]): number {
-  const lengths: number[] = [];
-  for (const source of sources) {
-    const add = ({ start, end }: { readonly start: number; readonly end: number }): void =>
-      void lengths.push(lineCount(source.text.slice(start, end)));
-    new Visitor({ FunctionDeclaration: add, FunctionExpression: add, ArrowFunctionExpression: add }).visit(source.program);
-  }
+  const lengths = sources.flatMap(functionsOf).map(({ lines }) => lines);
   return lengths.toSorted((a, b) => a - b)[Math.floor(lengths.length * 0.95)] ?? 0;
 }
 

@@ -3,6 +3,7 @@ import { existsSync, readdirSync } from 'node:fs';
 import { dirname, join, normalize } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { ROOT } from '../cli/command.ts';
+import { tableRows } from './markdown.ts';
 import { readText } from './sources.ts';
 
 /** Page → the folder of its examples, and how many samples its document has. */
@@ -24,17 +25,14 @@ interface Row {
 }
 
 function rowsOf(page: string): readonly Row[] {
-  const lines = readText(page).split('\n');
-  const start = lines.findIndex((line) => line.startsWith(HEAD));
-  const rows: Row[] = [];
-  for (const line of start === -1 ? [] : lines.slice(start + 2)) {
-    if (!line.startsWith('|')) break;
-    const links = [...line.matchAll(/\]\(([^)#]+)(?:#[^)]*)?\)/g)].map(([, target = '']) =>
-      normalize(join(dirname(page), target)),
+  const [, ...rest] = readText(page).split(HEAD);
+  const rows = /^.*\n\|[-| ]+\|\n((?:\|.*\n)*)/.exec(rest.join(HEAD))?.[1] ?? '';
+  return tableRows(rows).map((cells) => {
+    const links = [...cells.join('|').matchAll(/\]\(([^)#]+)(?:#[^)]*)?\)/g)].map(([, to = '']) =>
+      normalize(join(dirname(page), to)),
     );
-    rows.push({ sample: line.split('|')[1]?.trim() ?? '', files: links.filter((file) => file.startsWith('examples/')) });
-  }
-  return rows;
+    return { sample: cells[0] ?? '', files: links.filter((file) => file.startsWith('examples/')) };
+  });
 }
 
 describe.each(ORIGINS)('the table in $page', ({ page, folder, samples }) => {

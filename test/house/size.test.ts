@@ -1,33 +1,17 @@
 /**
  * Size and names: files and functions stay short, names say what is inside, and every file opens with what it is.
  *
- * Tests are exempt from the lengths, since a suite is one long function; not from the names. Long but allowed files and the
- * median are printed, so that a drift is seen before it is a fault.
+ * Tests are exempt from the lengths, since a suite is one long function; not from the names.
  */
 import { posix } from 'node:path';
-import { Visitor } from 'vite';
 import { describe, expect, it } from 'vitest';
-import { isTest, lineAt, lineCount, parseSource, readSources, type Source } from './sources.ts';
+import { functionsOf } from './measures.ts';
+import { isTest, lineCount, parseSource, readSources, type Source } from './sources.ts';
 
-const LONG_FILE = 300;
 const FILE_FAULT = 450;
 const FUNCTION_FAULT = 100;
 const EMPTY_NAMES = /(?:^|-)(?:utils?|helpers?|common|misc|managers?)(?:-|$)/;
 const KEBAB_CASE = /^[a-z0-9]+(?:-[a-z0-9]+)*$/;
-
-interface FunctionSpan {
-  readonly line: number;
-  readonly lines: number;
-}
-
-function functionsOf(source: Source): readonly FunctionSpan[] {
-  const spans: FunctionSpan[] = [];
-  const add = (node: { readonly start: number; readonly end: number }): void => {
-    spans.push({ line: lineAt(source, node.start), lines: lineCount(source.text.slice(node.start, node.end)) });
-  };
-  new Visitor({ FunctionDeclaration: add, FunctionExpression: add, ArrowFunctionExpression: add }).visit(source.program);
-  return spans;
-}
 
 function lengthFaults(source: Source): readonly string[] {
   const lines = lineCount(source.text);
@@ -58,10 +42,6 @@ function openingFaults({ path, text }: Source): readonly string[] {
     : [`${path}: its opening comment says nothing; say what it is, its contract, what it leaves out`];
 }
 
-function median(values: readonly number[]): number {
-  return values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)] ?? 0;
-}
-
 describe('the source tree', () => {
   const sources = readSources('src');
   const code = sources.filter(({ path }) => !isTest(path));
@@ -69,13 +49,6 @@ describe('the source tree', () => {
   it('keeps files and functions short', () => {
     expect(code.length).toBeGreaterThan(0);
     expect(code.flatMap(lengthFaults)).toEqual([]);
-  });
-
-  it('reports what is getting long', () => {
-    const lengths = code.map(({ path, text }) => ({ path, lines: lineCount(text) }));
-    const long = lengths.filter(({ lines }) => lines > LONG_FILE).map(({ path, lines }) => `  long: ${path} (${lines} lines)`);
-    const middle = median(lengths.map(({ lines }) => lines));
-    console.log([`${code.length} source files, median ${middle} lines, ${long.length} over ${LONG_FILE}`, ...long].join('\n'));
   });
 
   it('has kebab-case names that say what is inside', () => {
@@ -113,32 +86,20 @@ describe('the length rule', () => {
   });
 });
 
-describe('the name rule', () => {
-  it.each([
-    'src/core/utils.ts',
-    'src/core/string-helpers.ts',
-    'src/common/a.ts',
-    'src/run/manager.ts',
-    'src/run/trainStep.ts',
-    'src/run/Train.test.ts',
-  ])('refuses %s', (path) => {
-    expect(nameFaults(path)).toHaveLength(1);
-  });
-
-  it('accepts a kebab-case name', () => {
+describe('the rules of names and openings', () => {
+  it('refuse names that say nothing or are not kebab-case, and files that do not say what they are', () => {
+    const names = [
+      'core/utils.ts',
+      'core/string-helpers.ts',
+      'common/a.ts',
+      'run/manager.ts',
+      'run/trainStep.ts',
+      'run/Train.test.ts',
+    ];
+    for (const name of names) expect(nameFaults(`src/${name}`), name).toHaveLength(1);
     expect(nameFaults('src/run/train-step.test.ts')).toEqual([]);
-  });
-});
-
-describe('the opening rule', () => {
-  it.each(['export {};', '// what it is\nexport {};', '/* what it is */', '/** */', 'export {};\n/** what it is */'])(
-    'refuses %j',
-    (text) => {
-      expect(openingFaults(parseSource('src/core/a.ts', text))).toHaveLength(1);
-    },
-  );
-
-  it('accepts a doc comment, also below a hashbang', () => {
+    const openings = ['export {};', '// what it is\nexport {};', '/* what it is */', '/** */', 'export {};\n/** what it is */'];
+    for (const text of openings) expect(openingFaults(parseSource('src/core/a.ts', text)), text).toHaveLength(1);
     expect(openingFaults(parseSource('src/core/a.ts', '#!/usr/bin/env node\n/**\n * What it is.\n */\n'))).toEqual([]);
   });
 });

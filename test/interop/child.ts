@@ -4,7 +4,8 @@
  * Both have a time limit. What a program wrote is told when it fails, its end at least.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
-import { createServer } from 'node:net';
+import { once } from 'node:events';
+import { type AddressInfo, createServer } from 'node:net';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -60,11 +61,10 @@ export async function startServer(program: Program, url: string): Promise<AsyncD
 /** A port that was free a moment ago. */
 export async function freePort(): Promise<number> {
   const server = createServer().listen(0, '127.0.0.1');
-  await new Promise((resolve) => server.once('listening', resolve));
-  const address = server.address();
-  await new Promise((resolve) => server.close(resolve));
-  if (address === null || typeof address === 'string') throw new Error('no port was given');
-  return address.port;
+  await once(server, 'listening');
+  const { port } = server.address() as AddressInfo;
+  await once(server.close(), 'close');
+  return port;
 }
 
 function start(program: Program, onLine?: (line: string) => void): { readonly child: ChildProcess; text(): string } {
@@ -84,11 +84,9 @@ function start(program: Program, onLine?: (line: string) => void): { readonly ch
   return { child, text: () => text };
 }
 
-function ended(child: ChildProcess): Promise<number | string> {
-  return new Promise((resolve, reject) => {
-    child.once('error', reject);
-    child.once('close', (code, signal) => resolve(code ?? signal ?? 'nothing'));
-  });
+async function ended(child: ChildProcess): Promise<number | string> {
+  const [code, signal] = await once(child, 'close');
+  return code ?? signal ?? 'nothing';
 }
 
 async function answers(url: string): Promise<boolean> {

@@ -77,15 +77,8 @@ function start(python: string, port: number, url: string): Promise<AsyncDisposab
 /** Samples of the served weights, scored by the trainer: at first, after a step and its publication, and after going back. */
 async function checkVerbs(baseURL: string): Promise<string> {
   const renderer = await loadRenderer(MODEL);
-  const settings = {
-    engine: 'tinker',
-    model: MODEL,
-    threads: 1,
-    seed: 1,
-    baseModel: undefined,
-    baseURL,
-    loraRank: LORA_RANK,
-  } as const;
+  const model = { engine: 'tinker', model: MODEL, baseModel: undefined } as const;
+  const settings = { ...model, threads: 1, seed: 1, baseURL, loraRank: LORA_RANK };
   const options = { warn: () => {}, stop: new AbortController().signal };
   await using policy = await openTinkerPolicy(settings, renderer.vocabSize, options);
   const { engine, trainer } = policy;
@@ -101,14 +94,8 @@ async function checkVerbs(baseURL: string): Promise<string> {
     );
   const apart = async (samples: readonly Sample[]): Promise<number> => {
     const scored = await trainer.forward(samples);
-    return Math.max(
-      ...samples.flatMap((sample, i) =>
-        distances(
-          sample.logprobs.filter((_, at) => sample.mask[at] === 1),
-          scored[i]!,
-        ),
-      ),
-    );
+    const own = samples.map(({ logprobs, mask }) => logprobs.filter((_, at) => mask[at] === 1));
+    return Math.max(...own.flatMap((logprobs, i) => distances(logprobs, scored[i]!)));
   };
 
   const first = await draw(100);
@@ -129,18 +116,14 @@ async function checkVerbs(baseURL: string): Promise<string> {
 }
 
 function sampleOf(promptIds: Int32Array, ids: Int32Array, logprobs: Float32Array): Sample {
-  const context = promptIds.length;
-  const length = context + ids.length;
+  const [context, length] = [promptIds.length, promptIds.length + ids.length];
   return {
-    tokens: Int32Array.from([...promptIds, ...ids]),
+    ...{ temperature: 1, weight: 1, rolloutId: 'interop', groupId: 'interop' },
+    tokens: Int32Array.of(...promptIds, ...ids),
     mask: new Uint8Array(length).fill(1, context),
-    logprobs: Float32Array.from([...new Float32Array(context), ...logprobs]),
+    logprobs: Float32Array.of(...new Float32Array(context), ...logprobs),
     advantages: new Float32Array(length).fill(1, context),
     versions: new Int32Array(length),
-    temperature: 1,
-    weight: 1,
-    rolloutId: 'interop',
-    groupId: 'interop',
   };
 }
 
@@ -157,21 +140,13 @@ async function learn(report: Report, baseURL: string): Promise<string> {
   const args = ['train', 'examples/shop/agent.ts', ...Object.entries(flags).flat(), '--json'];
   report.note(`trainyard ${args.join(' ')}`);
   let done: TrainDone | undefined;
-  await runProgram(
-    {
-      command: TRAINYARD.command,
-      args: [...TRAINYARD.args, ...args],
-      env: { TINKER_BASE_URL: baseURL },
-      cwd: root,
-      limitMs: LEARN_LIMIT_MS,
-    },
-    (line) => {
-      if (!line.startsWith('{')) return report.note(line);
-      const event: RunEvent = JSON.parse(line);
-      if (event.type === 'done' && 'ending' in event) done = event;
-      tellOf(event, report);
-    },
-  );
+  const command = { command: TRAINYARD.command, args: [...TRAINYARD.args, ...args], cwd: root };
+  await runProgram({ ...command, env: { TINKER_BASE_URL: baseURL }, limitMs: LEARN_LIMIT_MS }, (line) => {
+    if (!line.startsWith('{')) return report.note(line);
+    const event: RunEvent = JSON.parse(line);
+    if (event.type === 'done' && 'ending' in event) done = event;
+    tellOf(event, report);
+  });
   if (done?.before == null || done.after == null) throw new Error('nothing was evaluated');
   const { steps, before, after } = done;
   const told = `${steps} steps, held-out success ${shown(before)} → ${shown(after)}`;

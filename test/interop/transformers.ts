@@ -148,15 +148,11 @@ async function distribution(model: EmbeddedModel, row: Int32Array): Promise<Floa
 function sampleOf(tokens: Int32Array): Sample {
   const { length } = tokens;
   return {
-    tokens,
+    ...{ tokens, temperature: 1, weight: 1, rolloutId: 'interop', groupId: 'interop' },
     mask: new Uint8Array(length).fill(1).fill(0, 0, 1),
     logprobs: new Float32Array(length),
     advantages: new Float32Array(length).fill(1 / length).fill(0, 0, 1),
     versions: new Int32Array(length),
-    temperature: 1,
-    weight: 1,
-    rolloutId: 'interop',
-    groupId: 'interop',
   };
 }
 
@@ -177,25 +173,28 @@ class Transformers {
     this.#folder = folder;
   }
 
-  make(dir: string, settings: object): Promise<unknown> {
-    return this.#run('make', dir, settings, false);
+  async make(dir: string, settings: object): Promise<void> {
+    await this.#run('make', dir, settings);
   }
 
   chat(dir: string, conversations: readonly object[]): Promise<readonly (readonly number[])[]> {
-    return this.#run('chat', dir, conversations, true) as Promise<number[][]>;
+    return this.#answer('chat', dir, conversations);
   }
 
   logprobs(dir: string, rows: readonly Int32Array[], whole: number): Promise<Logprobs> {
-    return this.#run('logprobs', dir, { rows: rows.map((row) => [...row]), whole }, true) as Promise<Logprobs>;
+    return this.#answer('logprobs', dir, { rows: rows.map((row) => [...row]), whole });
   }
 
-  async #run(verb: string, dir: string, input: unknown, answers: boolean): Promise<unknown> {
-    const source = join(this.#folder, 'in.json');
+  async #answer<T>(verb: string, dir: string, input: unknown): Promise<T> {
     const target = join(this.#folder, 'out.json');
+    await this.#run(verb, dir, input, target);
+    return JSON.parse(await readFile(target, 'utf8')) as T;
+  }
+
+  async #run(verb: string, dir: string, input: unknown, ...target: readonly string[]): Promise<void> {
+    const source = join(this.#folder, 'in.json');
     await writeFile(source, JSON.stringify(input));
-    const script = join(import.meta.dirname, 'transformers_check.py');
-    const args = [script, verb, dir, source, ...(answers ? [target] : [])];
+    const args = [join(import.meta.dirname, 'transformers_check.py'), verb, dir, source, ...target];
     await runProgram({ command: this.#python, args, env: { HF_HUB_OFFLINE: '1' }, limitMs: 180_000 });
-    return answers ? JSON.parse(await readFile(target, 'utf8')) : undefined;
   }
 }
