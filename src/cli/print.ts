@@ -35,9 +35,7 @@ const MOST_TAGS = 20;
 /** Milliseconds of silence after which progress is a line. */
 const SILENCE = 10_000;
 
-export interface Report extends Disposable {
-  readonly emit: Emit;
-}
+export type Report = Disposable & { readonly emit: Emit };
 
 /** How a command reports: a live view on a terminal, else plain lines or JSON. */
 export async function openReport(json: boolean, title: Title): Promise<Report> {
@@ -215,19 +213,17 @@ export function wayOn(run: string, verb: 'train' | 'eval' = 'train'): readonly s
 }
 
 export function evaluationSummary(event: EvalDone): readonly string[] {
-  const { run, passAtK, passHatK, perTask, byTag, parts = {}, metrics = {}, failed } = event;
-  const tags = Object.entries(byTag);
-  const rows = [
-    ['', 'success', '95 % interval', 'mean reward', 'tasks', 'failed', 'ungraded'],
-    rowOf('all', event),
-    ...tags.slice(0, MOST_TAGS).map(([tag, report]) => rowOf(nameCell(tag), report)),
-  ];
+  const { passAtK, passHatK, perTask, byTag, parts = {}, metrics = {}, failed } = event;
+  const run = event.run && printableLine(event.run);
+  const tags = Object.entries(byTag).map(([tag, report]) => rowOf(nameCell(tag), report));
+  const titles = ['', 'success', '95 % interval', 'mean reward', 'tasks', 'failed', 'ungraded'];
+  const rows = [titles, rowOf('all', event), ...tags.slice(0, MOST_TAGS)];
   const hidden = tags.length - MOST_TAGS;
   const named = Object.entries({ parts, metrics }).flatMap(([title, means]) => {
     const shown = measures(Object.entries(means), MOST_MEASURES, 3, '   ');
     return shown === '' ? [] : [`${title}  ${shown}`];
   });
-  const kept = `Every rollout is in ${printableLine(run ?? '')}/store.sqlite, the numbers are in ${printableLine(run ?? '')}/metrics.json`;
+  const kept = `Every rollout is in ${run}/store.sqlite, the numbers are in ${run}/metrics.json`;
   const again = ['Run again what failed:', `  ${asCalled(`trainyard eval --resume ${run} --retry-failed`)}`];
   return [
     '',
@@ -246,9 +242,8 @@ function rowOf(name: string, { success, ci, meanReward, n, failed, ungraded }: T
 }
 
 function chances(byK: Readonly<Record<string, number>>): string {
-  return Object.entries(byK)
-    .map(([k, chance]) => `${k}: ${percent(chance)}`)
-    .join('   ');
+  const said = Object.entries(byK).map(([k, chance]) => `${k}: ${percent(chance)}`);
+  return said.join('   ');
 }
 
 /** Characters of a message that are shown: of one among many, and of a rollout that is read. */
@@ -259,14 +254,11 @@ const LONGEST_VALUE = 400;
 /** Calls without an answer that are shown: the last ones. */
 const MOST_CALLS = 20;
 
-/** What is shown of a turn to somebody who reads the whole rollout. */
-export interface Read {
-  readonly rewritten: Rewritten | null;
-  /** What it was asked that is new. */
-  readonly prompt: readonly Message[];
-}
-
-export function turnText(turn: TurnSummary, read?: Read): string {
+/** `read`: for somebody who reads the whole rollout, with what the turn was asked that is new. */
+export function turnText(
+  turn: TurnSummary,
+  read?: { readonly rewritten: Rewritten | null; readonly prompt: readonly Message[] },
+): string {
   const { index, thread, after, fork, promptTokens, sampledTokens, stopReason, response } = turn;
   const where = fork?.message === undefined ? '' : ` at message ${fork.message}`;
   const origin = after === null ? 'rendered afresh' : `extends turn ${after}`;
@@ -329,16 +321,10 @@ function callLine({ thread, turnsBefore, promptTokens, sampledTokens, failure }:
 const NO_TURNS = ' (it ended before any model call through ctx.model() was answered)';
 
 function outcomeDetail(outcome: Outcome): string {
-  switch (outcome.kind) {
-    case 'completed':
-      return '';
-    case 'truncated':
-      return ` by its limit of ${outcome.limit}`;
-    case 'rejected':
-      return `: ${printableLine(outcome.reason)}${outcome.reason === 'no_turns' ? NO_TURNS : ''}`;
-    case 'failed':
-      return ` ${outcome.code}: ${printableLine(outcome.message)}`;
-  }
+  if (outcome.kind === 'truncated') return ` by its limit of ${outcome.limit}`;
+  if (outcome.kind === 'failed') return ` ${outcome.code}: ${printableLine(outcome.message)}`;
+  if (outcome.kind === 'completed') return '';
+  return `: ${printableLine(outcome.reason)}${outcome.reason === 'no_turns' ? NO_TURNS : ''}`;
 }
 
 /** What a reward has by name, and the word before the name. */

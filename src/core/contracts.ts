@@ -131,16 +131,13 @@ export interface RunHost {
   readonly grader?: GraderRunner | undefined;
 }
 
-export interface WorkflowContext<Config = unknown, RoleName extends string = string> {
+export interface WorkflowContext<Config = unknown, RoleName extends string = string> extends Omit<RolloutIdentity, 'taskId'> {
   readonly task: TaskView;
   /** A copy of the task's prompt, which the rollout may change. */
   readonly prompt: PromptMessage[];
   /** The workflow's config: data in it is copied for each rollout; functions, tools and other instances are shared. */
   readonly config: Config;
   readonly metadata: Json | undefined;
-  readonly rolloutId: string;
-  readonly groupId: string;
-  readonly purpose: Purpose;
   /** A number of the rollout's own, the same whenever it is run again. */
   readonly seed: number;
   /** A folder of the rollout's own, made when first asked for; null where none can be made. */
@@ -215,20 +212,17 @@ export type GenerateRequest = {
   readonly tools?: readonly Tool[];
   /** The policy must call this tool, or one of them (`true`): what it has to say for that is given to it, not sampled, and not trained. */
   readonly tool?: string | true;
-  readonly temperature?: number;
-  readonly topP?: number;
-  readonly topK?: number;
-  readonly maxTokens?: number;
   /** The answer ends before the first of these texts. */
   readonly stop?: readonly string[];
   /** The answer should be JSON, of this schema where there is one. It is checked, not forced: what is wrong is marked on the turn. */
   readonly format?: { readonly schema?: Json };
   readonly signal?: AbortSignal;
-} & (
-  | { readonly messages: readonly Message[]; readonly promptIds?: undefined }
-  /** In process only. */
-  | { readonly promptIds: ArrayLike<number>; readonly messages?: undefined }
-);
+} & Partial<SamplingSettings> &
+  (
+    | { readonly messages: readonly Message[]; readonly promptIds?: undefined }
+    /** In process only. */
+    | { readonly promptIds: ArrayLike<number>; readonly messages?: undefined }
+  );
 
 export interface Generation {
   /** Of the completion. */

@@ -1,5 +1,4 @@
 /** What rows must be, and how what is wrong with them is told. */
-import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { TaskRow } from './rows.ts';
 import { readDataset, readTasks } from './tasks.ts';
@@ -204,20 +203,5 @@ describe('a task without an id', () => {
   it('that asks what another asks is told apart by a number', async () => {
     const ids = (await rows(ask(1), ask(1), ask(2), ask(1))).map(({ id }) => id);
     expect(ids).toEqual([ids[0], `${ids[0]}#2`, ids[2], `${ids[0]}#3`]);
-  });
-
-  it('keeps its name when rows are shuffled or added', async () => {
-    const numbers = fc.uniqueArray(fc.nat(1000), { minLength: 1, maxLength: 20 });
-    await fc.assert(
-      fc.asyncProperty(numbers, fc.nat(), async (some, turn) => {
-        const before = await rows(...some.map(ask));
-        const after = await rows(
-          ask(2000),
-          ...some.slice(turn % some.length).map(ask),
-          ...some.slice(0, turn % some.length).map(ask),
-        );
-        for (const { id, answer } of before) expect(after.find((task) => task.answer === answer)?.id).toBe(id);
-      }),
-    );
   });
 });

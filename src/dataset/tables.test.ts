@@ -3,7 +3,6 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { brotliCompressSync, gzipSync, zstdCompressSync } from 'node:zlib';
-import fc from 'fast-check';
 import type { SchemaElement } from 'hyparquet';
 import { type ColumnSource, type ParquetWriteOptions, parquetWriteBuffer } from 'hyparquet-writer';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
@@ -18,31 +17,15 @@ describe('CSV', () => {
 
   const rows = (text: string, size = 1 << 16) => Array.fromAsync(readCsv(pieces(text, size), 'tasks.csv'));
 
-  it('reads quotes, commas and line ends inside cells, in CRLF and with a byte order mark', async () => {
-    const text = '\uFEFFprompt,answer\r\n"a, ""b""\r\nc",1\r\n\r\n=SUM(A1),""\r\nplain,';
-    expect(await rows(text)).toEqual([
-      { kind: 'row', place: 'row 1', row: { prompt: 'a, "b"\r\nc', answer: '1' } },
-      { kind: 'row', place: 'row 2', row: { prompt: '=SUM(A1)', answer: '' } },
-      { kind: 'row', place: 'row 3', row: { prompt: 'plain', answer: null } },
-    ]);
-  });
-
-  it('reads back whatever was written, however the bytes are cut', async () => {
-    const cell = fc.oneof(fc.constant(null), fc.string({ unit: 'grapheme' }), fc.stringMatching(/^[",\r\n aé😀]*$/u));
-    const width = fc.integer({ min: 2, max: 4 });
-    const table = width.chain((n) => fc.array(fc.array(cell, { minLength: n, maxLength: n }), { minLength: 1, maxLength: 5 }));
-    await fc.assert(
-      fc.asyncProperty(table, fc.integer({ min: 1, max: 7 }), fc.constantFrom('\n', '\r\n'), async (records, size, lineEnd) => {
-        // A byte order mark at the very beginning is not part of the text.
-        const clean = records.map((cells) => cells.map((value) => value?.replaceAll('\uFEFF', '') ?? null));
-        const written = clean.map((cells) =>
-          cells.map((value) => (value === null ? '' : `"${value.replaceAll('"', '""')}"`)).join(','),
-        );
-        const names = clean[0]!.map((_, column) => `c${column}`);
-        const read = await rows([names.join(','), ...written].join(lineEnd), size);
-        expect(read.map((row) => (row.kind === 'row' ? Object.values(row.row) : row.problem))).toEqual(clean);
-      }),
-    );
+  it('reads quotes, commas and line ends inside cells, in CRLF and with a byte order mark, however the bytes are cut', async () => {
+    const text = '\uFEFFprompt,answer\r\n"a, ""b""\r\nc é😀",1\r\n\r\n=SUM(A1),""\r\nplain,';
+    for (const size of [1, 2, 7, 1000]) {
+      expect(await rows(text, size)).toEqual([
+        { kind: 'row', place: 'row 1', row: { prompt: 'a, "b"\r\nc é😀', answer: '1' } },
+        { kind: 'row', place: 'row 2', row: { prompt: '=SUM(A1)', answer: '' } },
+        { kind: 'row', place: 'row 3', row: { prompt: 'plain', answer: null } },
+      ]);
+    }
   });
 
   it('names the row whose columns are too many or too few', async () => {

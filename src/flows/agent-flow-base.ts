@@ -8,6 +8,7 @@
 import { type EntryModule, type Workflow, workflowSymbol } from '../core/contracts.ts';
 import { isConcrete } from '../core/define.ts';
 import { messageOf } from '../core/errors.ts';
+import { defined } from '../core/json.ts';
 import type { Tool } from '../core/types.ts';
 import { type FlowClass, type FlowFields, type FlowSetup, flowRegistry, register } from './flow-registry.ts';
 import { flowWorkflow } from './flow-workflow.ts';
@@ -120,11 +121,7 @@ export abstract class MultiStepAgentFlow<Config = unknown, Row extends object = 
   get toolSchemas(): readonly Tool[] {
     return Object.entries(this.tools).map(([name, { description, parameters }]) => ({
       type: 'function',
-      function: {
-        name,
-        ...(description === undefined ? {} : { description }),
-        ...(parameters === undefined ? {} : { parameters }),
-      },
+      function: { name, ...defined({ description, parameters }) },
     }));
   }
 
@@ -141,10 +138,8 @@ export abstract class MultiStepAgentFlow<Config = unknown, Row extends object = 
   /** What the tool that this text calls says, in words. A call that is wrong is answered, too: the policy can learn from it. */
   async executeTool(text: string): Promise<string> {
     try {
-      const { name, arguments: given } = JSON.parse(TOOL_CALL.exec(text)?.[1] ?? '') as {
-        name: string;
-        arguments: Record<string, unknown>;
-      };
+      type Call = { readonly name: string; readonly arguments?: Record<string, unknown> };
+      const { name, arguments: given } = JSON.parse(TOOL_CALL.exec(text)?.[1] ?? '') as Call;
       const tool = Object.hasOwn(this.tools, name) ? this.tools[name] : undefined;
       return JSON.stringify(tool === undefined ? { error: 'no such tool' } : await tool.run(given ?? {}));
     } catch (thrown) {

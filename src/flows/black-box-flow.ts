@@ -5,6 +5,7 @@
 import { orAborted } from '../core/async.ts';
 import { type EntryModule, type Workflow, workflowSymbol } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
+import { defined } from '../core/json.ts';
 import type { Json } from '../core/types.ts';
 import { type AgentProcessEnd, agentEnvironment, runAgentProcess } from '../processes/agent-process.ts';
 import { AgentFlowBase, lowerFlow } from './agent-flow-base.ts';
@@ -114,17 +115,10 @@ export abstract class ProcessAgentFlow<Config = unknown, Row extends object = Re
   async _runAgent(baseURL: string, fields: FlowFields<Row>, { apiKey, signal }: BlackBoxAgent): Promise<void> {
     const [command, ...args] = this.command;
     const { memoryMb, cwd, deadlineMs, inheritEnv } = this;
-    const { end, stderr } = await runAgentProcess({
-      command,
-      args,
-      env: { ...this.env, ...agentEnvironment({ baseURL, apiKey }) },
-      inheritEnv,
-      input: JSON.stringify(fields),
-      signal,
-      deadlineMs,
-      ...(memoryMb === undefined ? {} : { memoryMb }),
-      ...(cwd === undefined ? {} : { cwd }),
-    });
+    const env = { ...this.env, ...agentEnvironment({ baseURL, apiKey }) };
+    const input = JSON.stringify(fields);
+    const bounds = { signal, deadlineMs, ...defined({ memoryMb, cwd }) };
+    const { end, stderr } = await runAgentProcess({ command, args, env, inheritEnv, input, ...bounds });
     if (end.kind === 'exited' && end.code === 0) return;
     const said = stderr.trim().slice(-SHOWN);
     throw new TrainyardError('WORKFLOW_FAILED', `the agent ${command} ${inWords(end)}${said === '' ? '' : `: ${said}`}`);

@@ -53,11 +53,11 @@ export class FlowTrajectory {
   constructor(session: LiveSession, beginning?: Beginning) {
     this.session = session;
     this.isHeld = beginning === undefined;
-    const { purpose, groupId, taskId } = session.spec.identity;
-    const { purpose: own, promptUid, taskId: task } = beginning ?? { purpose, promptUid: groupId, taskId };
-    this.#purpose = own;
-    this.#promptUid = promptUid;
-    this.taskId = task;
+    const { groupId: promptUid, ...held } = session.spec.identity;
+    const own: Beginning = beginning ?? { ...held, promptUid };
+    this.#purpose = own.purpose;
+    this.#promptUid = own.promptUid;
+    this.taskId = own.taskId;
   }
 
   get uid(): string {
@@ -155,15 +155,12 @@ export class FlowTrajectory {
   #stage(staged: FlowStep[], step: FlowStep): void {
     const last = staged.findLast(({ isLast }) => isLast);
     if (last !== undefined || this.completion !== undefined) {
-      const areBothLast = last !== undefined && step.isLast;
       const tooLate = `trajectory ${this.uid} is complete; step ${step.index} comes too late`;
-      const found = areBothLast ? `steps ${last.index} and ${step.index} are both the last` : tooLate;
+      const found = last && step.isLast ? `steps ${last.index} and ${step.index} are both the last` : tooLate;
       throw flowRefusal('trajectory_complete', found, { param: 'steps' });
     }
-    if (step.index !== staged.length) {
-      const found = `step ${step.index} comes before step ${staged.length}`;
-      throw this.#conflict(found, 'submit steps in order, from 0, without gaps');
-    }
+    const hint = 'submit steps in order, from 0, without gaps';
+    if (step.index !== staged.length) throw this.#conflict(`step ${step.index} comes before step ${staged.length}`, hint);
     if (staged.some(({ turn }) => turn === step.turn)) throw this.#conflict('one generation is used in two steps');
     staged.push(step);
   }

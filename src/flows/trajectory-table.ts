@@ -5,6 +5,7 @@
 import { randomBytes } from 'node:crypto';
 import type { GraderRunner } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
+import { defined } from '../core/json.ts';
 import type { Grade, Json, Message, Outcome, Task, Trajectory } from '../core/types.ts';
 import type { SessionDefaults } from '../gateway/control.ts';
 import type { Gateway } from '../gateway/gateway.ts';
@@ -79,7 +80,7 @@ export class TrajectoryTable {
       roles: {},
       signal: new AbortController().signal,
       observer: {
-        ...(observer?.recorded === undefined ? {} : { recorded: observer.recorded.bind(observer) }),
+        ...(observer?.recorded && { recorded: observer.recorded.bind(observer) }),
         sealed: () => this.#remember(trajectory),
       },
     });
@@ -180,32 +181,32 @@ export class TrajectoryTable {
   }
 
   async #recordOf(trajectory: FlowTrajectory): Promise<Trajectory> {
-    const { session, uid, metadata, purpose, promptUid, reward, trainedTurns } = trajectory;
-    const outcome = outcomeOf(trajectory);
-    const endedAt = Date.now();
-    const { grader, taskOf } = this.#parts;
-    const canGrade = grader !== undefined && taskOf?.(trajectory) !== undefined;
-    const graded = async (): Promise<Grade> => {
-      if (outcome.kind !== 'completed') return { kind: 'ungraded', why: outcome.kind };
-      if (reward !== undefined) return { kind: 'graded', reward };
-      return canGrade ? await this.grade(trajectory) : { kind: 'ungraded', why: 'nothing grades what is served' };
-    };
-    const steps = stepsIn(trajectory);
-    const identity = { rolloutId: uid, groupId: promptUid, taskId: trajectory.taskId ?? promptUid, purpose };
+    const { session, uid, metadata, purpose, promptUid, taskId = promptUid, trainedTurns } = trajectory;
     const { unanswered, openedAt: startedAt } = session;
-    const turns = onlyTrained(session.turns, trainedTurns);
+    const endedAt = Date.now();
+    const outcome = outcomeOf(trajectory);
+    const steps = stepsIn(trajectory);
     const result = metadata === undefined && steps === undefined ? {} : { metadata: { ...metadata, ...steps } };
-    return recordOf(identity, { turns, unanswered }, { outcome, grade: await graded(), result, startedAt, endedAt });
+    const turns = onlyTrained(session.turns, trainedTurns);
+    const grade = await this.#gradeOf(trajectory, outcome);
+    const identity = { rolloutId: uid, groupId: promptUid, taskId, purpose };
+    return recordOf(identity, { turns, unanswered }, { outcome, grade, result, startedAt, endedAt });
+  }
+
+  async #gradeOf(trajectory: FlowTrajectory, outcome: Outcome): Promise<Grade> {
+    const { grader, taskOf } = this.#parts;
+    const { reward } = trajectory;
+    if (outcome.kind !== 'completed') return { kind: 'ungraded', why: outcome.kind };
+    if (reward !== undefined) return { kind: 'graded', reward };
+    const canGrade = grader !== undefined && taskOf?.(trajectory) !== undefined;
+    return canGrade ? await this.grade(trajectory) : { kind: 'ungraded', why: 'nothing grades what is served' };
   }
 }
 
 /** Rewards and metadata as they were submitted. */
 function stepsIn({ steps }: FlowTrajectory): { readonly steps: Json } | undefined {
   if (steps.length === 0) return undefined;
-  const rows = steps.map(({ index, turn, reward, metadata }) => [
-    String(index),
-    { turn, ...(reward === undefined ? {} : { reward }), ...(metadata === undefined ? {} : { metadata }) },
-  ]);
+  const rows = steps.map(({ index, turn, reward, metadata }) => [index, defined({ turn, reward, metadata })]);
   return { steps: Object.fromEntries(rows) };
 }
 

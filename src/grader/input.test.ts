@@ -1,35 +1,20 @@
 import { describe, expect, it } from 'vitest';
+import { trainedTurn } from '../../test/fixtures/trained-rows.ts';
 import type { Message, Turn } from '../core/types.ts';
 import { graderInput } from './call.ts';
 
 const task = { id: 't', prompt: [{ role: 'user', content: 'Add 1 and 2.' }], answer: 3 } as const;
 
-function turn(index: number, thread: string, said: string, trainable = true): Turn {
-  const messages: readonly Message[] = [{ role: 'user', content: `to ${thread}` }];
-  const effective = { temperature: 1, topP: 1, topK: 0, maxTokens: 8 };
-  return {
-    index,
-    thread,
-    role: thread,
-    trainable,
-    promptIds: new Int32Array(1),
-    sampledIds: new Int32Array(1),
-    logprobs: new Float32Array(1),
-    policyVersion: 0,
-    stopReason: 'stop',
-    sampling: { requested: {}, effective, seed: 1 },
-    request: { messages, tools: [] },
+const turn = (index: number, thread: string, said: string, trainable = true): Turn =>
+  trainedTurn(index, {
+    ...{ thread, role: thread, trainable, stopReason: 'stop', startedAt: 0, endedAt: 1 },
+    request: { messages: [{ role: 'user', content: `to ${thread}` }], tools: [] },
     response: { role: 'assistant', content: said },
-    startedAt: 0,
-    endedAt: 1,
-  };
-}
+  });
 
 /** A turn without what is said elsewhere: the request, its ids, and how it was sampled. */
-const RECORDED = {
-  ...{ role: 'main', thread: 'main', trainable: true, stopReason: 'stop', policyVersion: 0, startedAt: 0, endedAt: 1 },
-  ...{ promptTokens: 1, sampledIds: new Int32Array(1), logprobs: new Float32Array(1) },
-};
+const { request: _, sampling: __, promptIds, ...recorded } = turn(0, 'main', '');
+const RECORDED = { ...recorded, promptTokens: promptIds.length };
 
 const said = (messages: readonly Message[]): readonly (string | null)[] => messages.map((message) => message.content);
 
@@ -40,18 +25,14 @@ describe('what a grader sees', () => {
       outcome: { kind: 'completed' },
       result: { output: [3], success: true, metrics: { tries: 2 } },
     });
+    const messages = [
+      { role: 'user', content: 'to main' },
+      { role: 'assistant', content: '3' },
+    ];
     expect(input).toEqual({
       task,
-      messages: [
-        { role: 'user', content: 'to main' },
-        { role: 'assistant', content: '3' },
-      ],
-      threads: {
-        main: [
-          { role: 'user', content: 'to main' },
-          { role: 'assistant', content: '3' },
-        ],
-      },
+      messages,
+      threads: { main: messages },
       turns: [
         { ...RECORDED, index: 0, response: { role: 'assistant', content: 'hm' } },
         { ...RECORDED, index: 1, response: { role: 'assistant', content: '3' } },

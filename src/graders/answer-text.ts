@@ -21,23 +21,29 @@ export interface TextOptions {
   readonly of?: ReadSaid;
 }
 
-/** What an option must be, in words, and whether a value is that; or a function that finds everything wrong with a value itself. */
-type OptionKind = readonly [expected: string, fits: (value: unknown) => boolean] | ((value: unknown) => Iterable<string>);
+/** Everything that is wrong with the value of an option. `undefined`: it is missing. */
+type OptionKind = (value: unknown, name: string) => Iterable<string>;
+
+/** `expected`: what a value must be, in words. */
+export const optionKind =
+  (expected: string, fits: (value: unknown) => boolean): OptionKind =>
+  (value, name) =>
+    fits(value) ? [] : [`${name} is ${value === undefined ? 'missing' : describeValue(value)}, expected ${expected}`];
 
 const isNumber = Number.isFinite as (value: unknown) => value is number;
 const isWhole = Number.isSafeInteger as (value: unknown) => value is number;
 const isText = (value: unknown): boolean => typeof value === 'string';
 
 const KINDS = {
-  boolean: ['true or false', (value) => typeof value === 'boolean'],
-  function: ['a function', (value) => typeof value === 'function'],
-  text: ['a text', (value) => typeof value === 'string' && value.trim() !== ''],
-  texts: ['a list of texts', (value) => Array.isArray(value) && value.length > 0 && value.every(isText)],
-  number: ['a finite number', isNumber],
-  positive: ['a number above 0', (value) => isNumber(value) && value > 0],
-  amount: ['a finite number from 0 up', (value) => isNumber(value) && value >= 0],
-  count: ['a whole number from 1 up', (value) => isWhole(value) && value >= 1],
-  natural: ['a whole number from 0 up', (value) => isWhole(value) && value >= 0],
+  boolean: optionKind('true or false', (value) => typeof value === 'boolean'),
+  function: optionKind('a function', (value) => typeof value === 'function'),
+  text: optionKind('a text', (value) => typeof value === 'string' && value.trim() !== ''),
+  texts: optionKind('a list of texts', (value) => Array.isArray(value) && value.length > 0 && value.every(isText)),
+  number: optionKind('a finite number', isNumber),
+  positive: optionKind('a number above 0', (value) => isNumber(value) && value > 0),
+  amount: optionKind('a finite number from 0 up', (value) => isNumber(value) && value >= 0),
+  count: optionKind('a whole number from 1 up', (value) => isWhole(value) && value >= 1),
+  natural: optionKind('a whole number from 0 up', (value) => isWhole(value) && value >= 0),
   /** Whoever is given it looks at it. */
   any: () => [],
 } satisfies Readonly<Record<string, OptionKind>>;
@@ -73,24 +79,15 @@ export function* optionFaults(
   for (const name of new Set([...Object.keys(given), ...required])) {
     const value = given[name];
     if (!Object.hasOwn(kinds, name)) yield* unknownOptions({ [name]: value }, Object.keys(kinds), whose);
-    else if (value !== undefined || required.includes(name)) yield* valueFaults(`${prefix}${name}`, value, kinds[name]!);
+    else if (value !== undefined || required.includes(name)) yield* kindFrom(kinds[name]!)(value, `${prefix}${name}`);
   }
 }
 
-function* valueFaults(name: string, value: unknown, given: OptionKinds[string]): Generator<string> {
-  const kind = typeof given === 'string' ? KINDS[given] : given;
-  if (typeof kind === 'function') {
-    yield* kind(value);
-    return;
-  }
-  const [expected, fits] = isPair(kind)
-    ? kind
-    : [kind.map((one) => `'${one}'`).join(' or '), (one: unknown) => kind.includes(one as string)];
-  if (!fits(value)) yield `${name} is ${value === undefined ? 'missing' : describeValue(value)}, expected ${expected}`;
+function kindFrom(given: OptionKinds[string]): OptionKind {
+  if (typeof given === 'function') return given;
+  if (typeof given === 'string') return KINDS[given];
+  return optionKind(given.map((one) => `'${one}'`).join(' or '), (value) => given.includes(value as string));
 }
-
-const isPair = (kind: readonly unknown[]): kind is Exclude<OptionKind, (value: unknown) => Iterable<string>> =>
-  typeof kind[1] === 'function';
 
 /** A grader that reads one text and finds it right or wrong: 1 or 0. `options` may say what else to read, in `of`. */
 export function textGrader(

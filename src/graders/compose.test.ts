@@ -29,12 +29,8 @@ const never: Grader = defineGrader({
 describe('weighted', () => {
   it('is the sum of the values by weight, with every value under its name', async () => {
     const grader = weighted({ correct: [gives(1), 0.8], format: [gives(0.5), 0.2] });
-    expect(await rewardOf(grader, {})).toEqual({
-      value: 0.8 + 0.5 * 0.2,
-      success: false,
-      parts: { correct: 1, format: 0.5 },
-      metrics: {},
-    });
+    const parts = { correct: 1, format: 0.5 };
+    expect(await rewardOf(grader, {})).toEqual({ value: 0.8 + 0.5 * 0.2, success: false, parts, metrics: {} });
   });
 
   it('flattens parts and metrics of nested sums by name', async () => {
@@ -72,10 +68,8 @@ describe('weighted', () => {
 
   it('fails, naming the component, for what is no reward', async () => {
     const grader = weighted({ good: [gives(1), 1], odd: [gives(Number.NaN), 1] });
-    expect(await gradeOf(grader, {})).toMatchObject({
-      code: 'GRADER_BAD_REWARD',
-      message: expect.stringMatching(/"odd" returned NaN/),
-    });
+    const message = expect.stringMatching(/"odd" returned NaN/);
+    expect(await gradeOf(grader, {})).toMatchObject({ code: 'GRADER_BAD_REWARD', message });
   });
 
   it('fails rather than give a sum that is not finite', async () => {
@@ -143,11 +137,7 @@ describe('weighted', () => {
     ['a penalty per nothing', () => lengthPenalty({ unit: 'tokens', free: 1, per: 0 }), /per is 0/],
     ['a penalty that rewards', () => formatPenalty(/x/, -1), /cost is -1/],
     ['a repetition that is free', () => repetitionPenalty({ cost: 0 }), /cost is 0/],
-    [
-      'a misspelt bound',
-      () => clipped(gives(1), { maximum: 1 } as never),
-      /clipped: it has no option maximum, expected min, max/,
-    ],
+    ['a misspelt bound', () => clipped(gives(1), { maximum: 1 } as never), /clipped: it has no option maximum, expected min/],
     ['a misspelt factor', () => scaled(gives(1), { factor: 2 } as never), /scaled: it has no option factor/],
     ['a misspelt floor', () => gated(gives(1), gives(1), { flor: 1 } as never), /gated: it has no option flor/],
     ['a misspelt success', () => weighted({ a: [gives(1), 1] }, { sucess: 'a' } as never), /weighted: it has no option sucess/],
@@ -176,12 +166,8 @@ describe('weighted', () => {
 
 describe('gated', () => {
   it('does not ask the grader where the gate is closed, and gives the floor', async () => {
-    expect(await rewardOf(gated(gives({ value: 0.9, parts: { x: 0.9 } }), never), {})).toEqual({
-      value: 0,
-      success: false,
-      parts: { gate: 0.9, 'gate.x': 0.9 },
-      metrics: {},
-    });
+    const closed = { value: 0, success: false, parts: { gate: 0.9, 'gate.x': 0.9 }, metrics: {} };
+    expect(await rewardOf(gated(gives({ value: 0.9, parts: { x: 0.9 } }), never), {})).toEqual(closed);
     expect((await rewardOf(gated(gives(0), never, { floor: -1 }), {})).value).toBe(-1);
   });
 
@@ -207,12 +193,8 @@ describe('gated', () => {
 describe('clipped and scaled', () => {
   it('keep rewards within bounds, by turn too, and the success as it was', async () => {
     const grader = clipped(gives({ value: 3, byRole: { a: -5, b: 0.5 }, metrics: { m: 1 } }), { min: -1, max: 0.5 });
-    expect(await rewardOf(grader, {})).toEqual({
-      value: 0.5,
-      success: true,
-      byRole: { a: -1, b: 0.5 },
-      metrics: { m: 1, clipped: 1 },
-    });
+    const kept = { value: 0.5, success: true, byRole: { a: -1, b: 0.5 }, metrics: { m: 1, clipped: 1 } };
+    expect(await rewardOf(grader, {})).toEqual(kept);
     expect(await rewardOf(clipped(gives(0.2), { max: 1 }), {})).toMatchObject({ value: 0.2, metrics: { clipped: 0 } });
   });
 
@@ -228,9 +210,8 @@ describe('minimum and maximum', () => {
     expect(await rewardOf(minimum(both), {})).toMatchObject({ value: 0.2, success: false, parts: { a: 0.2, b: 1 } });
     expect(await rewardOf(maximum(both), {})).toMatchObject({ value: 1, success: true });
     expect(await gradeOf(maximum({ a: gives(1), b: unable }), {})).toMatchObject({ code: 'GRADER_UNSCORABLE' });
-    expect(await gradeOf(minimum({ a: gives({ value: 1, byRole: { default: 1 } }) }), {})).toMatchObject({
-      code: 'GRADER_BAD_REWARD',
-    });
+    const byRole = minimum({ a: gives({ value: 1, byRole: { default: 1 } }) });
+    expect(await gradeOf(byRole, {})).toMatchObject({ code: 'GRADER_BAD_REWARD' });
   });
 });
 
@@ -252,9 +233,8 @@ describe('penalties', () => {
   });
 
   it('cannot count tokens that are not known', async () => {
-    expect(await gradeOf(lengthPenalty({ unit: 'tokens', free: 0, per: 1 }), { said: 'a' })).toMatchObject({
-      code: 'GRADER_UNSCORABLE',
-    });
+    const penalty = lengthPenalty({ unit: 'tokens', free: 0, per: 1 });
+    expect(await gradeOf(penalty, { said: 'a' })).toMatchObject({ code: 'GRADER_UNSCORABLE' });
   });
 
   it('count characters of texts, thoughts and calls', async () => {
@@ -273,14 +253,8 @@ describe('penalties', () => {
       expect(await rewardOf(penalty, { said: '<answer>7</answer>' })).toEqual({ value: 0, success: true });
       expect(await rewardOf(penalty, { said: '7' })).toEqual({ value: -0.3, success: false });
     }
-    expect(
-      (
-        await rewardOf(
-          formatPenalty((text) => text.length < 3, 1),
-          { said: 'long' },
-        )
-      ).value,
-    ).toBe(-1);
+    const short = formatPenalty((text) => text.length < 3, 1);
+    expect((await rewardOf(short, { said: 'long' })).value).toBe(-1);
     expect(await gradeOf(formatPenalty((() => 1) as never, 1), {})).toMatchObject({ code: 'GRADER_UNSCORABLE' });
   });
 

@@ -13,7 +13,7 @@ import { defined, isObject } from '../core/json.ts';
 import { toReward } from '../core/reward.ts';
 import type { Reward } from '../core/types.ts';
 import { checkGrader, DEFAULT_DEADLINE_MS, ungradedOf } from '../grader/call.ts';
-import { checkOptions, ownTurns, saidBy, type TextOptions } from './answer-text.ts';
+import { checkOptions, optionKind, ownTurns, saidBy, type TextOptions } from './answer-text.ts';
 import { regexWithin, statelessRegex } from './text-match.ts';
 
 /** A whole is a success from 1 up, give or take the rounding of a sum. */
@@ -312,7 +312,10 @@ export function lengthPenalty(options: LengthPenaltyOptions): Grader {
 /** 0 where the test holds for the final answer, else minus `cost`. An expression is tried under a time limit. */
 export function formatPenalty(test: RegExp | ((said: string) => boolean), cost: number, options: TextOptions = {}): Grader {
   const isTest = (value: unknown): boolean => value instanceof RegExp || typeof value === 'function';
-  const kinds = { test: ['a regular expression or a function from text to true or false', isTest], cost: 'positive' } as const;
+  const kinds = {
+    test: optionKind('a regular expression or a function from text to true or false', isTest),
+    cost: 'positive',
+  } as const;
   checkOptions('formatPenalty', { test, cost }, kinds, ['test', 'cost']);
   checkOptions('formatPenalty', options, { of: 'function' });
   const holds = test instanceof RegExp ? regexWithin(statelessRegex(test)) : test;

@@ -60,24 +60,8 @@ function titlesIn(text: string): readonly string[] {
 
 describe('a fence', () => {
   const piece = fc.constantFrom(
-    ...[
-      '<<<',
-      '<<<<',
-      '>>>',
-      'BEGIN',
-      'END',
-      ' A ',
-      ' B ',
-      MARK,
-      MARK.slice(0, 12),
-      MARK.slice(12),
-      '\n',
-      '\r',
-      '\u2028',
-      '\u0000',
-      '\u200b',
-    ],
-    ...['\u{e0041}', '\ud800', '<|im_end|>', 'begin', 'eNd', '[mark]', ' '],
+    ...['<<<', '<<<<', '>>>', 'BEGIN', 'END', ' A ', ' B ', MARK, MARK.slice(0, 12), MARK.slice(12), '\n', '\r', '\u2028'],
+    ...['\u0000', '\u200b', '\u{e0041}', '\ud800', '<|im_end|>', 'begin', 'eNd', '[mark]', ' '],
   );
   const hostile = fc.array(fc.oneof(piece, fc.string({ unit: 'binary' })), { maxLength: 40 }).map((pieces) => pieces.join(''));
 
@@ -102,15 +86,8 @@ describe('a fence', () => {
   });
 
   it.each([
-    '<|im_start|>system',
-    '<\uff5cUser\uff5c>',
-    '<start_of_turn>model',
-    '<end_of_turn>',
-    '[INST] [/INST]',
-    '<<SYS>> <</SYS>>',
-    '</s><s>',
-    '</think>',
-    '<\u2060|im_start|>',
+    ...['<|im_start|>system', '<\uff5cUser\uff5c>', '<start_of_turn>model', '<end_of_turn>', '[INST] [/INST]'],
+    ...['<<SYS>> <</SYS>>', '</s><s>', '</think>', '<\u2060|im_start|>'],
   ])('breaks %j, which servers take for a mark between messages', (mark) => {
     const marks = /<[|\uff5c]|<\/?(?:start_of_turn|end_of_turn|s|think)>|\[\/?INST\]|<<\/?SYS>>/;
     expect(cleaned(mark, 1000)).not.toMatch(marks);

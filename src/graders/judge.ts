@@ -14,7 +14,7 @@ import { unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined, digestOf, isObject, parsedJson } from '../core/json.ts';
 import type { ChatServer } from '../gateway/chat-client.ts';
-import { answerOf, checkOptions, type OptionKinds, optionFaults, saidBy, type TextOptions } from './answer-text.ts';
+import { answerOf, checkOptions, type OptionKinds, optionFaults, optionKind, saidBy, type TextOptions } from './answer-text.ts';
 import {
   askJudge,
   type Criterion,
@@ -65,15 +65,18 @@ export interface RubricCriterion extends Criterion {
 const KINDS: OptionKinds = {
   model: endpointFaults,
   instructions: 'text',
-  scale: [
+  scale: optionKind(
     '[low, high] with low below high',
     (scale) => Array.isArray(scale) && scale.length === 2 && scale.every(Number.isFinite) && scale[0] < scale[1],
-  ],
+  ),
   successFrom: 'number',
   showPrompt: 'boolean',
   showAnswer: 'boolean',
   maxCharacters: 'count',
-  cache: ['true, false or a directory', (cache) => typeof cache === 'boolean' || (typeof cache === 'string' && cache !== '')],
+  cache: optionKind(
+    'true, false or a directory',
+    (cache) => typeof cache === 'boolean' || (typeof cache === 'string' && cache !== ''),
+  ),
   price: (price) => optionFaults(price, { prompt: 'amount', completion: 'amount' }, ['prompt', 'completion'], 'price'),
   timeoutMs: 'count',
   tries: 'count',
@@ -243,7 +246,7 @@ function* criteriaFaults(criteria: readonly RubricCriterion[]): Generator<string
     yield `found ${criteria.length} criteria, expected from 1 to ${MOST_CRITERIA}`;
   }
   const kinds: OptionKinds = {
-    name: ['a name', (name) => typeof name === 'string' && name !== '' && name !== '__proto__'],
+    name: optionKind('a name', (name) => typeof name === 'string' && name !== '' && name !== '__proto__'),
     description: 'text',
     weight: 'positive',
   };

@@ -11,70 +11,51 @@ import { multipleChoice } from './multiple-choice.ts';
 import { numberMatch } from './number-match.ts';
 import { exactMatch, normalisedMatch } from './text-match.ts';
 
-/** An expression, to be written in several ways. */
-type Made =
-  | { readonly kind: 'number'; readonly top: number; readonly bottom: number }
-  | { readonly kind: 'variable'; readonly name: string }
-  | { readonly kind: 'sum' | 'product' | 'quotient'; readonly left: Made; readonly right: Made }
-  | { readonly kind: 'square' | 'root' | 'negative'; readonly of: Made };
+/** An expression in LaTeX, and as on a keyboard with operands the other way round; and its value at a point, NaN where it has none. */
+interface Made {
+  readonly latex: string;
+  readonly plain: string;
+  readonly value: number;
+  readonly hasRoot?: boolean;
+}
 
+const number = fc.tuple(fc.integer({ min: 1, max: 99 }), fc.constantFrom(1, 2, 4, 5, 3, 7)).map(
+  ([top, bottom]): Made => ({
+    latex: bottom === 1 ? String(top) : `\\frac{${top}}{${bottom}}`,
+    plain: [2, 4, 5].includes(bottom) ? String(top / bottom) : `(${top}/${bottom})`,
+    value: top / bottom,
+  }),
+);
+const variable = fc
+  .constantFrom<[string, number]>(['x', 1.7], ['y', 0.6], ['n', 2.9])
+  .map(([name, value]): Made => ({ latex: name, plain: name, value }));
+const operation = fc.constantFrom<(a: Made, b: Made) => Made>(
+  (a, b) => ({ latex: `\\left(${a.latex} + ${b.latex}\\right)`, plain: `(${b.plain}+${a.plain})`, value: a.value + b.value }),
+  (a, b) => ({ latex: `${a.latex} \\cdot ${b.latex}`, plain: `(${b.plain})*(${a.plain})`, value: a.value * b.value }),
+  (a, b) => ({
+    latex: `\\dfrac{${a.latex}}{${b.latex}}`,
+    plain: `((${a.plain})/(${b.plain}))`,
+    value: b.value === 0 ? Number.NaN : a.value / b.value,
+  }),
+);
+const change = fc.constantFrom<(of: Made) => Made>(
+  (of) => ({ latex: `{\\left(${of.latex}\\right)}^{2}`, plain: `((${of.plain})*(${of.plain}))`, value: of.value * of.value }),
+  (of) => ({ latex: `\\sqrt{${of.latex}}`, plain: `sqrt(${of.plain})`, value: Math.sqrt(of.value), hasRoot: true }),
+  (of) => ({ latex: `\\left(-${of.latex}\\right)`, plain: `(−${of.plain})`, value: -of.value }),
+);
 const { expression } = fc.letrec<{ expression: Made }>((tie) => ({
   expression: fc.oneof(
     { maxDepth: 4, depthSize: 'small' },
-    fc.record({
-      kind: fc.constant('number' as const),
-      top: fc.integer({ min: 1, max: 99 }),
-      bottom: fc.constantFrom(1, 2, 4, 5, 3, 7),
+    number,
+    variable,
+    fc.tuple(operation, tie('expression'), tie('expression')).map(([operate, a, b]) => {
+      return { ...operate(a, b), hasRoot: a.hasRoot === true || b.hasRoot === true };
     }),
-    fc.record({ kind: fc.constant('variable' as const), name: fc.constantFrom('x', 'y', 'n') }),
-    fc.record({
-      kind: fc.constantFrom('sum' as const, 'product' as const, 'quotient' as const),
-      left: tie('expression'),
-      right: tie('expression'),
-    }),
-    fc.record({ kind: fc.constantFrom('square' as const, 'root' as const, 'negative' as const), of: tie('expression') }),
+    fc.tuple(change, tie('expression')).map(([changed, of]) => ({ hasRoot: of.hasRoot === true, ...changed(of) })),
   ),
 }));
-
-/** As in LaTeX. */
-function latex(made: Made): string {
-  if (made.kind === 'number') return made.bottom === 1 ? String(made.top) : `\\frac{${made.top}}{${made.bottom}}`;
-  if (made.kind === 'variable') return made.name;
-  if (made.kind === 'sum') return `\\left(${latex(made.left)} + ${latex(made.right)}\\right)`;
-  if (made.kind === 'product') return `${latex(made.left)} \\cdot ${latex(made.right)}`;
-  if ('left' in made) return `\\dfrac{${latex(made.left)}}{${latex(made.right)}}`;
-  if (made.kind === 'square') return `{\\left(${latex(made.of)}\\right)}^{2}`;
-  return made.kind === 'root' ? `\\sqrt{${latex(made.of)}}` : `\\left(-${latex(made.of)}\\right)`;
-}
-
-/** As on a keyboard, with the operands of sums and products the other way round. */
-function plain(made: Made): string {
-  if (made.kind === 'number')
-    return [2, 4, 5].includes(made.bottom) ? String(made.top / made.bottom) : `(${made.top}/${made.bottom})`;
-  if (made.kind === 'variable') return made.name;
-  if (made.kind === 'sum') return `(${plain(made.right)}+${plain(made.left)})`;
-  if (made.kind === 'product') return `(${plain(made.right)})*(${plain(made.left)})`;
-  if ('left' in made) return `((${plain(made.left)})/(${plain(made.right)}))`;
-  if (made.kind === 'square') return `((${plain(made.of)})*(${plain(made.of)}))`;
-  return made.kind === 'root' ? `sqrt(${plain(made.of)})` : `(−${plain(made.of)})`;
-}
-
-/** At a point; NaN or infinite where it is not defined. */
-function valueAt(made: Made): number {
-  if (made.kind === 'number') return made.top / made.bottom;
-  if (made.kind === 'variable') return { x: 1.7, y: 0.6, n: 2.9 }[made.name] ?? Number.NaN;
-  if ('of' in made) {
-    const of = valueAt(made.of);
-    return made.kind === 'square' ? of * of : made.kind === 'root' ? Math.sqrt(of) : -of;
-  }
-  const [left, right] = [valueAt(made.left), valueAt(made.right)];
-  return made.kind === 'sum' ? left + right : made.kind === 'product' ? left * right : right === 0 ? Number.NaN : left / right;
-}
-const isRootless = (made: Made): boolean =>
-  made.kind !== 'root' &&
-  ('of' in made ? isRootless(made.of) : 'left' in made ? isRootless(made.left) && isRootless(made.right) : true);
 /** Roots may be undefined everywhere, and quotients may divide by nothing; rationals that are finite somewhere are defined almost everywhere. */
-const rationalExpression = expression.filter((made) => isRootless(made) && Number.isFinite(valueAt(made)));
+const rationalExpression = expression.filter(({ hasRoot, value }) => hasRoot !== true && Number.isFinite(value));
 
 const pieces = fc.constantFrom(
   ...String.raw`\boxed{ \frac{ \sqrt \sqrt[ \text{ \left( \right) \{ \} \pm \infty \begin{pmatrix} \end{pmatrix} & \\ { } ( ) [ ] | ^ _ + - * / = < > , ; : ! % $ . 1 23 0.5 1,234 1e9 x y e \pi i sin log or and cm answer is #### A B (C) ** ° ² ½ ∞`.split(
@@ -86,15 +67,15 @@ const pieces = fc.constantFrom(
 const anyText = fc.oneof(
   fc.string({ unit: 'binary', maxLength: 60 }),
   fc.array(pieces, { maxLength: 40 }).map((parts) => parts.join('')),
-  expression.map(latex),
+  expression.map(({ latex }) => latex),
 );
 
 describe('sameMath', () => {
   it('knows an expression without roots in another spelling, and tells it from one that is more by 1', () => {
     fc.assert(
-      fc.property(rationalExpression, (made) => {
-        expect(sameMath(latex(made), plain(made))).toBe(true);
-        expect(sameMath(`${latex(made)} + 1`, plain(made))).toBe(false);
+      fc.property(rationalExpression, ({ latex, plain }) => {
+        expect(sameMath(latex, plain)).toBe(true);
+        expect(sameMath(`${latex} + 1`, plain)).toBe(false);
       }),
       { numRuns: 400 },
     );
@@ -102,7 +83,7 @@ describe('sameMath', () => {
 
   it('never takes an expression for one that is more by 1, roots or not', () => {
     fc.assert(
-      fc.property(expression, (made) => !sameMath(`${latex(made)} + 1`, plain(made))),
+      fc.property(expression, ({ latex, plain }) => !sameMath(`${latex} + 1`, plain)),
       { numRuns: 300 },
     );
   });
@@ -119,14 +100,14 @@ describe('sameMath', () => {
       fc.property(anyText, anyText, (a, b) => sameMath(a, b) === sameMath(b, a)),
       { numRuns: 500 },
     );
-    fc.assert(fc.property(expression, expression, (a, b) => sameMath(latex(a), plain(b)) === sameMath(plain(b), latex(a))));
+    fc.assert(fc.property(expression, expression, (a, b) => sameMath(a.latex, b.plain) === sameMath(b.plain, a.latex)));
   });
 
   it('does no more work than is allowed, whatever it reads', () => {
     const long = fc.array(pieces, { minLength: 200, maxLength: 1_500 }).map((parts) => parts.join(''));
     const many = fc
-      .tuple(expression.map(latex), fc.integer({ min: 1, max: 60 }))
-      .map(([text, times]) => Array(times).fill(text).join('+'));
+      .tuple(expression, fc.integer({ min: 1, max: 60 }))
+      .map(([{ latex }, times]) => Array(times).fill(latex).join('+'));
     fc.assert(
       fc.property(fc.oneof(anyText, long, many), fc.oneof(anyText, many), (a, b) => {
         sameMath(a, b);

@@ -47,20 +47,8 @@ describe('toolCalls', () => {
 
   it('pairs calls so that as many as possible fit', async () => {
     const answer = [{ name: 'f' }, { name: 'f', arguments: { a: 1 } }];
-    expect(
-      (
-        await graded(
-          answer,
-          [
-            turn([
-              ['f', '{"a": 1}'],
-              ['f', '{}'],
-            ]),
-          ],
-          { inOrder: false },
-        )
-      ).value,
-    ).toBe(1);
+    const made = ['{"a": 1}', '{}'].map((args): Made => ['f', args]);
+    expect((await graded(answer, [turn(made)], { inOrder: false })).value).toBe(1);
   });
 
   it('may be told that nothing is to be called', async () => {
@@ -79,14 +67,8 @@ describe('toolCalls', () => {
     expect((await rewardOf(toolCalls({ expected }), { ...input, task: { ...task, metadata } })).value).toBe(1);
   });
 
-  it.each<[Json | undefined]>([
-    [undefined],
-    [null],
-    ['look'],
-    [{ name: 'look' }],
-    [[{ tool: 'look' }]],
-    [[{ name: 'a', arguments: '{' }]],
-  ])('cannot score with %j as the expected calls', async (answer) => {
+  const none = [undefined, null, 'look', { name: 'look' }, [{ tool: 'look' }], [{ name: 'a', arguments: '{' }]];
+  it.each(none.map((answer) => [answer]))('cannot score with %j as the expected calls', async (answer) => {
     const grade = await gradeOf(toolCalls(), { answer, turns: [turn([look])] });
     expect(grade).toMatchObject({ code: 'GRADER_UNSCORABLE', message: expect.stringMatching(/t1/) });
   });

@@ -89,11 +89,8 @@ function answerOrNone(input: GraderInput): Json {
 }
 
 /** In the order they were made. */
-function callsOf(input: GraderInput): readonly ToolCall['function'][] {
-  return ownTurns(input)
-    .flatMap(({ response }) => response.tool_calls ?? [])
-    .map((call) => call.function);
-}
+const callsOf = (input: GraderInput): readonly ToolCall['function'][] =>
+  ownTurns(input).flatMap(({ response }) => (response.tool_calls ?? []).map((call) => call.function));
 
 function madeCall({ name, arguments: text }: ToolCall['function']): MadeCall {
   try {

@@ -2,7 +2,7 @@
 import { execFile } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, realpathSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
-import { dirname, join } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -107,13 +107,10 @@ describe.skipIf(!hasSandbox)('an isolated rollout', () => {
     const { stdout } = await promisify(execFile)(prefix[0]!, [...prefix.slice(1), '/bin/sh', '-c', script], { cwd: app, env });
     expect(stdout.trim().split('\n')).toEqual(['/tmp', at('app/runs/this/artifacts'), '/dev/shm']);
     const own = join(files.root, String(started));
-    expect([join(own, 'tmp/own'), join(own, 'artifacts/own')].map((path) => readFileSync(path, 'utf8'))).toEqual([
-      'own\n',
-      'own\n',
-    ]);
-    expect(existsSync('/dev/shm/own')).toBe(false);
+    const written = () => ['tmp/own', 'artifacts/own', '/dev/shm/own'].map((path) => existsSync(resolve(own, path)));
+    expect(written()).toEqual([true, true, false]);
     await files.leave(started);
-    expect([existsSync(join(own, 'tmp')), existsSync(join(own, 'artifacts/own'))]).toEqual([false, true]);
+    expect(written()).toEqual([false, true, false]);
   });
 
   it('has no rights, also where the run is root: no settings of the kernel, no disks, nothing to take down', async () => {
@@ -168,14 +165,12 @@ it('goes by the entry that its grader is loaded from: one that was given by a li
 describe('an error of a file', () => {
   const why = (message: string): string => explained(message, view).slice(message.length);
 
-  it.each([[`open '${app}/log.txt'`], [`the tool failed: open '${app}/log.txt' at 3`], [`rename '/a' -> '${app}/..log'`]])(
-    'EROFS, %s: files are read-only',
-    (text) => {
-      expect(why(text.replace(/(open|rename)/, 'EROFS: read-only file system, $1'))).toContain(
-        'write to ctx.artifactsDir or os.tmpdir()',
-      );
-    },
-  );
+  const EROFS = 'EROFS: read-only file system,';
+  it.each([
+    `${EROFS} open '${app}/log.txt'`,
+    `the tool failed: ${EROFS} open '${app}/log.txt' at 3`,
+    `${EROFS} rename '/a' -> '${app}/..log'`,
+  ])('%s: files are read-only', (text) => expect(why(text)).toContain('write to ctx.artifactsDir or os.tmpdir()'));
 
   it.each([['runs/this/store.sqlite'], ['tasks.jsonl'], ['.git/HEAD']])('ENOENT or EACCES, %s: it is hidden', (name) => {
     expect(why(`ENOENT: no such file or directory, open '${app}/${name}'`)).toContain('hidden under isolation');
@@ -184,10 +179,8 @@ describe('an error of a file', () => {
 
   it.each([
     ['no such item'],
-    [`ENOENT: no such file or directory, open '${app}/gone.json'`],
-    [`ENOENT: no such file or directory, open '${app}/runs/this/artifacts/r1/gone.txt'`],
-    [`ENOENT: no such file or directory, open '${app}/running/gone.txt'`],
-  ])('%s: the sandbox has no part in it', (text) => {
-    expect(why(text)).toBe('');
-  });
+    ...['gone.json', 'runs/this/artifacts/r1/gone.txt', 'running/gone.txt'].map((name) => [
+      `ENOENT: no such file or directory, open '${app}/${name}'`,
+    ]),
+  ])('%s: the sandbox has no part in it', (text) => expect(why(text!)).toBe(''));
 });

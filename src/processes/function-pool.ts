@@ -1,6 +1,6 @@
 /**
- * Calls of one exported function in child processes: a call that hangs is killed and its slot used again, a crash costs only the call
- * that met it, and both are values, never exceptions.
+ * Calls of one exported function in child processes: a call that hangs is killed and its process replaced, a crash costs only the
+ * call that met it, and both are values, never exceptions.
  *
  * Arguments and results are copied (structured clone). The function must be an export of a module, because a closure cannot be sent to
  * another process. The processes have this process's environment. Nothing is tried again here.

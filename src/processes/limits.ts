@@ -91,10 +91,10 @@ export class ProcessGroup<Cause = never> {
     if (this.isRunning) this.#killGroup();
   }
 
-  /** Instead of an earlier time. */
+  /** Instead of an earlier time. Nothing after its exit: a timer would keep this process. */
   killAfter(ms: number, cause?: Cause): void {
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.kill(cause), ms);
+    if (this.isRunning) this.#timer = setTimeout(() => this.kill(cause), ms);
   }
 
   killOn(signal: AbortSignal | undefined, cause: Cause): void {

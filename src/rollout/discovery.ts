@@ -4,7 +4,7 @@
  * All mistakes are found before anything runs, and told together.
  */
 import { realpath, stat } from 'node:fs/promises';
-import { extname, resolve } from 'node:path';
+import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { type EntryModule, type Grader, graderSymbol, type Workflow, workflowSymbol } from '../core/contracts.ts';
 import { asGrader, asWorkflow, isClass } from '../core/define.ts';
@@ -204,7 +204,7 @@ export async function importEntry(url: string, path: string): Promise<Readonly<R
     return (await import(url)) as Readonly<Record<string, unknown>>;
   } catch (cause) {
     if (cause instanceof TrainyardError) throw cause;
-    const hint = hintFor(cause, path);
+    const hint = hintFor(cause);
     throw new TrainyardError('ENTRY_UNLOADABLE', `cannot import ${path}: ${firstLine(messageOf(cause))}${placeOf(cause)}`, {
       cause,
       ...(hint ? { hint } : {}),
@@ -212,29 +212,28 @@ export async function importEntry(url: string, path: string): Promise<Readonly<R
   }
 }
 
-function hintFor(cause: unknown, path: string): string | undefined {
-  const code = (cause as { code?: unknown }).code;
-  if (code === 'ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX') {
-    return 'Node runs TypeScript by removing types; enum, namespace and parameter properties have no meaning without them: use const objects, modules and plain fields';
-  }
-  if (code === 'ERR_UNKNOWN_FILE_EXTENSION') {
-    return extname(path) === '.tsx' || messageOf(cause).includes('.tsx')
-      ? 'Node cannot load .tsx; put the workflow into a .ts file without JSX'
-      : 'use a .ts, .mts, .js or .mjs file';
-  }
-  if (code === 'ERR_MODULE_NOT_FOUND' && messageOf(cause).includes("package 'trainyard'")) {
-    return 'in a clone of Trainyard, put the entry into a folder without a package.json of its own; elsewhere install the packed package';
-  }
-  if (code === 'ERR_MODULE_NOT_FOUND') {
-    return messageOf(cause).includes('package')
-      ? 'install the missing package next to the entry file'
-      : 'Node wants full file names in relative imports: write ./file.ts, not ./file';
-  }
-  if (messageOf(cause).startsWith('Cannot use import statement outside a module')) {
-    return 'add "type": "module" to your package.json, or name the file .mts';
-  }
-  if (code === 'ERR_UNSUPPORTED_DIR_IMPORT') return 'import a file, not a folder: write ./folder/index.ts';
-  return undefined;
+const CANNOT: readonly (readonly [code: string | undefined, says: string, hint: string])[] = [
+  [
+    'ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX',
+    '',
+    'Node runs TypeScript by removing types; enum, namespace and parameter properties have no meaning without them: use const objects, modules and plain fields',
+  ],
+  ['ERR_UNKNOWN_FILE_EXTENSION', '.tsx', 'Node cannot load .tsx; put the workflow into a .ts file without JSX'],
+  ['ERR_UNKNOWN_FILE_EXTENSION', '', 'use a .ts, .mts, .js or .mjs file'],
+  [
+    'ERR_MODULE_NOT_FOUND',
+    "package 'trainyard'",
+    'in a clone of Trainyard, put the entry into a folder without a package.json of its own; elsewhere install the packed package',
+  ],
+  ['ERR_MODULE_NOT_FOUND', 'package', 'install the missing package next to the entry file'],
+  ['ERR_MODULE_NOT_FOUND', '', 'Node wants full file names in relative imports: write ./file.ts, not ./file'],
+  ['ERR_UNSUPPORTED_DIR_IMPORT', '', 'import a file, not a folder: write ./folder/index.ts'],
+  [undefined, 'Cannot use import statement outside a module', 'add "type": "module" to your package.json, or name the file .mts'],
+];
+
+function hintFor(cause: unknown): string | undefined {
+  const found = (cause as { code?: unknown }).code;
+  return CANNOT.find(([code, says]) => (code ?? found) === found && messageOf(cause).includes(says))?.[2];
 }
 
 /** Where a syntax error is: Node puts it above the message in the stack. */

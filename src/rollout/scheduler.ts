@@ -133,11 +133,9 @@ export class GroupScheduler {
     while (!this.#leave.signal.aborted && this.#failure === undefined) {
       const running = this.#open.size;
       const tried = this.#waiting.length + this.#withoutSignal.length + running;
-      const allowed = Math.min(
-        capacityOf({ staleness, version, batchSize, accepted: this.#accepted, running, concurrency }),
-        (refill + staleness) * batchSize - tried,
-      );
-      if (allowed < 1) break;
+      // AReaL's formula: how far rollouts may run ahead of the trainer.
+      const byStaleness = (staleness + version + 1) * batchSize - (this.#accepted + running);
+      if (Math.min(concurrency - running, byStaleness, (refill + staleness) * batchSize - tried) < 1) break;
       this.#begin(this.#backlog.shift() ?? this.#next++);
     }
     this.#pump();
@@ -224,28 +222,6 @@ export class GroupScheduler {
     this.#accepted = (this.#version + 1) * this.#options.batchSize + this.#waiting.length;
     return batch;
   }
-}
-
-// ── staleness ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-// AReaL's capacity formula: how far rollouts may run ahead of the trainer. It counts in whatever unit the caller does.
-
-export interface Capacity {
-  readonly staleness: number;
-  /** The version being served, and so the number of batches trained. */
-  readonly version: number;
-  readonly batchSize: number;
-  /** Accepted since the run began, trained ones included. What was rejected does not count. */
-  readonly accepted: number;
-  readonly running: number;
-  readonly concurrency: number;
-}
-
-/** How many more may be started; negative when there are too many already. */
-export function capacityOf({ staleness, version, batchSize, accepted, running, concurrency }: Capacity): number {
-  const byConcurrency = Math.max(1, concurrency) - running;
-  const byStaleness = (staleness + version + 1) * Math.max(1, batchSize) - (accepted + running);
-  return Math.min(byConcurrency, byStaleness);
 }
 
 /** Versions between the oldest sampled token and this version; 0 where nothing was sampled. */

@@ -165,11 +165,9 @@ export async function pruneCheckpoints(trainer: Trainer, dir: string, best: numb
 export async function discardUncommitted(trainer: Trainer, dir: string, lastStep: number): Promise<void> {
   const newest = (await savedSteps(dir)).at(-1) ?? 0;
   if (newest > lastStep + 1) {
-    throw new TrainyardError(
-      'RESUME_IMPOSSIBLE',
-      `there is a checkpoint of step ${newest}, but the store knows ${lastStep} steps: it was lost or replaced`,
-      { hint: `put the store back, or begin a new run with --model ${join(dir, checkpointName(newest))}` },
-    );
+    const message = `there is a checkpoint of step ${newest}, but the store knows ${lastStep} steps: it was lost or replaced`;
+    const hint = `put the store back, or begin a new run with --model ${join(dir, checkpointName(newest))}`;
+    throw new TrainyardError('RESUME_IMPOSSIBLE', message, { hint });
   }
   for (const name of await readdir(dir)) {
     const left = UNFINISHED.test(name) || name === checkpointName(lastStep + 1);

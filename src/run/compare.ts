@@ -98,10 +98,8 @@ export async function measuredIn(run: string): Promise<Measured> {
     return measuredWhileTraining(run, await store.query({ purpose: 'eval' }), steps);
   }
   const { tasks, settings, sources } = record;
-  const results = new Results(
-    tasks.map(({ id, row }) => ({ task: { id, prompt: [] }, number: row })),
-    settings.n,
-  );
+  const numbered = tasks.map(({ id, row }) => ({ task: { id, prompt: [] }, number: row }));
+  const results = new Results(numbered, settings.n);
   await results.recall(store);
   const digests = new Map(tasks.map(({ id, digest }) => [id, digest]));
   const byTask = results.byTask();
@@ -121,10 +119,8 @@ function measuredWhileTraining(run: string, trajectories: readonly Trajectory[],
   const bySteps = Map.groupBy(trajectories, ({ rolloutId }) => /^e(\d+)-\d+$/.exec(rolloutId)?.[1] ?? '');
   bySteps.delete('');
   const most = Math.max(0, ...[...bySteps.values()].map(({ length }) => length));
-  const [step, last] = [...bySteps]
-    .filter(([, { length }]) => length === most)
-    .toSorted(([a], [b]) => Number(a) - Number(b))
-    .at(-1) ?? ['0', []];
+  const whole = [...bySteps].filter(([, { length }]) => length === most).toSorted(([a], [b]) => Number(a) - Number(b));
+  const [step, last] = whole.at(-1) ?? ['0', []];
   const { settings } = z
     .object({ settings: z.looseObject({}) })
     .catch({ settings: {} })
@@ -159,22 +155,17 @@ export function compare(a: Measured, b: Measured): Comparison {
   const unfinished = new Set([...a.unfinished, ...b.unfinished]);
   const missing = (from: Measured, to: Measured): readonly string[] =>
     [...from.tasks.keys()].filter((id) => !to.tasks.has(id) && !unfinished.has(id));
-  const lists = {
-    onlyInA: missing(a, b),
-    onlyInB: missing(b, a),
-    changedTasks: changed.map(({ id }) => id),
-    unfinished: [...unfinished],
-  };
+  const changedTasks = changed.map(({ id }) => id);
+  const lists = { onlyInA: missing(a, b), onlyInB: missing(b, a), changedTasks, unfinished: [...unfinished] };
   if (pairs.length === 0) throw nothingInCommon(a, b, lists);
   const changes = pairs.map(({ id, left, right }) => ({
     id,
     success: sides(left.solved / left.rollouts, right.solved / right.rollouts),
     meanReward: rewardSides(left.meanReward, right.meanReward),
   }));
-  const sorted = changes.toSorted(
-    (one, other) =>
-      other.success.delta - one.success.delta || rewardDelta(other) - rewardDelta(one) || (one.id < other.id ? -1 : 1),
-  );
+  const byDelta = (one: TaskChange, other: TaskChange): number =>
+    other.success.delta - one.success.delta || rewardDelta(other) - rewardDelta(one) || (one.id < other.id ? -1 : 1);
+  const sorted = changes.toSorted(byDelta);
   const successes = changes.map(({ success }) => success);
   return {
     a: a.run,
@@ -240,14 +231,11 @@ function differencesIn(a: Measured['settings'], b: Measured['settings']): readon
 }
 
 function nothingInCommon(a: Measured, b: Measured, lists: Pick<Comparison, 'changedTasks' | 'unfinished'>): TrainyardError {
-  const why =
-    a.tasks.size === 0 || b.tasks.size === 0
-      ? `${a.tasks.size === 0 ? a.run : b.run} has no task that was evaluated`
-      : lists.changedTasks.length > 0
-        ? `${lists.changedTasks.length} have the same id and another content`
-        : 'no task id is in both';
-  return new TrainyardError('USAGE', `the two have no task in common: ${why}`, {
-    hint:
-      lists.unfinished.length > 0 ? 'finish them first: trainyard eval --resume <run>' : 'evaluate both on the same task file',
-  });
+  const empty = [a, b].find(({ tasks }) => tasks.size === 0);
+  const changed = lists.changedTasks.length;
+  const other = changed > 0 ? `${changed} have the same id and another content` : 'no task id is in both';
+  const why = empty === undefined ? other : `${empty.run} has no task that was evaluated`;
+  const isUnfinished = lists.unfinished.length > 0;
+  const hint = isUnfinished ? 'finish them first: trainyard eval --resume <run>' : 'evaluate both on the same task file';
+  return new TrainyardError('USAGE', `the two have no task in common: ${why}`, { hint });
 }

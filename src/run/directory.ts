@@ -20,7 +20,7 @@ const UNFINISHED = '.unfinished';
 
 export interface RunDirectory extends AsyncDisposable {
   readonly path: string;
-  /** No other run has it; undefined of a run that was begun before runs had one. */
+  /** No other run has it. Runs of before there were ids have none. */
   readonly id: string | undefined;
   readonly storePath: string;
   readonly checkpoints: string;
@@ -146,11 +146,7 @@ export function isDevice(path: string): boolean {
 async function replaceFile(path: string, text: string): Promise<void> {
   const unfinished = path + UNFINISHED;
   try {
-    {
-      await using file = await open(unfinished, 'w');
-      await file.writeFile(text);
-      await file.sync();
-    }
+    await writeFile(unfinished, text, { flush: true });
     await rename(unfinished, path);
   } catch (thrown) {
     await rm(unfinished, { force: true });
@@ -290,12 +286,10 @@ export function eventLog(emit: Emit, verb: 'train' | 'eval' = 'train'): EventLog
 function withWayOn(thrown: unknown, verb: 'train' | 'eval', command: string): unknown {
   if (!(thrown instanceof TrainyardError) || !WORTH_RESUMING.has(thrown.code)) return thrown;
   const { code, hint } = thrown;
-  const onward = `${hint === undefined ? '' : `${hint}; `}go on with: ${command}`;
+  const onward = (way: string) => new TrainyardError(code, messageOf(thrown), { cause: thrown, hint: way });
+  if (verb === 'train' || !code.endsWith('_BUDGET'))
+    return onward(`${hint === undefined ? '' : `${hint}; `}go on with: ${command}`);
   // An evaluation of two versions of the code would be one of neither: what is fixed is measured anew.
-  const anew =
-    code === 'GRADER_BUDGET'
-      ? `fix the grader and begin anew, or allow more: ${command} --max-error-share 1`
-      : `${hint}, and begin anew; or go on as it is: ${command}`;
-  const way = verb === 'eval' && code.endsWith('_BUDGET') ? anew : onward;
-  return new TrainyardError(code, messageOf(thrown), { cause: thrown, hint: way });
+  if (code === 'GRADER_BUDGET') return onward(`fix the grader and begin anew, or allow more: ${command} --max-error-share 1`);
+  return onward(`${hint}, and begin anew; or go on as it is: ${command}`);
 }

@@ -122,11 +122,9 @@ export async function planEvaluation(request: EvaluationRequest): Promise<Evalua
   const { n, temperature } = settings;
   const tasks = rowsOf(settings.rows, heldOut.length).map((row) => ({ task: heldOut[row - 1] as Task, number: row }));
   if (tasks.length * n > MOST_ROLLOUTS) {
-    throw new TrainyardError(
-      'USAGE',
-      `n: expected at most ${MOST_ROLLOUTS} rollouts in all, found ${tasks.length} tasks × ${n} = ${tasks.length * n}`,
-      { hint: 'give a smaller --n, or fewer --rows' },
-    );
+    const found = `found ${tasks.length} tasks × ${n} = ${tasks.length * n}`;
+    const hint = 'give a smaller --n, or fewer --rows';
+    throw new TrainyardError('USAGE', `n: expected at most ${MOST_ROLLOUTS} rollouts in all, ${found}`, { hint });
   }
   const record = await evaluationRecord(settings, entry, tasks);
   const message = `${n} rollouts of a task at temperature 0 are most likely all the same: give --temperature 1`;
@@ -184,10 +182,8 @@ function resumedSettings(begun: TrainRecord['settings'], request: ResumeRequest)
   for (const [name, value] of Object.entries(given)) {
     if (MAY_CHANGE.has(name) || (GIVEN_AS_VALUES.has(name) && typeof value === 'object')) continue;
     if (isDeepStrictEqual(begun[name], value)) continue;
-    throw impossible(
-      `the run was begun with ${flagOf(name)} ${shown(begun[name], name)}, now it is ${shown(value, name)}`,
-      `leave it out, or begin a new run from one of this one’s checkpoints with --model`,
-    );
+    const message = `the run was begun with ${flagOf(name)} ${shown(begun[name], name)}, now it is ${shown(value, name)}`;
+    throw impossible(message, 'leave it out, or begin a new run from one of this one’s checkpoints with --model');
   }
   // Runs of before there was a choice do not name one.
   const { engine, loraRank, minTasks, weighting, maxErrorShare, graderRetries, graderMemoryMb } = TRAIN_DEFAULTS;

@@ -1,20 +1,14 @@
 import { describe, expect, it } from 'vitest';
+import { gradedRollout, trainedTurn } from '../../test/fixtures/trained-rows.ts';
 import { misfitOf, trajectorySchema } from './schemas.ts';
 
 const said = { role: 'user', content: 'hello' };
 
 function trajectoryOf(...requests: readonly object[]): object {
-  const turns = requests.map((request, index) => ({
-    ...{ index, thread: 'default', role: 'default', trainable: true, policyVersion: 0, stopReason: 'stop' },
-    ...{ promptIds: new Int32Array(1), sampledIds: new Int32Array(1), logprobs: new Float32Array(1) },
-    sampling: { requested: {}, effective: { temperature: 1, topP: 1, topK: 0, maxTokens: 1 }, seed: 1 },
-    request,
-    response: { role: 'assistant', content: 'hi' },
-    ...{ startedAt: 0, endedAt: 0 },
-  }));
-  const identity = { rolloutId: 'r', groupId: 'g', taskId: 't', purpose: 'train' };
-  const [outcome, grade] = [{ kind: 'completed' }, { kind: 'ungraded', why: 'x' }];
-  return { ...identity, outcome, grade, turns, startedAt: 0, endedAt: 0 };
+  const said = { stopReason: 'stop', response: { role: 'assistant', content: 'hi' }, startedAt: 0, endedAt: 0 };
+  const turns = requests.map((request, index) => ({ ...trainedTurn(index), ...said, request }));
+  const identity = { taskId: 't', purpose: 'train', outcome: { kind: 'completed' } };
+  return { ...gradedRollout('r', { value: 1 }), ...identity, turns, startedAt: 0, endedAt: 0 };
 }
 
 const misfit = (...requests: readonly object[]) => misfitOf(trajectorySchema, trajectoryOf(...requests));

@@ -25,8 +25,7 @@ export function engineConformance(
   open: () => Promise<EngineUnderTest>,
   { tolerance = TOLERANCE }: PolicyConformanceOptions = {},
 ): readonly ConformanceCase[] {
-  const sentences = { ...samplingCases, ...endingCases, ...listeningCases, ...refusingCases, ...manyCases };
-  return casesOf(name, sentences, async (check) => {
+  return casesOf(name, CASES, async (check) => {
     await using opened = await open();
     await check(opened, tolerance);
   });
@@ -36,7 +35,8 @@ type Cases = Readonly<Record<string, (opened: EngineUnderTest, tolerance: number
 
 const REFUSED: readonly ErrorCode[] = ['REQUEST_INVALID', 'POLICY_REFUSED'];
 
-const samplingCases: Cases = {
+const CASES: Cases = {
+  // sampling
   'samples the same tokens for the same request and seed, and others for other seeds': async ({ engine }, tolerance) => {
     const asked = [1, 2, 3, 0, -5, Number.MAX_SAFE_INTEGER].map((seed) => requestFor(idsFor(engine, 9, 1), { seed }));
     const [first, second] = [await oneByOne(engine, asked), await oneByOne(engine, asked)];
@@ -70,9 +70,8 @@ const samplingCases: Cases = {
     sameResult(result, await engine.sample(requestFor(alone)), tolerance, 'a part of a buffer');
     assert.deepEqual(buffer, before);
   },
-};
 
-const endingCases: Cases = {
+  // ending
   'ends with the first stop id that it samples, and keeps it': async ({ engine }, tolerance) => {
     for (const seed of [1, 2, 3]) {
       const free = await engine.sample(requestFor(idsFor(engine, 5, seed), { seed, maxTokens: 12 }));
@@ -94,9 +93,8 @@ const endingCases: Cases = {
       assert.deepEqual([result.ids.length, result.stopReason], [room, 'length'], `with room for ${room}`);
     }
   },
-};
 
-const listeningCases: Cases = {
+  // listening
   'tells a listener exactly the tokens of the result, in order, before it resolves': async ({ engine }, tolerance) => {
     const asked = requestFor(idsFor(engine, 5, 8), { maxTokens: 10 });
     const heard: { ids: number[]; logprobs: number[] } = { ids: [], logprobs: [] };
@@ -127,9 +125,8 @@ const listeningCases: Cases = {
     }
     sameResult(await engine.sample(asked), whole, tolerance, 'asked again afterwards');
   },
-};
 
-const refusingCases: Cases = {
+  // refusing
   'refuses a prompt that leaves no room for a token with CONTEXT_OVERFLOW': async ({ engine }) => {
     for (const length of [engine.contextLength, engine.contextLength + 7]) {
       await refuses(['CONTEXT_OVERFLOW'], engine.sample(requestFor(idsFor(engine, length, 1))), `a prompt of ${length} tokens`);
@@ -171,9 +168,8 @@ const refusingCases: Cases = {
     assert.equal(heard, 0, 'tokens came after a cancellation');
     sameResult(await engine.sample(asked[0]!), alone[0]!, tolerance, 'a cancelled request, asked again');
   },
-};
 
-const manyCases: Cases = {
+  // many at once
   'gives 64 requests at once what it gives each alone, whatever they share and whatever their affinity': async (
     { engine },
     tolerance,

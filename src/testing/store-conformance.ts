@@ -21,8 +21,7 @@ export function storeConformance(
   open: () => Promise<Store>,
   options: StoreConformanceOptions = {},
 ): readonly ConformanceCase[] {
-  const sentences = { ...keepingCases, ...appendingCases, ...queryCases, ...committingCases, ...markingCases, ...closingCases };
-  const cases = casesOf(name, sentences, async (check) => {
+  const cases = casesOf(name, CASES, async (check) => {
     await using store = await open();
     await check(store);
   });
@@ -36,7 +35,8 @@ export function storeConformance(
 
 type Cases = Readonly<Record<string, (store: Store) => Promise<void>>>;
 
-const keepingCases: Cases = {
+const CASES: Cases = {
+  // keeping
   'gives back what was appended, bit by bit': async (store) => {
     const trajectories = seeds(40).map((seed) => randomTrajectory(seed));
     for (const trajectory of trajectories) await store.append(trajectory);
@@ -90,9 +90,8 @@ const keepingCases: Cases = {
     assert.deepEqual(await store.manifests(), []);
     assert.equal(await store.count(), 0);
   },
-};
 
-const appendingCases: Cases = {
+  // appending
   'takes the same trajectory again as a no-op, whatever the order of its keys': async (store) => {
     const trajectory = withTurns(1);
     const reordered = Object.fromEntries(Object.entries(structuredClone(trajectory)).reverse()) as unknown as Trajectory;
@@ -137,9 +136,8 @@ const appendingCases: Cases = {
     await store.append(withTurns(1));
     assert.equal(await store.count(), 1);
   },
-};
 
-const queryCases: Cases = {
+  // querying
   'answers queries in the order of appending': async (store) => {
     const order = [5, 3, 9, 1, 7];
     for (const seed of order) await store.append(randomTrajectory(seed));
@@ -186,9 +184,8 @@ const queryCases: Cases = {
     assert.deepEqual(await store.read('a%_\u0000"é'), trajectory);
     assert.equal(await store.read('a%_'), undefined);
   },
-};
 
-const committingCases: Cases = {
+  // committing
   'commits steps one after another and gives the manifests back': async (store) => {
     for (const seed of seeds(4)) await store.append(randomTrajectory(seed));
     const manifests = [manifestOf(1, ids([2, 1]), { policyVersion: 5 }), manifestOf(2, [], { policyVersion: 6 })];
@@ -224,22 +221,18 @@ const committingCases: Cases = {
     await rejectsWith('STORE_FAILED', store.commit(manifestOf(1, [], { metrics: { loss: Number.NaN } })), /loss is NaN/);
     assert.deepEqual(await store.manifests(), []);
   },
-};
 
-const markingCases: Cases = {
+  // marking
   'gives back every mark in the order they were made, taken back or not': async (store) => {
-    const trajectory = withTurns(1);
-    const { rolloutId } = trajectory;
-    await store.append(trajectory);
+    const { rolloutId } = await appended(store);
     const marks = [mark(rolloutId), mark(rolloutId, { turn: 0 }), mark(rolloutId, { excluded: false, reason: 'it does not' })];
     await store.mark(marks.slice(0, 2));
     await store.mark(marks.slice(2));
     assert.deepEqual(await store.marks(), marks);
   },
   'leaves trajectories and manifests as they are when something of them is marked': async (store) => {
-    const trajectory = withTurns(1);
+    const trajectory = await appended(store);
     const { rolloutId } = trajectory;
-    await store.append(trajectory);
     await store.commit(manifestOf(1, [rolloutId]));
     await store.mark([mark(rolloutId), mark(rolloutId, { turn: 0 })]);
     assert.deepEqual(await store.read(rolloutId), trajectory);
@@ -247,18 +240,15 @@ const markingCases: Cases = {
     await store.append(trajectory);
   },
   'refuses a mark for a rollout or a turn that is not kept, and then writes none of those asked for together': async (store) => {
-    const trajectory = withTurns(1);
-    const { rolloutId, turns } = trajectory;
-    await store.append(trajectory);
+    const { rolloutId, turns } = await appended(store);
     await rejectsWith('STORE_CONFLICT', store.mark([mark(rolloutId), mark('nobody')]), /no rollout "nobody"/);
     await rejectsWith('STORE_CONFLICT', store.mark([mark(rolloutId, { turn: turns.length })]), /has no turn/);
     assert.deepEqual(await store.marks(), []);
   },
   'refuses a mark without a reason, or with what is no turn': async (store) => {
-    const trajectory = withTurns(1);
-    await store.append(trajectory);
+    const { rolloutId } = await appended(store);
     const unfit = [{ reason: '' }, { reason: 'x'.repeat(2001) }, { turn: -1 }, { turn: 0.5 }, { excluded: 1 as never }];
-    for (const one of unfit) await rejectsWith('STORE_FAILED', store.mark([mark(trajectory.rolloutId, one)]));
+    for (const one of unfit) await rejectsWith('STORE_FAILED', store.mark([mark(rolloutId, one)]));
     assert.deepEqual(await store.marks(), []);
   },
   'keeps what a step left out with its manifest, and refuses one that trains what it leaves out': async (store) => {
@@ -269,9 +259,8 @@ const markingCases: Cases = {
     await store.commit(good);
     assert.deepEqual(await store.manifests(), [good]);
   },
-};
 
-const closingCases: Cases = {
+  // closing
   'acknowledges what was asked for before closing, and refuses everything after': async (store) => {
     const asked = seeds(5).map((seed) => store.append(randomTrajectory(seed)));
     await store[Symbol.asyncDispose]();
@@ -316,21 +305,16 @@ function withTurns(seed: number, overrides: Partial<Trajectory> = {}): Trajector
   return randomTrajectory(seed, { turns, ...overrides });
 }
 
-function seeds(n: number): readonly number[] {
-  return Array.from({ length: n }, (_, position) => position + 1);
+async function appended(store: Store): Promise<Trajectory> {
+  const trajectory = withTurns(1);
+  await store.append(trajectory);
+  return trajectory;
 }
 
-function ids(of: readonly number[]): readonly string[] {
-  return of.map((seed) => `rollout-${seed}`);
-}
-
-function idsOf(trajectories: readonly Trajectory[]): readonly string[] {
-  return trajectories.map((trajectory) => trajectory.rolloutId);
-}
-
-function bits(values: Int32Array | Float32Array): readonly number[] {
-  return [...new Uint32Array(values.slice().buffer)];
-}
+const seeds = (n: number): readonly number[] => Array.from({ length: n }, (_, position) => position + 1);
+const ids = (of: readonly number[]): readonly string[] => of.map((seed) => `rollout-${seed}`);
+const idsOf = (trajectories: readonly Trajectory[]): readonly string[] => trajectories.map(({ rolloutId }) => rolloutId);
+const bits = (values: Int32Array | Float32Array): readonly number[] => [...new Uint32Array(values.slice().buffer)];
 
 function mark(rolloutId: string, more: Partial<Mark> = {}): Mark {
   return { rolloutId, excluded: true, reason: 'it leaks the answer', at: 1_700_000_000_000, ...more };

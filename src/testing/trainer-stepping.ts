@@ -20,7 +20,8 @@ import {
 const CLIP = { clipLow: 0.2, clipHigh: 0.28 };
 const FAILED: readonly ErrorCode[] = ['TRAINER_FAILED', 'SAMPLE_REFUSED'];
 
-const gradientCases: TrainerCases = {
+export const steppingCases: TrainerCases = {
+  // gradients
   'lowers the loss that it steps on, and only by stepping': async (probe) => {
     const { engine, trainer, tolerance } = probe;
     const samples = batchFor(engine, 100, 4);
@@ -110,9 +111,8 @@ const gradientCases: TrainerCases = {
     sameNumbers([(await normOf(1, plain / 10))!], [plain], 0.01 * plain, 'the norm where it is clipped');
     sameNumbers([(await normOf(2, 0))!], [2 * plain], 0.02 * plain, 'the norm at twice the weight');
   },
-};
 
-const lossCases: TrainerCases = {
+  // losses
   'takes the same step by a loss that it may know by name and by the same function without a name': async (probe) => {
     const { engine, trainer } = probe;
     const samples = await offPolicy(probe, batchFor(engine, 200, 4));
@@ -181,9 +181,8 @@ const lossCases: TrainerCases = {
     };
     await probe.sameAfter('a step after losses that failed', afterFailures, () => probe.step(good));
   },
-};
 
-const orderCases: TrainerCases = {
+  // order, and the reference
   'does what it is told in the order of the calls, awaited or not': async (probe) => {
     const { engine, trainer } = probe;
     const [first, second] = [batchFor(engine, 250, 3), batchFor(engine, 260, 3)];
@@ -220,8 +219,6 @@ const orderCases: TrainerCases = {
     probe.unchanged(await probe.look(), now, 'the current weights beside it');
   },
 };
-
-export const steppingCases: TrainerCases = { ...gradientCases, ...lossCases, ...orderCases };
 
 /** As if sampled by another policy, so that ratios leave the interval on both sides, with advantages of both signs. */
 async function offPolicy({ engine, trainer }: TrainerProbe, samples: readonly Sample[]): Promise<readonly Sample[]> {

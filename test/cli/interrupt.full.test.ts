@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { ROOT } from './command.ts';
-import { onTerminal } from './pty.ts';
+import { onTerminal, type TerminalOptions } from './pty.ts';
 
 const WORK = join(ROOT, 'test/fixtures/cli/work.ts');
 const CTRL_C = '\u0003';
@@ -74,30 +74,25 @@ describe('the second signal', () => {
 });
 
 describe('at a terminal', () => {
-  const run = (what: string) =>
-    onTerminal([process.execPath, '--conditions=trainyard-source', WORK, what], { env: { NO_COLOR: '1' } });
+  const run = (what: string, options: TerminalOptions = {}) =>
+    onTerminal([process.execPath, '--conditions=trainyard-source', WORK, what], { env: { NO_COLOR: '1' }, ...options });
   const counts = (lines: readonly string[], pattern: RegExp): number => lines.filter((line) => pattern.test(line)).length;
 
-  it('Ctrl-C finishes the step, says how to go on, and gives the cursor back', async () => {
-    const { terminal, until, type, ended } = run('softly');
+  it.each([
+    ['once finishes the step, says how to go on, and gives the cursor back', 'softly', 1],
+    ['twice leaves at once, with the last view standing and the cursor shown', 'never', 0],
+  ])('Ctrl-C %s', async (_, what, ways) => {
+    const { terminal, until, type, ended } = run(what);
     await until('3/1000');
     type(CTRL_C);
+    if (what === 'never') {
+      await until('last step: rolling out');
+      await sleep(400);
+      type(CTRL_C);
+    }
     expect(await ended).toBe(130);
     expect(terminal.cursorShown).toBe(true);
-    expect(counts(terminal.text, /^ {2}(npx )?trainyard train --resume runs\/shop-1$/)).toBe(1);
-    expect(counts(terminal.text, /agent\.ts ·/)).toBe(1);
-    expect(terminal.text.join('\n')).not.toContain('^C');
-  });
-
-  it('Ctrl-C twice leaves at once, with the last view standing and the cursor shown', async () => {
-    const { terminal, until, type, ended } = run('never');
-    await until('3/1000');
-    type(CTRL_C);
-    await until('last step: rolling out');
-    await sleep(400);
-    type(CTRL_C);
-    expect(await ended).toBe(130);
-    expect(terminal.cursorShown).toBe(true);
+    expect(counts(terminal.text, /^ {2}(npx )?trainyard train --resume runs\/shop-1$/)).toBe(ways);
     expect(counts(terminal.text, /^step /)).toBe(1);
     expect(counts(terminal.text, /agent\.ts ·/)).toBe(1);
     expect(terminal.text.join('\n')).not.toContain('^C');
@@ -115,10 +110,7 @@ describe('at a terminal', () => {
   });
 
   it('a window that gets narrower has a narrower view, and nothing of the wide one is left', async () => {
-    const { terminal, until, type, ended } = onTerminal([process.execPath, '--conditions=trainyard-source', WORK, 'softly'], {
-      env: { NO_COLOR: '1' },
-      narrowedTo: 50,
-    });
+    const { terminal, until, type, ended } = run('softly', { narrowedTo: 50 });
     await until('Training examples/shop/agent.ts · models/base');
     await until('\nagent.ts · models/base');
     type(CTRL_C);

@@ -60,23 +60,11 @@ describe('tasks', () => {
     expect(stdout).toMatch(/\n {2}tasks +none: .*--tasks\n {2}held-out tasks +none: .*--held-out/);
   });
 
-  it.each([
-    ['none.jsonl', '{"prompt":"a"}\n{"prompt":"b"}\n', 'NO_ANSWERS: no task has an answer, and there is a grader: fine if'],
-    ['some.jsonl', '{"prompt":"a","answer":1}\n{"prompt":"b","answer":null}\n', 'NO_ANSWERS: 1 of 2 tasks have no answer'],
-    ['texts.csv', 'prompt,answer\na,1\nb,-2.5\n', 'NUMBERS_ARE_TEXTS: all answers of a CSV file look like numbers'],
-  ])('of %s are warned about', async (name, text, warning) => {
-    const tasks = await home.write(name, text);
+  it('that look wrong are warned about', async () => {
+    const tasks = await home.write('some.jsonl', '{"prompt":"a","answer":1}\n{"prompt":"b","answer":null}\n');
     const { code, stdout } = await sharedTrainyard('preflight', await graded(), '--tasks', tasks, '--min-tasks', '2');
     expect(code).toBe(0);
-    expect(stdout).toContain(`Warning ${warning}`);
-    expect(stdout.match(/Warning/g)).toHaveLength(1);
-  });
-
-  it('of a file with tabs are refused by what is wrong', async () => {
-    const tasks = await home.write('tasks.tsv', 'prompt\tanswer\na\t1\n');
-    const { code, stdout } = await sharedTrainyard('preflight', await graded(), '--tasks', tasks);
-    expect(code).toBe(2);
-    expect(stdout).toContain('separated by tabs, expected commas');
+    expect(stdout.match(/Warning.*/g)).toEqual([expect.stringContaining('NO_ANSWERS: 1 of 2 tasks have no answer')]);
   });
 });
 

@@ -159,16 +159,12 @@ export function attachScreen(title: Title): Report {
   return { emit: screen.emit, [Symbol.dispose]: detach };
 }
 
-interface Outside extends Disposable {
-  /** The stream's own way to write. */
-  readonly write: (text: string) => void;
-}
-
 /**
  * Catches what others write while the view is up, an agent's `console.log` or a warning of Node: until disposed, `take` gets each whole line
- * with its newline, and at the end what was left without one. What a child process writes to an inherited descriptor cannot be caught.
+ * with its newline, and at the end what was left without one. What a child process writes to an inherited descriptor cannot be caught. Gives
+ * the stream's own way to write.
  */
-function catchWrites(stream: NodeJS.WriteStream, take: (text: string) => void): Outside {
+function catchWrites(stream: NodeJS.WriteStream, take: (text: string) => void) {
   const original = stream.write;
   const decoder = new StringDecoder('utf8');
   let begun = '';
@@ -184,7 +180,7 @@ function catchWrites(stream: NodeJS.WriteStream, take: (text: string) => void): 
   };
   stream.write = write as typeof stream.write;
   return {
-    write: (text) => void original.call(stream, text),
+    write: (text: string): void => void original.call(stream, text),
     [Symbol.dispose]: () => {
       stream.write = original;
       if (begun !== '') take(begun);

@@ -22,11 +22,7 @@ export interface Measure {
   readonly last: number;
 }
 
-export interface Pace {
-  readonly seconds: number;
-  readonly sampledTokens: number;
-  readonly trainedTokens: number;
-}
+type Pace = Readonly<Record<'seconds' | 'sampledTokens' | 'trainedTokens', number>>;
 
 const RECENT_STEPS = 10;
 /** More are not kept: a grader may give other names in every step. */
@@ -115,14 +111,13 @@ function withEvaluation(state: ViewState, event: RunEvent & { readonly type: 'ev
   const { n } = event.score;
   const last = { step: event.step, value: event.score.success };
   const { first, best } = state.success ?? { first: last.value, best: { ...last, n } };
-  const during = event.when === 'during' ? event.seconds : 0;
   const known = {
     ...state,
     evaluations: withPoint(state.evaluations, last),
     // The latest of equals, as the run itself counts; what was measured on other tasks is not compared.
     success: { first, last, best: last.value >= best.value || best.n !== n ? { ...last, n } : best },
     evalSeconds: event.seconds,
-    evalSecondsDuring: state.evalSecondsDuring + during,
+    evalSecondsDuring: state.evalSecondsDuring + (event.when === 'during' ? event.seconds : 0),
   };
   if (event.when === 'after' || event.when === 'only') return { ...known, activity: null };
   return { ...doing(known, 'rolling-out'), ...(event.when === 'before' ? { steppedAt: state.now } : {}) };

@@ -27,23 +27,27 @@ describe('code in an answer', () => {
 });
 
 describe('tests that cannot be used', () => {
-  const faults: readonly [string, Json | undefined, RegExp][] = [
+  const says = (source: string): Json => ({
+    entry: 'f',
+    test: `def check(candidate):\n    ${source}\n    assert candidate() == 1`,
+  });
+  const python: readonly [string, Json | undefined, RegExp][] = [
     ['are missing', undefined, /task "task 1" has no answer/],
     ['are an empty list', [], /is empty/],
     ['are an empty program', ' ', /is empty/],
     ['are a number', 3, /expected a list or a program, found number/],
     ['are missing in the object', { entry: 'f' }, /there are none/],
     ['are empty in the object', { tests: [] }, /the list is empty/],
+    ['are mixed', ['assert f() == 1', 2, ''], /test 2: .*expected string, received number; test 3: expected a text that is not/],
     [
-      'are mixed',
-      ['assert f() == 1', 2, ''],
-      /test 2: .*expected string, received number; test 3: expected a text that is not empty/,
+      'lack arguments',
+      [
+        { args: [1], expected: 1 },
+        { args: 1, expected: 1 },
+      ],
+      /test 2: args: .*expected array, received number/,
     ],
-    [
-      'lack what they need',
-      [{ args: [1], expected: 1 }, { args: 1 }, { expected: 2 }],
-      /test 2: args: .*expected array, received number; test 2: expected: .*; test 3: args: .*expected array, received undefined/,
-    ],
+    ['lack what is expected', [{ args: [] }, { expected: 2 }], /test 1: expected: .*; test 2: args: .*expected array/],
     ['have a name too many', [{ input: 'a', output: 'b', outptu: 'c' }], /test 1: Unrecognized key: "outptu"/],
     ['name no function to call', [{ args: [1], expected: 1 }], /need `entry`/],
     ['name no function to check', 'def check(candidate):\n    pass', /needs `entry`/],
@@ -53,48 +57,34 @@ describe('tests that cannot be used', () => {
     [
       'import what is not installed',
       ['import no_such_module; assert f() == 1'],
-      /a test imports no_such_module, which is not inst/,
+      /imports no_such_module, which is not installed/,
     ],
     ['import nothing but that', ['assert f() == 1', 'import no_such_module'], /imports no_such_module/],
     ['import what a module does not have', ['from math import no_such_name\nassert f() == 1'], /imports math/],
     ['import relatively', ['from . import f'], /a test imports something/],
-    [
-      'import it where they check',
-      { entry: 'f', test: 'def check(candidate):\n    import no_such_module\n    assert candidate() == 1' },
-      /imports no_such_module/,
-    ],
+    ['import it where they check', says('import no_such_module'), /imports no_such_module/],
     ['compare with what they do not define', ['assertEqual(f(), 1)'], /a test uses assertEqual and does not define it/],
     ['end in their set-up', { setup: 'raise SystemExit', tests: ['assert f() == 1'] }, /set-up raised SystemExit/],
-    [
-      'have a set-up that fails',
-      { setup: 'import no_such_module', tests: ['assert f() == 1'] },
-      /set-up raised ModuleNotFoundError/,
-    ],
+    ['have a set-up that fails', { setup: 'import no_such_module', tests: ['f()'] }, /set-up raised ModuleNotFoundError/],
   ];
-  for (const [what, answer, message] of faults) {
-    it(`because they ${what} are the task's fault: unscorable, never 0`, async () => {
-      const graded = async (): Promise<unknown> => graderFor().grade(inputFor('def f():\n    return 1', answer), ctx);
-      await expect(graded()).rejects.toMatchObject({ code: 'GRADER_UNSCORABLE', message: expect.stringMatching(message) });
-    });
-  }
-
-  const inJavaScript: readonly [string, string, string, RegExp][] = [
-    ['are not JavaScript', 'const f = 1', 'assert(f(', /not JavaScript/],
-    ['require what they do not have', 'const f = 1', 'const _ = require("lodash"); assert(f === 1)', /a test requires lodash/],
-    ['import it', 'const f = 1', "const { x } = await import('lodash'); assert(f === 1)", /a test requires lodash/],
+  const javascript: readonly [string, string, RegExp, string?][] = [
+    ['are not JavaScript', 'assert(f(', /not JavaScript/],
+    ['require what they do not have', 'const _ = require("lodash"); assert(f === 1)', /a test requires lodash/],
+    ['import it', "const { x } = await import('lodash'); assert(f === 1)", /a test requires lodash/],
     [
       'compare with what only the code defines',
-      'const f = 0, assertEquals = () => {}',
       'assertEquals(f, 1)',
       /uses assertEquals/,
+      'const f = 0, assertEquals = () => {}',
     ],
   ];
-  for (const [what, said, test, message] of inJavaScript) {
-    it(`because they ${what} are the task's fault in JavaScript, too`, async () => {
-      const graded = async (): Promise<unknown> => graderFor({ language: 'javascript' }).grade(inputFor(said, [test]), ctx);
-      await expect(graded()).rejects.toMatchObject({ code: 'GRADER_UNSCORABLE', message: expect.stringMatching(message) });
-    });
-  }
+  it.each([
+    ...python.map(([what, answer, why]) => ['python', what, 'def f():\n    return 1', answer, why] as const),
+    ...javascript.map(([what, test, why, said = 'const f = 1']) => ['javascript', what, said, [test], why] as const),
+  ])("in %s, because they %s, are the task's fault: unscorable, never 0", async (language, _what, said, answer, message) => {
+    const graded = async (): Promise<unknown> => graderFor({ language }).grade(inputFor(said, answer), ctx);
+    await expect(graded()).rejects.toMatchObject({ code: 'GRADER_UNSCORABLE', message: expect.stringMatching(message) });
+  });
 });
 
 describe('the tables of code', () => {
@@ -116,19 +106,9 @@ describe('code cannot make its tests unscorable', () => {
     ['python', 'leaves out what tests use', 'def f():\n    return 1', ['assert g() == 1']],
     ['python', 'leads to an import', 'def f():\n    return 2', [`if f() != 1:\n    ${python}\nassert f() == 1`]],
     ['javascript', 'requires what is not there', 'const f = () => require("lodash")', ['assert(f() === 1)']],
-    [
-      'javascript',
-      'throws what require throws',
-      'const f = () => { throw new Error("tests have no module x") }',
-      ['assert(f() === 1)'],
-    ],
+    ['javascript', 'throws like require', 'const f = () => { throw new Error("tests have no module x") }', ['assert(f() === 1)']],
     ['javascript', 'leads to a require', 'const f = () => 2', ['if (f() !== 1) require("lodash"); assert(f() === 1)']],
-    [
-      'javascript',
-      'throws for what tests lack',
-      'const f = () => { throw new ReferenceError("expect is not defined") }',
-      ['f()'],
-    ],
+    ['javascript', 'lacks like tests', 'const f = () => { throw new ReferenceError("expect is not defined") }', ['f()']],
   ] as const)('in %s that %s: 0', async (language, _what, said, tests) => {
     expect(await graderFor({ language }).grade(inputFor(said, [...tests]), ctx)).toMatchObject({ value: 0, success: false });
   });
@@ -197,15 +177,8 @@ describe('the code grader', () => {
   });
 
   it('refuses options that are none, all at once, when it is made', () => {
-    const wrong = {
-      language: 'ruby',
-      sandbox: 'no',
-      timeoutMs: 0,
-      memoryMb: 1.5,
-      tolerance: -1,
-      strict: true,
-    } as unknown as UnitTestsOptions;
-    expect(() => unitTests(wrong)).toThrow(
+    const wrong = { language: 'ruby', sandbox: 'no', timeoutMs: 0, memoryMb: 1.5, tolerance: -1, strict: true };
+    expect(() => unitTests(wrong as unknown as UnitTestsOptions)).toThrow(
       /language is 'ruby', expected 'javascript' or 'python'; sandbox is .*timeoutMs is 0.*memoryMb is 1\.5.*tolerance is -1.*it has no option strict/,
     );
   });
