@@ -161,18 +161,13 @@ export async function submitSteps(parts: FlowParts, { request, grant, raw }: Flo
   return jsonReply(200, { accepted: steps.length, duplicates: steps.length - rows });
 }
 
-interface Staged {
-  readonly trajectory: FlowTrajectory;
-  readonly fresh: readonly FlowStep[];
-  readonly promptUid: string | undefined;
-}
-
+/** Looks at the steps of one trajectory in a submission; takes none. */
 function stage(
   parts: FlowParts,
   trajectory: FlowTrajectory,
   own: readonly (readonly [place: number, step: WireStep])[],
   purpose: Purpose | undefined,
-): Staged {
+) {
   trajectory.checkPurpose(purpose);
   const [promptUid, other] = new Set(own.flatMap(([, { prompt_uid }]) => prompt_uid ?? []));
   if (other !== undefined) {

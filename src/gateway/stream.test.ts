@@ -112,20 +112,11 @@ describe('a streamed answer', () => {
     expect(texts.length > 0 ? texts.join('') : null).toBe(content);
     expect(chunks.at(-1)!.choices[0]!.finish_reason).toBe(finish);
     const parts = deltas.flatMap(({ tool_calls }) => tool_calls ?? []);
-    const put = calls.map((_call, index) => ({
-      id: parts.find((part) => part.index === index)!.id,
-      type: parts.find((part) => part.index === index)!.type,
-      function: {
-        name: parts
-          .filter((part) => part.index === index)
-          .map((part) => part.function?.name ?? '')
-          .join(''),
-        arguments: parts
-          .filter((part) => part.index === index)
-          .map((part) => part.function?.arguments ?? '')
-          .join(''),
-      },
-    }));
+    const put = calls.map((_, index) => {
+      const own = parts.filter((part) => part.index === index);
+      const joined = (field: 'name' | 'arguments') => own.map((part) => part.function?.[field] ?? '').join('');
+      return { id: own[0]!.id, type: own[0]!.type, function: { name: joined('name'), arguments: joined('arguments') } };
+    });
     expect(put).toEqual(calls);
     expect(new Set(parts.map(({ index }) => index)).size).toBe(calls.length);
     expect(JSON.stringify(chunks)).not.toContain(reply.startsWith('a ') ? '\uFFFD' : '\0');

@@ -20,6 +20,7 @@ import {
   isJsonObject,
   nameOf,
   notText,
+  type Optional,
   refusePenalties,
   type Said,
   type Seat,
@@ -29,7 +30,6 @@ import {
   toolsFor,
 } from './request.ts';
 
-type Optional<Names extends string, T> = { readonly [Name in Names]?: T | undefined };
 type Numbers = 'maxOutputTokens' | 'temperature' | 'topP' | 'topK' | 'presencePenalty' | 'frequencyPenalty';
 
 interface SdkTool extends Optional<'description', string> {

@@ -18,6 +18,7 @@ import {
   given,
   handleOf,
   notText,
+  type Optional,
   refusePenalties,
   type Seat,
   type ToolChoice,
@@ -25,8 +26,6 @@ import {
   toolsFor,
   unsupported,
 } from './request.ts';
-
-type Optional<Names extends string, T> = { readonly [Name in Names]?: T | undefined };
 
 interface ModelSettings extends Optional<'temperature' | 'topP' | 'maxTokens' | 'frequencyPenalty' | 'presencePenalty', number> {
   readonly toolChoice?: string | undefined;

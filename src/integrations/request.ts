@@ -18,6 +18,9 @@ export { assistantMessage, given };
 
 quietFrameworks();
 
+/** Fields of a framework's type that may be absent. */
+export type Optional<Names extends string, T> = { readonly [Name in Names]?: T | undefined };
+
 /** A handle; or a role of the rollout that the calling code runs in; or nothing: that rollout's role `default`. */
 export type Seat = ModelHandle | string | undefined;
 

@@ -4,8 +4,8 @@
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { ROOT, scratch } from '../cli/command.ts';
+import { describe, expect, it } from 'vitest';
+import { ROOT, useScratch } from '../cli/command.ts';
 import { runClosed, script } from '../fixtures/closed-network/run.ts';
 import { hasSandbox } from '../fixtures/sandbox.ts';
 
@@ -13,11 +13,7 @@ const OPENAI = ['api.openai.com:443'];
 const EXAMPLES = join(ROOT, 'examples');
 const CLI = join(ROOT, 'src/cli/main.ts');
 
-let home: Awaited<ReturnType<typeof scratch>>;
-beforeAll(async () => {
-  home = await scratch();
-});
-afterAll(() => home.remove());
+const home = useScratch();
 
 /** Examples by the folder of their tasks. */
 const BY_TASKS: Readonly<Record<string, readonly string[]>> = {

@@ -1,10 +1,10 @@
 /** The example with unit tests as a newcomer runs it: graded in child processes and sandboxes, on the shipped policy, which cannot write code. */
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import type { Task } from '../../src/core/types.ts';
 import { callGrader } from '../../src/grader/call.ts';
-import { jsonLines, ROOT, scratch, trainyard } from '../cli/command.ts';
+import { jsonLines, ROOT, trainyard, useScratch } from '../cli/command.ts';
 import { inputFor } from '../fixtures/graders/graded-code.ts';
 import { hasSandbox } from '../fixtures/sandbox.ts';
 
@@ -26,11 +26,7 @@ const SOLUTIONS: Readonly<Record<string, { readonly right: string; readonly half
   },
 };
 
-let home: Awaited<ReturnType<typeof scratch>>;
-beforeAll(async () => {
-  home = await scratch();
-});
-afterAll(() => home.remove());
+const home = useScratch();
 
 describe.skipIf(!hasSandbox)('examples/graders/code.ts, in a sandbox that this system has', () => {
   it('grades what the policy says: no code is a 0, and no failure', async () => {

@@ -1,7 +1,7 @@
 /** Evaluations kept on disk: stopped and taken up again, refused, tried again, at a server that turns the policy away. */
 import { appendFile, cp, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
+import { beforeAll, describe, expect, it, onTestFinished } from 'vitest';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { RunEvent } from '../../src/core/events.ts';
 import type { Trajectory } from '../../src/core/types.ts';
@@ -9,19 +9,17 @@ import type { EvaluationRequest } from '../../src/run/check-settings.ts';
 import { compare, measuredIn } from '../../src/run/compare.ts';
 import { evaluateOnly, resumeEvaluation } from '../../src/run/evaluate.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
-import { jsonLines, scratch, sharedTrainyard, trainyard } from '../cli/command.ts';
+import { jsonLines, sharedTrainyard, trainyard, useScratch } from '../cli/command.ts';
 import { startFaultProxy } from '../fixtures/tinker/fault-proxy.ts';
 import { API_KEY, startServer } from './tinker-server.ts';
 
 const TASKS = 12;
-let home: Awaited<ReturnType<typeof scratch>>;
+const home = useScratch();
 let heldOut: string;
 beforeAll(async () => {
-  home = await scratch();
   const line = (_: unknown, i: number): string => JSON.stringify({ id: `t${i + 1}`, prompt: `Question ${i + 1}?`, answer: i });
   heldOut = await home.write('held-out.jsonl', Array.from({ length: TASKS }, line).join('\n'));
 });
-afterAll(() => home.remove());
 
 /** Rollouts it began, and what makes some of them fail. */
 function agent({

@@ -5,7 +5,7 @@
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import OpenAI from 'openai';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { grader as shopGrader } from '../../examples/shop/agent.ts';
 import { CLERK_PROMPT, customerPrompt } from '../../models/desk-domain.ts';
 import { SYSTEM_PROMPT } from '../../models/shop-domain.ts';
@@ -16,16 +16,12 @@ import { callGrader, graderInput } from '../../src/grader/call.ts';
 import { isSuccess } from '../../src/run/results.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { makeBatch } from '../../src/trainer/batch.ts';
-import { jsonLines, ROOT, scratch, start, trainyard } from '../cli/command.ts';
+import { jsonLines, ROOT, start, trainyard, useScratch } from '../cli/command.ts';
 
 /** As many as every example has. */
 const HELD_OUT = 4;
 const EXAMPLES = join(ROOT, 'examples');
-let home: Awaited<ReturnType<typeof scratch>>;
-beforeAll(async () => {
-  home = await scratch();
-});
-afterAll(() => home.remove());
+const home = useScratch();
 
 /** A step or two of an example on the tasks in a folder, and the first held-out ones of it. No rollout may fail. */
 async function trainBriefly(entry: string, folder: string, ...more: readonly string[]): Promise<readonly Trajectory[]> {

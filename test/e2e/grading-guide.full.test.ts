@@ -3,23 +3,21 @@ import { execFile } from 'node:child_process';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
 import type { Grader } from '../../src/core/contracts.ts';
 import { type GradedCase, gradeOnce } from '../../src/grader/inline.ts';
-import { scratch } from '../cli/command.ts';
+import { useScratch } from '../cli/command.ts';
 import { hasSandbox } from '../fixtures/sandbox.ts';
 import { readText } from '../house/sources.ts';
 
 const samples = (page: string): readonly (readonly [name: string, text: string])[] =>
   [...readText(page).matchAll(/^```ts\n\/\/ (\S+\.ts)\n(.*?)^```$/gms)].map(([, name = '', text = '']) => [name, text]);
 
-let home: Awaited<ReturnType<typeof scratch>>;
+const home = useScratch();
 beforeAll(async () => {
-  home = await scratch();
   for (const page of ['docs/guide/09-grading.md', 'docs/reference/graders.md'])
     for (const [name, text] of samples(page)) await home.write(name, text);
 });
-afterAll(() => home.remove());
 
 const graderOf = async (name: string): Promise<Grader> =>
   ((await import(pathToFileURL(join(home.dir, name)).href)) as { grader: Grader }).grader;

@@ -1,6 +1,6 @@
 /** The run's own policy as a judge: asked through the real gateway, never stored, never trained. */
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import type { Grader, GraderModel } from '../../src/core/contracts.ts';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Trajectory } from '../../src/core/types.ts';
@@ -11,7 +11,7 @@ import { withPolicy } from '../../src/run/open-policy.ts';
 import { memoryStore } from '../../src/store/memory.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { makeBatch } from '../../src/trainer/batch.ts';
-import { scratch, trainyard } from '../cli/command.ts';
+import { trainyard, useScratch } from '../cli/command.ts';
 import { rolloutsThrough, scriptedGateway, tokenizer } from '../fixtures/scripted-gateway.ts';
 
 interface Judged {
@@ -136,11 +136,7 @@ export const grader = defineGrader({
 `;
 
 describe('a run whose grader asks its policy', () => {
-  let home: Awaited<ReturnType<typeof scratch>>;
-  beforeAll(async () => {
-    home = await scratch();
-  });
-  afterAll(() => home.remove());
+  const home = useScratch();
 
   it('trains on what the agent sampled and nothing else, judged by one version at a time', async () => {
     const entry = await home.write('agent.ts', ENTRY);

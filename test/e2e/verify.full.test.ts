@@ -104,11 +104,8 @@ describe('a run that nobody lied in', () => {
 
   it('may have a grader that sees more than was stored: which turns were trainable, credit, files', async () => {
     const workflow = defineWorkflow(async (ctx) => {
-      for (const thread of ['a', 'b'])
-        await ctx
-          .model()
-          .thread(thread)
-          .generate({ messages: [...ctx.prompt], maxTokens: 8 });
+      const model = ctx.model();
+      for (const thread of ['a', 'b']) await model.thread(thread).generate({ messages: [...ctx.prompt], maxTokens: 8 });
       await writeFile(join(ctx.artifactsDir ?? '', 'notes.txt'), ctx.rolloutId);
       return { trainedTurns: [0], success: true, credit: { turnDiscount: 1, per: 'turn' } };
     });

@@ -72,22 +72,22 @@ describe('what a grader is made with', () => {
     }
     expect(refusal(() => graders.clipped(exact, undefined as never))).toMatch(/^GRADER_INVALID: clipped: expected an object of/);
     expect(refusal(() => graders.rubric([null] as never, { model }))).toMatch(
-      /^GRADER_INVALID: rubric: criterion 1 is no \{ name/,
+      /^GRADER_INVALID: rubric: criterion 1: expected an object/,
     );
   });
 
   it('never holds a key: it is refused and not repeated', () => {
     for (const name of ['apiKey', 'api_key', 'key', 'token']) {
       const said = refusal(() => graders.judge({ instructions: 'x', model: { ...model, [name]: 'sk-hunter2' } } as never));
-      expect(said).toBe(
-        `GRADER_INVALID: judge: model has no ${name}; put the key into the environment and name the variable in apiKeyEnv`,
-      );
+      expect(said).toContain(`GRADER_INVALID: judge: model has no option ${name}`);
+      expect(said).toContain('put the key into the environment and name the variable in model.apiKeyEnv');
+      expect(said).not.toContain('hunter2');
     }
     const other = refusal(() => graders.judge({ instructions: 'x', model: { ...model, temprature: 1 } } as never));
     expect(other).toContain('judge: model has no option temprature, expected baseURL, model, apiKeyEnv');
     const price = { prompt: 1, competion: 1 };
     expect(refusal(() => graders.judge({ instructions: 'x', model, price } as never))).toMatch(
-      /price has no option competion, did you mean completion\?; price\.completion is undefined/,
+      /price has no option competion, did you mean completion\?; price\.completion is missing/,
     );
   });
 

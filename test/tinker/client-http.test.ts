@@ -56,10 +56,7 @@ describe('patience with a server that is away', () => {
     expect(downtime.milliseconds).toBe(atSecond);
   });
 
-  it('is not given anew to a request in place of one that was given up, but is once the server answered', async ({
-    client,
-    server,
-  }) => {
+  it('is not given anew to the next request, but is once the server has answered anyone', async ({ client, server }) => {
     server.script = () => away;
     await expect(ask(client, 80)).rejects.toMatchObject(unreachable);
     const { length } = server.asked;

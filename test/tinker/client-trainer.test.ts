@@ -235,10 +235,7 @@ describe('a pass in several chunks', () => {
     await expect(scored).rejects.toMatchObject(failure('POLICY_GARBLED', 'the server gave 2 outputs for 1 samples'));
   });
 
-  it('of which one came through is not sent again by another way when another was refused for its loss', async ({
-    trainer,
-    played,
-  }) => {
+  it('of which one came through is not sent again when another is refused for its loss', async ({ trainer, played }) => {
     let sent = 0;
     played.onPass = (request) => {
       if (request.loss === 'cross_entropy' || ++sent === 1) return undefined;
@@ -320,11 +317,7 @@ describe('a server that knows only passes and steps again', () => {
   }
   const TAKEN: Answer = { json: { detail: 'Checkpoint already exists for model' }, status: 409 };
 
-  it('is asked to save under another name where an answer was lost, and the model stays in use', async ({
-    trainer,
-    server,
-    published,
-  }) => {
+  it('is asked to save under another name where an answer was lost', async ({ trainer, server, published }) => {
     await trainer.forwardBackward([sample], crossEntropy());
     forgetful(server, 'save_weights', 'save_weights_for_sampler');
     await trainer.save(folder('saved'));
@@ -368,10 +361,7 @@ describe('verbs', () => {
     expect(server.of('save_weights_for_sampler')[0]?.json).toMatchObject({ seq_id: 5 });
   });
 
-  it('after a gradient that failed at the server fail until something is loaded, the step sent with it included', async ({
-    trainer,
-    played,
-  }) => {
+  it('after a gradient that failed at the server fail until something is loaded', async ({ trainer, played }) => {
     await trainer.forwardBackward([sample], crossEntropy());
     // The step's result is there before the failure of its gradient is known.
     const late: Answer = (response) => {
@@ -389,10 +379,7 @@ describe('verbs', () => {
     await trainer.optimStep(ADAM);
   });
 
-  it('called after a gradient was refused here do not step, if they were called before that was known', async ({
-    trainer,
-    server,
-  }) => {
+  it('do not step after a gradient that was refused here, known or not', async ({ trainer, server }) => {
     const refused = { ...sample, advantages: Float32Array.of(0, 0, Number.NaN, 0, 0) };
     const passes = [refused, sample].map((one) => trainer.forwardBackward([one], crossEntropy()));
     const all = await Promise.allSettled([...passes, trainer.optimStep(ADAM)]);
@@ -469,10 +456,7 @@ describe('what is saved', () => {
     expect(server.of('create_model')).toHaveLength(0);
   });
 
-  it('and gone at a server that notices only when it loads is refused, saying what is gone and what to do', async ({
-    trainer,
-    played,
-  }) => {
+  it('and gone at a server that notices late is refused, saying what to do', async ({ trainer, played }) => {
     await trainer.save(folder('saved'));
     played.verbs['load_weights'] = { json: { error: 'there is nothing saved there', category: 'user' } };
     await expect(trainer.load(folder('saved'))).rejects.toMatchObject({

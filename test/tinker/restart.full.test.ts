@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { start, trainyard } from '../cli/command.ts';
 import { REGULAR, randomSample } from '../fixtures/nn/models.ts';
-import { ADAM, KEY, PlainClient, passOf, scratch } from '../fixtures/tinker/server.ts';
+import { KEY, PlainClient, passOf, scratch } from '../fixtures/tinker/server.ts';
 
 let home: Awaited<ReturnType<typeof scratch>>;
 let running: ReturnType<typeof start> | undefined;
@@ -40,30 +40,28 @@ const samples = [randomSample(REGULAR, 15, 1)];
 describe('a server that was killed', () => {
   it('has what was saved, and neither its models nor its futures', async () => {
     const before = await serving();
-    const modelId = await before.model();
-    await before.pass(passOf(modelId, 1, samples));
-    await before.post('optim_step', { model_id: modelId, seq_id: 2, adam_params: ADAM });
-    const { path } = await before.result(await before.post('save_weights', { model_id: modelId, path: 'kept', seq_id: 3 }));
-    const late = await before.pass(passOf(modelId, 4, samples));
-    const trained = await before.passResult(late);
-    const step = await before.post('optim_step', { model_id: modelId, seq_id: 5, adam_params: ADAM });
+    const model = await before.train();
+    await model.pass(samples);
+    await model.step();
+    const { path } = await before.result(model.save('kept'));
+    const trained = await before.passResult(await model.pass(samples));
+    const step = await model.step();
     await kill();
 
     const after = await serving();
     expect((await after.post('retrieve_future', { request_id: step.json['request_id'] })).status).toBe(410);
-    expect((await after.pass(passOf(modelId, 4, samples))).status).toBe(404);
-    const again = await after.model();
-    await after.result(await after.post('load_weights', { model_id: again, path, optimizer: true, seq_id: 1 }));
-    expect(await after.passResult(await after.pass(passOf(again, 2, samples)))).toEqual(trained);
+    expect((await after.pass(passOf(model.id, 4, samples))).status).toBe(404);
+    const again = await after.train();
+    await after.result(again.post('load_weights', { path, optimizer: true }));
+    expect(await after.passResult(await again.pass(samples))).toEqual(trained);
   });
 
   it('shows no weights that were half saved, and puts back what was about to be replaced', async () => {
     const before = await serving();
-    const modelId = await before.model();
-    await before.result(await before.post('save_weights', { model_id: modelId, path: 'whole', seq_id: 1 }));
-    await before.result(
-      await before.post('save_weights_for_sampler', { model_id: modelId, sampling_session_seq_id: 0, seq_id: 2 }),
-    );
+    const model = await before.train();
+    const modelId = model.id;
+    await before.result(model.save('whole'));
+    await before.result(model.post('save_weights_for_sampler', { sampling_session_seq_id: 0 }));
     await kill();
     // As a kill leaves it: in the middle of writing one, and between the two renames of replacing another.
     const parent = join(home.state, modelId, 'weights');
@@ -82,15 +80,13 @@ describe('a server that was killed', () => {
   });
 
   it('at any moment while it saves again and again has each state whole or not at all', async () => {
-    let seqId = 0;
     let acknowledged = 0;
     const first = await serving();
-    const modelId = await first.model();
+    const model = await first.train();
     const saving = (async () => {
       for (;;) {
-        const answered = await first.post('save_weights', { model_id: modelId, path: `s${++seqId}`, seq_id: seqId });
-        await first.result(answered);
-        acknowledged = seqId;
+        await first.result(model.save(`s${model.seqId + 1}`));
+        acknowledged = model.seqId;
       }
     })().catch(() => undefined);
     while (acknowledged < 3) await sleep(5);
@@ -98,15 +94,13 @@ describe('a server that was killed', () => {
     await kill();
     await saving;
     const after = await serving();
-    const { checkpoints } = (await after.get(`training_runs/${modelId}/checkpoints`)).json as {
+    const { checkpoints } = (await after.get(`training_runs/${model.id}/checkpoints`)).json as {
       checkpoints: { tinker_path: string }[];
     };
     expect(checkpoints.length).toBeGreaterThanOrEqual(acknowledged);
     for (const { tinker_path: path } of checkpoints.slice(0, 4)) {
-      const model = await after.model();
-      expect(
-        await after.result(await after.post('load_weights', { model_id: model, path, optimizer: true, seq_id: 1 })),
-      ).toMatchObject({ path });
+      const loaded = (await after.train()).post('load_weights', { path, optimizer: true });
+      expect(await after.result(loaded)).toMatchObject({ path });
     }
   });
 });

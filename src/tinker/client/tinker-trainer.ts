@@ -43,12 +43,8 @@ export interface TinkerTrainerParts {
   readonly onPublished: (samplingSessionId: string, policyVersion: number) => void;
 }
 
-/** What a pass without a gradient gives. */
-interface Scored {
-  readonly logprobs: Float32Array[];
-  /** As the server reports it. */
-  readonly lossSum: number | undefined;
-}
+/** What a pass without a gradient gives; the sum is what the server reports. */
+type Scored = Pick<PassOutput, 'lossSum'> & { readonly logprobs: Float32Array[] };
 
 const GOODBYE_MS = 2000;
 

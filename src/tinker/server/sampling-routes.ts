@@ -341,10 +341,8 @@ export function samplingRoutes({ base, futures, sessions, weights }: ServerParts
       const { sampling_session_id: id, seq_id, base_model, model_path } = call;
       if (id !== undefined) {
         const { samples, weights: from, sessionId } = sessions.sampler(id);
-        return sampleFuture(
-          samples.take(seq_id!, body.digest, () => start(call, from, sessionId)),
-          call,
-        );
+        const future = samples.take(seq_id!, body.digest, () => start(call, from, sessionId));
+        return sampleFuture(future, call);
       }
       if (base_model !== undefined) checkBaseModel(base, base_model);
       return sampleFuture(start(call, model_path === undefined ? base.weights : await pinned(model_path)), call);

@@ -291,14 +291,10 @@ function passRoutes({ sessions, futures }: ServerParts): Routes {
   return { 'POST /forward_backward': passRoute(false), 'POST /forward': passRoute(true) };
 }
 
-interface SmallVerb {
-  readonly model_id: string;
-  readonly seq_id?: number | null | undefined;
-}
-
 function verbRoutes({ sessions, weights }: ServerParts): Routes {
+  type Asked = { readonly model_id: string; readonly seq_id?: number | null | undefined };
   type Start<T> = (model: Model, sent: Sent, asked: T) => Future;
-  const verb = <T extends SmallVerb>(name: string, schema: z.ZodType<T>, start: Start<T>): Routes => ({
+  const verb = <T extends Asked>(name: string, schema: z.ZodType<T>, start: Start<T>): Routes => ({
     [`POST /${name}`]: inOrder(sessions, name, (body, digest) => {
       const asked = readAs(schema, jsonOf(body));
       const model = sessions.model(asked.model_id);
@@ -349,13 +345,11 @@ export function notOffered(sessions: Sessions): Route {
     })(request);
 }
 
-type OrderedRoute = (body: Body, digest: string) => HttpReply;
-
 /**
  * A route of a model's order. A request that it refuses for good has used up its seq_id nevertheless: clients count on, and the next one
  * would wait for one that never comes.
  */
-function inOrder(sessions: Sessions, verb: string, route: OrderedRoute): Route {
+function inOrder(sessions: Sessions, verb: string, route: (body: Body, digest: string) => HttpReply): Route {
   return async (request) => {
     const body = await readBody(request);
     // A body means something only together with where it was sent.
@@ -401,26 +395,13 @@ function createModel(
     });
   }
   const id = newId('m');
-  const opened = (async () => {
-    await weights.createRun(id, {
-      base_model: base.name,
-      lora_rank: asked.lora_config?.rank ?? null,
-      created_at: new Date().toISOString(),
-      user_metadata: asked.user_metadata ?? null,
-    });
-    return await base.open();
-  })();
+  const label = { base_model: base.name, lora_rank: asked.lora_config?.rank ?? null, user_metadata: asked.user_metadata ?? null };
+  const opened = weights.createRun(id, { ...label, created_at: new Date().toISOString() }).then(base.open);
   const model = new Model({ id, sessionId: session.id, opened, futures, weights, gapMs });
   sessions.models.set(id, model);
-  const future = futures.start(async () => {
-    try {
-      await opened;
-    } catch (thrown) {
-      sessions.models.delete(id);
-      throw thrown;
-    }
-    return { kind: 'reply', value: { model_id: id, base_model: base.name, full_parameter_training: true, type: 'create_model' } };
-  }, session.id);
+  opened.catch(() => sessions.models.delete(id));
+  const value = { model_id: id, base_model: base.name, full_parameter_training: true, type: 'create_model' };
+  const future = futures.start(() => opened.then(() => ({ kind: 'reply', value })), session.id);
   return { future, model };
 }
 

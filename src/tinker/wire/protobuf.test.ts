@@ -76,19 +76,13 @@ describe('a pass request that is written another way', () => {
     expect(request('2001 220102')).toEqual(expected);
   });
 
-  it('has an entry with its value before its key', () => {
-    const value = '11 000000000000f03f';
-    expect(decodePassRequest(hex(`2a0c ${value} 0a0178`)).lossSettings).toEqual({ x: 1 });
-  });
-
-  it('has its settings where newer clients write them, which then count alone', () => {
-    const old = '2a0c 0a0178 11 000000000000f03f';
-    const newer = '3a0e 0a0178 1209 09 0000000000000040';
-    expect(decodePassRequest(hex(old + newer)).lossSettings).toEqual({ x: 2 });
-  });
-
-  it('keeps a byte order mark, which is part of its text', () => {
-    expect(decodePassRequest(hex('0a04 efbbbf6d')).modelId).toBe('\ufeffm');
+  const [old, newer] = ['2a0c 0a0178 11 000000000000f03f', '3a0e 0a0178 1209 09 0000000000000040'];
+  it.each<[string, string, Partial<PassRequest>]>([
+    ['has an entry with its value before its key', '2a0c 11 000000000000f03f 0a0178', { lossSettings: { x: 1 } }],
+    ['has its settings where newer clients write them, which then count alone', old + newer, { lossSettings: { x: 2 } }],
+    ['keeps a byte order mark, which is part of its text', '0a04 efbbbf6d', { modelId: '\ufeffm' }],
+  ])('%s', (_, bytes, request) => {
+    expect(decodePassRequest(hex(bytes))).toMatchObject(request);
   });
 
   it('takes the last of a chunk’s kinds', () => {
