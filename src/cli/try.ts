@@ -6,6 +6,7 @@ import { mkdtemp, readdir, realpath } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { styleText } from 'node:util';
+import { CloseStack } from '../core/async.ts';
 import { printableLine } from '../core/describe.ts';
 import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
@@ -74,7 +75,7 @@ export async function tryCommand(given: string | undefined, flags: TryFlags): Pr
     );
     const artifacts = join(run, 'artifacts');
     const filesIn = async (): Promise<readonly string[]> => await readdir(join(artifacts, ROLLOUT)).catch(() => []);
-    await using opened = new AsyncDisposableStack();
+    await using opened = new CloseStack();
     opened.defer(async () => {
       if ((await filesIn()).length === 0) await removeFolder(run);
     });

@@ -253,14 +253,50 @@ export class Downtime {
 
 // ── closing ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/** Opens with this stack, which is later disposed as one; if that fails, closes what was opened and throws. */
-export async function openingWith<T>(open: (opened: AsyncDisposableStack) => Promise<T>): Promise<T> {
-  const opened = new AsyncDisposableStack();
+/**
+ * Things to close together: in reverse order, all of them even if one fails; then the first failure is thrown. A small AsyncDisposableStack,
+ * which Node 22 does not have.
+ */
+export class CloseStack implements AsyncDisposable {
+  #closers: (() => unknown)[] = [];
+
+  use<T extends AsyncDisposable | Disposable>(value: T): T {
+    this.defer(() => (Symbol.asyncDispose in value ? value[Symbol.asyncDispose]() : value[Symbol.dispose]()));
+    return value;
+  }
+
+  defer(close: () => unknown): void {
+    this.#closers.push(close);
+  }
+
+  /** Hands everything over to a new stack. */
+  move(): CloseStack {
+    const moved = new CloseStack();
+    [moved.#closers, this.#closers] = [this.#closers, []];
+    return moved;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    const failures: unknown[] = [];
+    for (let close = this.#closers.pop(); close !== undefined; close = this.#closers.pop()) {
+      try {
+        await close();
+      } catch (thrown) {
+        failures.push(thrown);
+      }
+    }
+    if (failures.length > 0) throw failures[0];
+  }
+}
+
+/** Opens several things with a stack that closes them later. If one cannot be opened, closes the others and throws. */
+export async function openingWith<T>(open: (opened: CloseStack) => Promise<T>): Promise<T> {
+  const opened = new CloseStack();
   try {
     return await open(opened);
   } catch (thrown) {
     // Why opening failed says more than what failed because of it.
-    await opened.disposeAsync().catch(() => {});
+    await opened[Symbol.asyncDispose]().catch(() => {});
     throw thrown;
   }
 }

@@ -119,8 +119,6 @@ export async function boundary<T>(code: ErrorCode, what: string, fn: () => T | P
 
 /** The message of anything that was thrown, whatever it is. */
 export function messageOf(thrown: unknown): string {
-  // Several things could not be closed: the first failure says why.
-  if (thrown instanceof SuppressedError) return messageOf(thrown.suppressed);
   try {
     return String(thrown instanceof Error ? thrown.message : thrown);
   } catch {

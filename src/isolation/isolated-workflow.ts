@@ -20,6 +20,7 @@ import {
   unlink,
 } from 'node:fs/promises';
 import { basename, dirname, join, resolve, sep } from 'node:path';
+import { CloseStack } from '../core/async.ts';
 import type { Workflow } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { environmentIn, reducedEnvironment } from '../processes/agent-process.ts';
@@ -45,7 +46,7 @@ interface IsolatedWorkflow extends AsyncDisposable {
 export async function openIsolated(workflow: Workflow, options: IsolationOptions): Promise<IsolatedWorkflow> {
   const { workers, signal, sources } = options;
   const module = importable(workflow, options.module);
-  await using opened = new AsyncDisposableStack();
+  await using opened = new CloseStack();
   const { files, explain, ...surroundings } = await surroundingsOf(workflow, module, options.files, opened);
   const program = {
     kind: 'workflow',
@@ -73,7 +74,7 @@ export async function openIsolated(workflow: Workflow, options: IsolationOptions
       if (own.folder !== null && keepsFiles) await files?.collect(process, own.folder);
       return endingOf(answer, own.ctx.signal, explain);
     },
-    [Symbol.asyncDispose]: () => held.disposeAsync(),
+    [Symbol.asyncDispose]: () => held[Symbol.asyncDispose](),
   };
 }
 
@@ -103,7 +104,7 @@ async function surroundingsOf(
   workflow: Workflow,
   { url }: ModuleExport,
   hidden: HiddenFiles | undefined,
-  opened: AsyncDisposableStack,
+  opened: CloseStack,
 ): Promise<Surroundings> {
   if (hidden === undefined) return { env: reducedEnvironment(workflow.env), explain: (message) => message, files: undefined };
   const env = environmentIn({ home: HOME_INSIDE, tmp: TMP_INSIDE }, workflow.env);

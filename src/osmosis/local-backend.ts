@@ -9,7 +9,7 @@ import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { isAbsolute, join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { Semaphore } from '../core/async.ts';
+import { CloseStack, Semaphore } from '../core/async.ts';
 import type { EntryModule, Grader, Workflow } from '../core/contracts.ts';
 import { asGrader, asWorkflow } from '../core/define.ts';
 import { describeThrown, describeValue } from '../core/describe.ts';
@@ -55,7 +55,7 @@ export class LocalBackend implements ExecutionBackend {
   readonly #longestSec: number;
   readonly #live = new Map<string, Live>();
   readonly #ended = new Map<string, RolloutStatus>();
-  readonly #started = new AsyncDisposableStack();
+  readonly #started = new CloseStack();
   #parts: Promise<RemoteParts> | undefined;
   #maxConcurrent: number | null;
 
@@ -119,7 +119,7 @@ export class LocalBackend implements ExecutionBackend {
   /** Cancels what is under way. Idempotent. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.cancel({ all: true });
-    await this.#started.disposeAsync();
+    await this.#started[Symbol.asyncDispose]();
   }
 
   #cancelOne(id: string): Disposition {

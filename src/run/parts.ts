@@ -111,7 +111,7 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
       ...{ policy, recovery, at: defined({ server: policy.server }) },
       entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
       rolloutsInto: (store, artifacts) => rolloutsOf({ ...parts, store, artifacts }, warn, new FailureBudget(maxErrorShare)),
-      [Symbol.asyncDispose]: () => opened.disposeAsync(),
+      [Symbol.asyncDispose]: () => opened[Symbol.asyncDispose](),
     };
   }).catch((thrown: unknown) => {
     // Whatever was being opened says in its own words that it was closed; what counts is by whom.

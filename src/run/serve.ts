@@ -102,7 +102,7 @@ export function serve(settings: ServeSettings, { onTurn, onFailure }: ServeObser
     const { baseURL, apiKey } = session.model();
     return {
       ...{ origin, baseURL, apiKey, adminKey: gateway.key('admin'), flowKey: gateway.key('flow') },
-      [Symbol.asyncDispose]: () => opened.disposeAsync(),
+      [Symbol.asyncDispose]: () => opened[Symbol.asyncDispose](),
     };
   });
 }

@@ -57,7 +57,7 @@ export function openTinkerPolicy(
       server: connection.address,
       engine,
       trainer,
-      [Symbol.asyncDispose]: () => opened.disposeAsync(),
+      [Symbol.asyncDispose]: () => opened[Symbol.asyncDispose](),
     };
   });
 }

@@ -178,7 +178,7 @@ export function serveTinker(settings: TinkerServerSettings, onFailure: OnFailure
     const key = chosenKey ?? (await keyOf(state));
     const server = opened.use(await TinkerServer.open({ model, state, key, threads, onFailure }));
     const { origin } = opened.use(await server.listen({ host, port, chosenKey }));
-    return { origin, apiKey: key, baseModel: server.modelName, [Symbol.asyncDispose]: () => opened.disposeAsync() };
+    return { origin, apiKey: key, baseModel: server.modelName, [Symbol.asyncDispose]: () => opened[Symbol.asyncDispose]() };
   });
 }
 
