@@ -8,11 +8,9 @@
  * differs.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
-import { once } from 'node:events';
 import { existsSync, readFileSync } from 'node:fs';
 import { readdir, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { text } from 'node:stream/consumers';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
@@ -23,7 +21,7 @@ import { ROOT } from '../cli/command.ts';
 import { smallHome } from '../e2e/small-run.ts';
 import type { KillRun } from '../fixtures/kill-run.ts';
 
-interface KillOutcome {
+export interface KillOutcome {
   /** Kills that struck; one by the clock may come after the end. */
   readonly kills: number;
   readonly report: HistoryReport;
@@ -31,7 +29,7 @@ interface KillOutcome {
   readonly differences: readonly string[];
 }
 
-interface KillSettings {
+export interface KillSettings {
   readonly kills: number;
   readonly seed: number;
   /** With 0 the run is deterministic, and is compared with one that nobody disturbed. */
@@ -59,7 +57,7 @@ export async function killRun({ kills, seed, staleness }: KillSettings): Promise
   }
 }
 
-interface Plan {
+export interface Plan {
   readonly kills: number;
   readonly seed: number;
   /** What the undisturbed run took. */
@@ -96,55 +94,90 @@ async function disturb(run: KillRun, { kills, seed, milliseconds, lines }: Plan)
   return struck;
 }
 
-const isAlive = (child: ChildProcess): boolean => child.exitCode === null && child.signalCode === null;
+export const isAlive = (child: ChildProcess): boolean => child.exitCode === null && child.signalCode === null;
 
-function linesIn({ history }: KillRun): number {
+export function linesIn({ history }: KillRun): number {
   return existsSync(history) ? readFileSync(history, 'utf8').split('\n').length : 0;
 }
 
-async function runToTheEnd(run: KillRun): Promise<void> {
+export async function runToTheEnd(run: KillRun): Promise<void> {
   const { code, stderr } = await start(run).ended;
   if (code !== 0) throw new Error(`the run ended with ${code}: ${stderr}`);
 }
 
-function start(run: KillRun) {
+export function start(run: KillRun) {
   const fixture = join(ROOT, 'test/fixtures/kill-run.ts');
   const child = spawn(process.execPath, ['--conditions=trainyard-source', fixture, JSON.stringify(run)], {
     cwd: ROOT,
     stdio: ['ignore', 'ignore', 'pipe'],
   });
-  const ended = Promise.all([once(child, 'exit'), text(child.stderr)]).then(([[code, signal], stderr]) => ({
-    code,
-    signal,
-    stderr,
-  }));
+  let stderr = '';
+  child.stderr.setEncoding('utf8').on('data', (text: string) => {
+    stderr += text;
+  });
+  type Ended = { readonly code: number | null; readonly signal: NodeJS.Signals | null; readonly stderr: string };
+  const ended = new Promise<Ended>((resolve) => child.on('exit', (code, signal) => resolve({ code, signal, stderr })));
   return { child, ended };
 }
 
-async function judge(run: KillRun, staleness: number): Promise<HistoryReport> {
+export async function judge(run: KillRun, staleness: number): Promise<HistoryReport> {
   await using store = await openSqliteStore(join(run.request.run, 'store.sqlite'));
   const [trajectories, manifests] = [await store.query(), await store.manifests()];
   return checkHistory({ history: readFileSync(run.history, 'utf8'), trajectories, manifests, staleness });
 }
 
-/** The last checkpoint byte by byte, which others there are, manifests but for their times, and what each rollout was given. */
-async function compare(a: KillRun, b: KillRun): Promise<readonly string[]> {
-  const [left, right] = [await outcomeOf(a), await outcomeOf(b)];
+/**
+ * The last checkpoint byte by byte, which others there are, manifests but for their times, and what each rollout was given.
+ * `weightsOf` says in which folder a checkpoint's bytes are.
+ */
+export async function compare(
+  a: KillRun,
+  b: KillRun,
+  weightsOf = async (checkpoint: string): Promise<string> => checkpoint,
+): Promise<readonly string[]> {
+  const [left, right] = [await outcomeOf(a, weightsOf), await outcomeOf(b, weightsOf)];
   const names = new Set([...left.keys(), ...right.keys()]);
   return [...names].filter((name) => left.get(name) !== right.get(name)).toSorted();
 }
 
-async function outcomeOf({ request: { run } }: KillRun): Promise<ReadonlyMap<string, string>> {
+async function outcomeOf(
+  { request: { run } }: KillRun,
+  weightsOf: (checkpoint: string) => Promise<string>,
+): Promise<ReadonlyMap<string, string>> {
   const outcome = new Map<string, string>();
   const checkpoints = (await readdir(join(run, 'checkpoints'))).toSorted();
-  const last = join(run, 'checkpoints', checkpoints.at(-1) ?? 'none');
-  for (const name of await readdir(last)) outcome.set(name, await readFile(join(last, name), 'base64'));
+  const last = checkpoints.at(-1) ?? 'none';
+  const folder = await weightsOf(join(run, 'checkpoints', last));
+  // The server's note of when it was saved, and as what.
+  const names = (await readdir(folder)).filter((name) => name !== 'saved.json');
+  for (const name of names) outcome.set(join(last, name), await readFile(join(folder, name), 'base64'));
   await using store = await openSqliteStore(join(run, 'store.sqlite'));
   outcome.set('checkpoints', checkpoints.join());
-  for (const { createdAt: _, ...manifest } of await store.manifests())
-    outcome.set(`step ${manifest.step}`, JSON.stringify(manifest));
+  for (const { createdAt: _, digests, ...manifest } of await store.manifests()) {
+    // Of a run at a Tinker server, `digests.weights` is of a path that names the model; its bytes were compared above.
+    outcome.set(`step ${manifest.step}`, JSON.stringify([manifest, folder.startsWith(run) ? digests : digests?.samples]));
+  }
   for (const { rolloutId, grade } of await store.query()) outcome.set(rolloutId, JSON.stringify(grade));
   return outcome;
+}
+
+/** Says it on stdout; what is not clean makes the process end with 1. */
+export function tellOutcome(
+  { report, differences }: Pick<KillOutcome, 'report' | 'differences'>,
+  disturbances: string,
+  settings: string,
+): void {
+  const { processes, ok, unknown, steps, trajectories } = report.counts;
+  const problems = [
+    ...differences.map((name) => `differs from the undisturbed run: ${name}`),
+    ...FAULTS.flatMap((kind) => report[kind].map(({ id, why }) => `${kind} ${id}: ${why}`)),
+  ];
+  const summary =
+    `${problems.length === 0 ? 'clean' : 'NOT CLEAN'}: ${disturbances}, ${processes} processes, ${steps} steps, ` +
+    `${trajectories} trajectories, ${ok} operations acknowledged, ${unknown} unknown, ${report.recovered.length} recovered ` +
+    `(${settings})`;
+  process.stdout.write(`${[...problems, summary].join('\n')}\n`);
+  if (problems.length > 0) process.exitCode = 1;
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
@@ -152,15 +185,5 @@ if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const { values } = parseArgs({ options: { kills: number('20'), seed: number('1'), staleness: number('0') } });
   const [wanted, seed, staleness] = [Number(values.kills), Number(values.seed), Number(values.staleness)];
   const { kills, report, differences } = await killRun({ kills: wanted, seed, staleness });
-  const { processes, ok, unknown, steps, trajectories } = report.counts;
-  const problems = [
-    ...differences.map((name) => `differs from the undisturbed run: ${name}`),
-    ...FAULTS.flatMap((kind) => report[kind].map(({ id, why }) => `${kind} ${id}: ${why}`)),
-  ];
-  const summary =
-    `${problems.length === 0 ? 'clean' : 'NOT CLEAN'}: ${kills} kills, ${processes} processes, ${steps} steps, ` +
-    `${trajectories} trajectories, ${ok} operations acknowledged, ${unknown} unknown, ${report.recovered.length} recovered ` +
-    `(seed ${seed}, staleness ${staleness})`;
-  process.stdout.write(`${[...problems, summary].join('\n')}\n`);
-  if (problems.length > 0) process.exitCode = 1;
+  tellOutcome({ report, differences }, `${kills} kills`, `seed ${seed}, staleness ${staleness}`);
 }

@@ -11,7 +11,7 @@ import {
   specifierFaults,
   surfaceFaults,
 } from './imports.ts';
-import { parseSource, readSources, readText, type Source } from './sources.ts';
+import { isTest, parseSource, readSources, readText, type Source } from './sources.ts';
 
 type Names = Readonly<Record<string, string>>;
 const packageJson = JSON.parse(readText('package.json')) as {
@@ -53,6 +53,13 @@ describe('the source tree', () => {
   it('imports only downwards, never a sibling, and rooms only when they are asked for', () => {
     expect(sources.length).toBeGreaterThan(0);
     expect(directionFaults(sources)).toEqual([]);
+  });
+
+  it('uses no global that Node 22 lacks', () => {
+    const newer =
+      /\b(new (Async)?DisposableStack|instanceof SuppressedError|new SuppressedError|Promise\.try|RegExp\.escape|Error\.isError)\b/;
+    expect(newer.test('new AsyncDisposableStack()')).toBe(true);
+    expect(sources.filter(({ path, text }) => !isTest(path) && newer.test(text)).map(({ path }) => path)).toEqual([]);
   });
 
   it('has no import cycles', () => {
