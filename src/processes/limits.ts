@@ -60,7 +60,8 @@ export class ProcessGroup<Cause = never> {
   readonly child: ChildProcess;
   /** Resolves when it has exited, its group was killed, and its streams were read. */
   readonly ended: Promise<ProcessExit>;
-  readonly #bounds = new DisposableStack();
+  /** Ends what watches it. */
+  readonly #unwatch: (() => void)[] = [];
   #timer: NodeJS.Timeout | undefined;
   #cause: Cause | undefined;
 
@@ -101,14 +102,14 @@ export class ProcessGroup<Cause = never> {
     const kill = (): void => this.kill(cause);
     if (signal?.aborted) kill();
     signal?.addEventListener('abort', kill, { once: true });
-    this.#bounds.defer(() => signal?.removeEventListener('abort', kill));
+    this.#unwatch.push(() => signal?.removeEventListener('abort', kill));
   }
 
   killOver(memoryMb: number | undefined, cause: (residentMb: number) => Cause): void {
     const { pid } = this.child;
     if (memoryMb === undefined || pid === undefined) return;
     const over = (bytes: number): void => this.kill(cause(Math.round(bytes / BYTES_PER_MB)));
-    this.#bounds.defer(watchMemory(pid, memoryMb * BYTES_PER_MB, over));
+    this.#unwatch.push(watchMemory(pid, memoryMb * BYTES_PER_MB, over));
   }
 
   async #untilEnded(drainMs: number): Promise<ProcessExit> {
@@ -120,7 +121,7 @@ export class ProcessGroup<Cause = never> {
       child.on('error', (error) => child.pid === undefined && resolve({ failure: error.message }));
     });
     clearTimeout(this.#timer);
-    this.#bounds.dispose();
+    for (const end of this.#unwatch) end();
     // Processes that it had started may outlive it; the group's number is nobody else's while one of them is there.
     this.#killGroup();
     await within(drainMs, closed);
