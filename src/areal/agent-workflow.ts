@@ -1,6 +1,6 @@
 /**
- * `agentWorkflow`: any agent with an async `run(data, { baseURL, apiKey, httpClient })` becomes a workflow. No base class: a class, an
- * instance or a function will do. What it calls under the base URL is recorded; what it returns is its reward.
+ * `agentWorkflow`: turns any agent with an async `run(data, { baseURL, apiKey, httpClient })` into a workflow. The agent is a class, an
+ * instance or a function, without a base class. Its calls under the base URL are recorded; its return value is its reward.
  */
 import type { Workflow, WorkflowResult } from '../core/contracts.ts';
 import { isClass } from '../core/define.ts';
@@ -22,21 +22,18 @@ import {
   takesArguments,
 } from './episode.ts';
 
-/** What an agent is given besides its data. */
 export interface AgentExtras {
   readonly baseURL: string;
   readonly apiKey: string;
-  /** A `fetch`, shared by all rollouts: `new OpenAI({ baseURL, apiKey, fetch: httpClient, maxRetries: 0 })`. */
+  /** A `fetch` shared by all rollouts: `new OpenAI({ baseURL, apiKey, fetch: httpClient, maxRetries: 0 })`. */
   readonly httpClient: HttpClient;
-  /** For the client's `model` parameter. */
   readonly model: string;
-  /** Aborts when the rollout's time is over. */
   readonly signal: AbortSignal;
 }
 
 /**
- * A number is the rollout's reward. A map says what completions earned, by their ids; the others earned nothing of their own. Null
- * rejects the rollout. Nothing leaves the reward to the grader of the entry.
+ * A number: the rollout's reward. A map: rewards by completion id; others get none. Null rejects the rollout; undefined: the grader
+ * decides.
  */
 // biome-ignore lint/suspicious/noConfusingVoidType: an agent that returns nothing leaves the reward to the grader
 export type AgentReward = number | Readonly<Record<string, number>> | ReadonlyMap<string, number> | null | undefined | void;
@@ -46,17 +43,16 @@ export type Agent<Metadata = Json | undefined> = { run: Run<Metadata> } | (new (
 
 export interface AgentOptions {
   readonly name?: string;
-  /** From 0 to 1: how much of what a completion earned counts for the one before it in its branch. Default 1. */
+  /** From 0 to 1: the share of a completion's reward that is added to the completion before it in its branch. Default 1. */
   readonly turnDiscount?: number;
-  /** `individual`: each completion has its own reward. `concat`: all of a row have that of its last. Default individual. */
+  /** `individual`: each completion keeps its own reward. `concat`: all completions of a row get its last one's. Default individual. */
   readonly export?: 'individual' | 'concat';
-  /** Whether a task's group of rollouts may be trained on. */
   readonly shouldAccept?: (group: EpisodeGroup) => boolean;
-  /** Each rollout in a process with OPENAI_BASE_URL, OPENAI_API_KEY and Anthropic's in its environment. */
+  /** Runs each rollout in its own process, with OPENAI_BASE_URL, OPENAI_API_KEY and Anthropic's counterparts in its environment. */
   readonly isolation?: 'process';
-  /** Variables of the run's environment that such a process gets too, by name. */
+  /** Names of environment variables that such a process inherits. */
   readonly env?: readonly string[];
-  /** Rollouts at once; absent: as many as the run has. */
+  /** The most rollouts at once. Absent: the run's own limit. */
   readonly concurrency?: number;
 }
 

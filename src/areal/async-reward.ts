@@ -1,9 +1,8 @@
 /**
- * `AsyncRewardWrapper`: a reward function that costs a lot, called in processes of its own, so that no rollout waits for another's.
- *
- * Wrappers of the same function and number of processes share them; they are started by the first call and end with the last workflow of the
- * process, or with the last wrapper that is disposed of. A call that hangs is killed and its process replaced. What timed out, crashed or threw
- * is tried again; what fails every time is thrown: a timeout is never a reward, unless it is asked for by `onTimeout: 0`.
+ * `AsyncRewardWrapper`: runs an expensive reward function in separate processes, so that rollouts do not block each other. Wrappers of the
+ * same function and process count share processes, which start at the first call and end when the last workflow is torn down or the last
+ * wrapper disposed. A call that hangs is killed and its process replaced. Timeouts, crashes and exceptions are retried, then thrown: a
+ * timeout never becomes a reward unless `onTimeout: 0` asks for it.
  */
 import { availableParallelism } from 'node:os';
 import { currentRollout } from '../core/context.ts';
@@ -15,30 +14,29 @@ import { SharedPools } from '../processes/process-pool.ts';
 import { closeWithWorkflows } from './episode.ts';
 
 export interface RewardReference {
-  /** `import.meta.url` of the module that exports the function. */
   readonly module: string | URL;
   readonly exportName: string;
 }
 
 export interface AsyncRewardOptions {
-  /** Of one attempt. Default 15. */
+  /** Limit for one attempt. Default 15. */
   readonly timeoutSeconds?: number;
-  /** Processes. Default: half as many as there are cores. */
+  /** Number of processes. Default: half the cores. */
   readonly maxWorkers?: number;
-  /** Attempts after the first. Default 3. */
+  /** Attempts after the first one. Default 3. */
   readonly maxRetries?: number;
-  /** When every attempt failed and the last one timed out: throw, which fails the rollout (the default), reject it (null), or give 0. */
+  /** If the last attempt timed out: throw, which fails the rollout (the default), reject the rollout (null), or return 0. */
   readonly onTimeout?: 'throw' | null | 0;
 }
 
 type RewardFunction = (...args: never[]) => number | Promise<number>;
 
-/** The wrapped function. Disposed of, it can no longer be called. */
+/** Throws USAGE once disposed. */
 export interface AsyncReward<F extends RewardFunction = RewardFunction> extends AsyncDisposable {
   (...args: Parameters<F>): Promise<number>;
 }
 
-/** `new AsyncRewardWrapper<typeof reward>({ module: import.meta.url, exportName: 'reward' })` is called like `reward` itself. */
+/** Use: `new AsyncRewardWrapper<typeof reward>({ module: import.meta.url, exportName: 'reward' })`. */
 export const AsyncRewardWrapper = wrapped as unknown as new <F extends RewardFunction = RewardFunction>(
   reference: RewardReference,
   options?: AsyncRewardOptions,
@@ -74,7 +72,6 @@ function wrapped(reference: RewardReference, options: AsyncRewardOptions = {}): 
 }
 
 type Failure = FunctionAnswer & { readonly kind: 'failed' };
-/** Another attempt may do better after these, and after nothing else. */
 const MAY_PASS: readonly Failure['why'][] = ['threw', 'timeout', 'crashed'];
 
 async function attempts(call: () => Promise<FunctionAnswer>, most: number): Promise<FunctionAnswer> {

@@ -1,9 +1,8 @@
 /**
- * What both AReaL shapes are lowered to: core's one workflow around ONE instance per process, and what an episode is given: its data, the
- * shared HTTP client and `workflowContext`.
- *
- * The instance is made when the workflow is set up, or at its first rollout, so its constructor is the place for whatever costs a lot. The
- * HTTP client and the reward processes are made when first needed and closed when the last workflow of the process is torn down.
+ * Shared by both AReaL workflow shapes: lowering to core's workflow, and what an episode gets (its data, the shared HTTP client,
+ * `workflowContext`). There is ONE instance per process, created at setup or at the first rollout, so expensive work belongs in its
+ * constructor. The HTTP client and the reward processes are created on first use and closed when the last workflow of the process is torn
+ * down.
  */
 import { currentRollout } from '../core/context.ts';
 import { type ModelHandle, type Workflow, type WorkflowContext, type WorkflowResult, workflowSymbol } from '../core/contracts.ts';
@@ -12,13 +11,10 @@ import { boundary, TrainyardError } from '../core/errors.ts';
 import { isObject, isPlain } from '../core/json.ts';
 import type { Json, PromptMessage, Trajectory } from '../core/types.ts';
 
-/** A dataset row without its answer. Each rollout has a copy of its own. */
+/** A dataset row without its answer; each rollout gets its own copy. */
 export interface EpisodeData<Metadata = Json | undefined> {
-  /** Of the task. */
   id: string;
-  /** The prompt, as messages. */
   messages: PromptMessage[];
-  /** The row's other fields, as the task file has them. */
   metadata: Metadata;
 }
 
@@ -27,9 +23,9 @@ export function episodeData({ task }: Pick<WorkflowContext, 'task'>): EpisodeDat
   return structuredClone({ id, messages, metadata }) as EpisodeData<never>;
 }
 
-/** A task's rollouts, as `shouldAccept` sees them. */
+/** A task's rollouts, as passed to `shouldAccept`. */
 export interface EpisodeGroup {
-  /** Of the rollouts that got one. */
+  /** Rewards of the graded rollouts only. */
   readonly rewards: readonly number[];
   readonly trajectories: readonly Trajectory[];
 }
@@ -37,9 +33,9 @@ export interface EpisodeGroup {
 export interface ArealWorkflowParts<T> {
   readonly name: string;
   readonly settings?: { readonly isolation?: 'process'; readonly env?: readonly string[]; readonly concurrency?: number };
-  /** Called once in a process. */
+  /** Called once per process. */
   make(): T;
-  /** Null: the rollout is rejected. */
+  /** Null rejects the rollout. */
   run(instance: T, ctx: WorkflowContext): Promise<WorkflowResult | null>;
   readonly shouldAccept?: ((group: EpisodeGroup, instance: () => T) => boolean) | undefined;
 }
@@ -79,12 +75,7 @@ export function arealWorkflow<T>(parts: ArealWorkflowParts<T>): Workflow {
   };
 }
 
-// ── rewards by completion ────────────────────────────────────────────────────────────────────────────────────────────────
-
-/**
- * What each completion earned itself, by its id; the rollout's value is the sum. Which completions there are is checked by the run. Throws
- * WORKFLOW_BAD_RESULT; `who` begins its message.
- */
+/** Rewards by completion id; their sum is the value. The run checks the ids. Throws WORKFLOW_BAD_RESULT; its message begins with `who`. */
 export function resultOfRewards(entries: readonly (readonly [id: unknown, reward: unknown])[], who: string): WorkflowResult {
   if (entries.length === 0) throw badReturn(`${who} returned an empty map of rewards`, 'return null to reject the episode');
   for (const [id, reward] of entries) {
@@ -96,7 +87,7 @@ export function resultOfRewards(entries: readonly (readonly [id: unknown, reward
   return { reward: { value: Object.values(byTurn).reduce((sum, reward) => sum + reward, 0), byTurn } };
 }
 
-/** Entries of a plain object or a Map; undefined for anything else. */
+/** Undefined unless the value is a plain object or a Map. */
 export function entriesOf(value: unknown): readonly (readonly [unknown, unknown])[] | undefined {
   if (value instanceof Map) return [...value];
   return isObject(value) && isPlain(value) ? Object.entries(value) : undefined;
@@ -111,11 +102,9 @@ export function badReturn(found: string, hint?: string): TrainyardError {
   return new TrainyardError('WORKFLOW_BAD_RESULT', found, hint === undefined ? {} : { hint });
 }
 
-// ── what workflows of a process share ────────────────────────────────────────────────────────────────────────────────────
-
 /**
- * A `fetch` for SDK constructors and for requests of one's own. Its connections are kept alive and shared by all rollouts, in the pool of
- * Node's own `fetch`. A rollout's calls to its model need no connection where the gateway is in this process.
+ * A `fetch` for SDK constructors and your own requests. All rollouts share its keep-alive connections, which are in the pool of Node's
+ * `fetch`. If the gateway is in this process, calls to the rollout's model bypass the network.
  */
 export type HttpClient = typeof globalThis.fetch & { readonly closed: boolean };
 
@@ -123,7 +112,6 @@ let workflows = 0;
 let client: HttpClient | undefined;
 const closers = new Set<() => Promise<void>>();
 
-/** Called when the last workflow is torn down. */
 export function closeWithWorkflows(close: () => Promise<void>): void {
   closers.add(close);
 }
@@ -135,7 +123,7 @@ async function closeShared(): Promise<void> {
   await Promise.all([...closers].map((close) => close()));
 }
 
-/** The same one in every rollout. Once closed, it refuses every request. */
+/** The same client in every rollout. Once closed, it refuses every request with USAGE. */
 export function getHttpClient(): HttpClient {
   client ??= makeClient();
   return client;
@@ -153,14 +141,12 @@ function makeClient(): HttpClient {
   return made;
 }
 
-/** The gateway's own `fetch`, for what the current rollout calls under its base URL. */
+/** The gateway's own `fetch` if the URL is under the current rollout's base URL; otherwise undefined. */
 function inProcess(input: string | URL | Request): typeof globalThis.fetch | undefined {
   const model = currentEpisode()?.model;
   const url = input instanceof Request ? input.url : String(input);
   return model !== undefined && url.startsWith(`${model.baseURL}/`) ? model.fetch : undefined;
 }
-
-// ── workflowContext ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 interface Episode {
   readonly model: ModelHandle;
@@ -174,16 +160,14 @@ function currentEpisode(): Episode | undefined {
   return ctx && episodes.get(ctx);
 }
 
-/** What code deep inside an episode asks about the rollout it runs in. The rollout is the ambient one. */
+/** The current rollout, for code deep inside an episode that has no context at hand. */
 export interface WorkflowContextView {
-  /** False outside of a rollout too. */
+  /** Also false outside of a rollout. */
   readonly isEval: boolean;
   readonly taskId: string | undefined;
-  /** Where numbers of this rollout belong. */
   statScope(): 'rollout' | 'eval-rollout';
-  /** Shared by all rollouts of the process; a `fetch`. */
   getHttpClient(): HttpClient;
-  /** Scalars become the rollout's metrics; of several under one name the mean is kept. */
+  /** Scalars become the rollout's metrics. Several values under one name are averaged. */
   readonly stats: {
     scalar(name: string, value: number): void;
   };

@@ -1,10 +1,8 @@
 /**
- * A trajectory as AReaL's tensor rows, for whoever trains elsewhere: one row for each completion (`individual`), or one for each branch of the
- * conversation, its completions put together by exact token prefix (`concat`).
- *
- * Rows are those of `stitch`, the one place where masks are built, so every token is what was sampled and in `concat` each is trained once:
- * where branches share a beginning, it is masked in all but the first. What is not the policy's to train is left out; what was not
- * finished or not received is left out with a warning.
+ * Exports a trajectory as AReaL's tensor rows for training elsewhere: one row per completion (`individual`), or one per branch, joined by
+ * exact token prefix (`concat`). `stitch` makes the rows, so every token is as sampled; in `concat` each is trained once, because a prefix
+ * shared by branches is masked in all but the first. Turns that are not trained are omitted; unfinished and undelivered ones are omitted
+ * with a warning.
  */
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
@@ -13,26 +11,26 @@ import { completionId } from '../core/turns.ts';
 import type { Sample, Trajectory, Turn } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';
 
-/** Lists of lists have one row; the names are AReaL's. */
+/** Every list of lists has exactly one row. The names are AReaL's. */
 export interface TrajectoryTensors {
   readonly input_ids: readonly (readonly number[])[];
   readonly attention_mask: readonly (readonly number[])[];
   readonly loss_mask: readonly (readonly number[])[];
   readonly logprobs: readonly (readonly number[])[];
-  /** Of the policy; -1 where the mask is 0. */
+  /** Policy versions; -1 where the mask is 0. */
   readonly versions: readonly (readonly number[])[];
   readonly rewards: readonly number[];
 }
 
 export interface ExportOptions {
   readonly style: 'individual' | 'concat';
-  /** How much of what a completion earned counts for the one before it in its branch. Absent: rewards as they are stored. */
+  /** The share of a completion's reward that is added to the completion before it in its branch. Absent: rewards as stored. */
   readonly discount?: number;
-  /** Told what was left out. Default: a process warning. */
+  /** Called with what was omitted. Default: a process warning. */
   readonly warn?: (message: string) => void;
 }
 
-/** By the id of the completion, in `concat` of the branch's last. Throws USAGE where there is no reward to export. */
+/** Keyed by completion id; in `concat` by the id of the branch's last completion. Throws USAGE if the trajectory has no reward. */
 export function exportInteractions(
   trajectory: Trajectory,
   { style, discount, warn = (message) => process.emitWarning(message) }: ExportOptions,
@@ -50,7 +48,7 @@ export function exportInteractions(
     discount === undefined ? grade.reward : credited(grade.reward, trajectory.turns, { turnDiscount: discount, per: 'turn' });
   const graded = { grade: { ...grade, reward } };
   const turns = finished(trajectory, warn).filter((turn) => earnedBy(graded, turn) !== undefined);
-  // As its "advantage" every token has its turn's index: so the row says which turn is its last.
+  // Passes each turn's index as its "advantage", so that the row tells which turn is its last.
   const options = { advantageOf: ({ index }: Turn) => index, weight: 1, rolloutId, groupId };
   const rows = style === 'concat' ? stitch(turns, options) : turns.flatMap((turn) => stitch([turn], options));
   return Object.fromEntries(
@@ -79,15 +77,12 @@ function tensorsOf({ tokens, mask, logprobs, versions }: Sample, reward: number)
   };
 }
 
-// ── the format of rows ───────────────────────────────────────────────────────────────────────────────────────────────────
-
 const REQUIRED = ['input_ids', 'attention_mask'];
 const BY_TOKEN = ['input_ids', 'attention_mask', 'loss_mask', 'logprobs', 'versions'];
 
 /**
- * Whether something is such a row: the right keys, two dimensions, lengths that agree, the same keys as the row before. Null is a rejected
- * episode and in order. Gives the row's keys, to be passed on with the next row. Throws USAGE with everything that is
- * wrong with it.
+ * Checks a row's keys, dimensions and lengths, and that its keys equal `expectedKeys`, those of the row before. Null, a rejected episode,
+ * is valid. Returns the keys, to be passed with the next row. Throws USAGE with all mistakes.
  */
 export function checkTrajectoryFormat(row: unknown, expectedKeys?: readonly string[]): readonly string[] | undefined {
   if (row === null) return expectedKeys;

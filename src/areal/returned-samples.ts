@@ -1,44 +1,39 @@
 /**
- * What a `RolloutWorkflow` returned, held against what its engine recorded.
- *
- * A returned sample says which of the engine's answers are trained, and what they earned. Its tokens, mask, log-probabilities and versions
- * are compared with the record one by one and then left behind: what is trained is the record. So a mask that is off by one, or text that
- * was tokenised again, is found here, at its position, instead of being trained.
+ * Checks what a `RolloutWorkflow` returned against what its engine recorded. A returned sample selects which completions to train, and
+ * their reward. Its tokens, mask, log-probabilities and versions are compared with the record one by one and then discarded: training uses
+ * the record. So a mask that is off by one, or re-tokenised text, fails here, with its position, instead of being trained.
  */
 import type { WorkflowResult } from '../core/contracts.ts';
 import { describeValue } from '../core/describe.ts';
 import type { StopReason, Turn } from '../core/types.ts';
 import { badReturn as bad } from './episode.ts';
 
-/** One answer of the engine. */
 export interface ModelResponse {
-  /** Of the completion: a name for it in `Interactions`. */
+  /** The completion id, as a key of `Interactions`. */
   readonly id: string;
   readonly rid: string | undefined;
   readonly inputTokens: readonly number[];
   readonly outputTokens: readonly number[];
-  /** Of each output token. */
   readonly outputLogprobs: readonly number[];
   readonly outputVersions: readonly number[];
   readonly stopReason: StopReason;
-  /** What was said. */
   readonly text: string;
 }
 
-/** One training row. All lists have the length of `inputIds`. */
+/** One training row. All lists are as long as `inputIds`. */
 export interface EpisodeSample {
   readonly inputIds: ArrayLike<number>;
-  /** 1 exactly where the engine generated the token, 0 elsewhere and on answers that are not to be trained. */
+  /** 1 exactly for tokens that the engine generated; 0 elsewhere, and on completions that are not to be trained. */
   readonly lossMask: ArrayLike<number>;
-  /** 0 where the mask is. */
+  /** 0 where the mask is 0. */
   readonly logprobs: ArrayLike<number>;
-  /** Of the policy; -1 where the mask is 0. */
+  /** Policy versions; -1 where the mask is 0. */
   readonly versions: ArrayLike<number>;
-  /** Of the whole row; absent: the grader gives one. */
+  /** The row's reward. Absent: the grader decides. */
   readonly rewards?: number;
 }
 
-/** The row of one answer: its own tokens are trained, those before it are not. */
+/** The row of one completion: trains its tokens and masks its prompt. */
 export function episodeSample(response: ModelResponse, rewards?: number): EpisodeSample {
   const { inputTokens, outputTokens, outputLogprobs, outputVersions } = response;
   return {
@@ -51,7 +46,7 @@ export function episodeSample(response: ModelResponse, rewards?: number): Episod
 }
 
 const LISTS = ['inputIds', 'lossMask', 'logprobs', 'versions'] as const;
-/** Log-probabilities are single precision: they may have gone through JSON, not through a computation. */
+/** For single-precision values that may have gone through JSON, but not through a computation. */
 const TOLERANCE = 1e-5;
 
 /** Throws WORKFLOW_BAD_RESULT. */
@@ -105,7 +100,7 @@ function checkShape(sample: EpisodeSample, name: string): void {
     throw bad(`rewards of ${name} is ${describeValue(rewards)}, expected one finite number`);
 }
 
-/** The turns whose tokens the mask covers, each wholly. */
+/** The turns that the mask selects. Each must be selected whole. */
 function trainedIn(sample: EpisodeSample, turns: readonly Turn[], name: string, taken: ReadonlySet<number>): readonly Turn[] {
   const { inputIds, lossMask } = sample;
   const within = turns.filter((turn) => differsAt(turn, inputIds) === undefined);
@@ -133,7 +128,7 @@ function trainedIn(sample: EpisodeSample, turns: readonly Turn[], name: string, 
   throw bad(`lossMask of ${name} is 0 everywhere: it would train nothing`, 'return null to reject the episode');
 }
 
-/** Two answers may be the same tokens after the same prompt: then each sample has one of its own. Of longer ones the longest is last. */
+/** If two turns have the same prompt and tokens, each sample gets its own. Sorted by end, so that the longest turn comes last. */
 function ownersOf(within: readonly Turn[], taken: ReadonlySet<number>): readonly Turn[] {
   const spans = Map.groupBy(within, ({ promptIds, sampledIds }) => `${promptIds.length} ${sampledIds.length}`);
   const owners = [...spans.values()].map((same) => same.find(({ index }) => !taken.has(index)) ?? same[0]!);
@@ -151,7 +146,7 @@ function checkNumber(sample: EpisodeSample, list: 'logprobs' | 'versions', i: nu
   );
 }
 
-/** Where the row stops being this turn; undefined where all of it stands in it. */
+/** The first position where the row differs from the turn; undefined if the row contains the whole turn. */
 function differsAt({ promptIds, sampledIds }: Turn, inputIds: ArrayLike<number>): number | undefined {
   const { length } = promptIds;
   for (let i = 0; i < length + sampledIds.length; i++) {

@@ -1,11 +1,8 @@
 /**
- * `RolloutWorkflow`: the advanced way, in which the workflow itself asks the engine for tokens and says which of them are trained.
- *
- * Export the subclass, or an instance of it where the constructor takes arguments. There is one instance per process: what costs a lot goes
- * into the constructor, and what belongs to one rollout into `arunEpisode`'s variables, never into fields.
- *
- * The engine takes tokens and gives tokens, with log-probabilities and the policy version of each. Every answer is a recorded turn of the
- * rollout; its tokens are trained from the record, whatever the workflow returns.
+ * `RolloutWorkflow`: the advanced interface, where the workflow asks the engine for tokens and decides which of them to train. Export the
+ * subclass, or an instance if its constructor takes arguments. There is one instance per process: expensive work belongs in the
+ * constructor, a rollout's state in local variables of `arunEpisode`, never in fields. Every completion is recorded as a turn; training
+ * uses the recorded tokens, log-probabilities and policy version, whatever the workflow returns.
  */
 import {
   type EntryModule,
@@ -31,19 +28,18 @@ import {
 } from './episode.ts';
 import { type EpisodeSample, type ModelResponse, resultOfSamples } from './returned-samples.ts';
 
-/** What completions earned, by their ids. The others earned nothing of their own. */
+/** Rewards by completion id. Other completions get no reward of their own. */
 export type Interactions = Readonly<Record<string, { readonly reward: number }>>;
 
-/** Null rejects the rollout: it is kept and not trained. */
+/** Null rejects the rollout: it is kept but not trained. */
 export type EpisodeResult = EpisodeSample | readonly EpisodeSample[] | Interactions | null;
 
 export abstract class RolloutWorkflow<Metadata = Json | undefined> {
-  /** One rollout. */
   abstract arunEpisode(engine: InferenceEngine, data: EpisodeData<Metadata>): Promise<EpisodeResult>;
-  /** Whether a task's group of rollouts may be trained on; absent: any whose rewards differ. */
+  /** Whether to train on a task's group of rollouts. Absent: train on every group whose rewards differ. */
   shouldAccept?(group: EpisodeGroup): boolean;
 
-  /** From 0 to 1: how much of what a completion earned counts for the one before it, where `arunEpisode` returns interactions. */
+  /** From 0 to 1: the share of a completion's reward that is added to the one before it. Used if `arunEpisode` returns interactions. */
   readonly turnDiscount: number = 1;
 
   static [workflowSymbol](this: typeof RolloutWorkflow, module: EntryModule): Workflow | undefined {
@@ -104,7 +100,7 @@ function resultOfInteractions(returned: unknown): ReturnType<typeof resultOfRewa
   );
 }
 
-/** A class without an episode is a base of others, unless its episode only has another name. */
+/** A class without `arunEpisode` is a base class, unless it has one under a misspelt name. */
 function lookForMisspelt(Class: typeof RolloutWorkflow, module: EntryModule): void {
   if (saysAbstract(Class)) return;
   const meant = ['arun_episode', 'arunEpisodes', 'aRunEpisode', 'runEpisode', 'run'].find((name) => name in Class.prototype);
@@ -127,42 +123,39 @@ function checkEpisode(name: string, episode: unknown, { problem }: EntryModule):
   );
 }
 
-// ── the engine ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** How to sample. What is trained is sampled as the run says, whatever stands here; see the guide. */
+/** Sampling settings. For trained completions the run's settings take precedence; see the guide. */
 export interface GenerationConfig {
-  /** Only 1: ask several times for several answers. */
+  /** Must be 1. Call `agenerate` several times for several completions. */
   readonly nSamples?: number;
   readonly maxNewTokens?: number;
   readonly temperature?: number;
   readonly topP?: number;
   readonly topK?: number;
-  /** The answer ends before the first of these texts. */
+  /** The completion ends before the first of these texts. */
   readonly stop?: readonly string[];
 }
 
 export interface ModelRequest {
   readonly inputIds: ArrayLike<number>;
   readonly gconfig?: GenerationConfig;
-  /** A name for the request, given back with the answer. */
+  /** A name for the request, copied to the response. */
   readonly rid?: string;
   readonly signal?: AbortSignal;
 }
 
 export interface InferenceEngine {
   agenerate(request: ModelRequest): Promise<ModelResponse>;
-  /** Ids of a conversation up to where the model begins to speak. */
+  /** Token ids of a conversation, including the generation prompt. */
   applyChatTemplate(messages: readonly Message[], tools?: readonly Tool[]): number[];
   /**
-   * Ids of a conversation that goes on: those of the answer before as they are, then the new messages. Rendering the whole conversation
-   * again may write the answer with other tokens than were sampled.
+   * Continues a conversation: the previous response's ids verbatim, then the new messages. Rendering it afresh may not give the sampled
+   * ids.
    */
   continueChat(previous: ModelResponse, newMessages: readonly Message[]): number[];
-  /** Text of ids, without what ends a turn. */
+  /** Text of the ids, without the end of turn. */
   decode(ids: ArrayLike<number>): string;
 }
 
-/** An engine of one rollout, and the turns that it made there. */
 export function engineOf(ctx: WorkflowContext): { readonly engine: InferenceEngine; readonly turns: readonly Turn[] } {
   const model = ctx.model();
   const turns: Turn[] = [];

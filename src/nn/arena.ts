@@ -1,33 +1,32 @@
 /**
- * The plan of the one shared memory: every region's address, computed once from the model's shape and the number of threads.
- *
- * The kernels check nothing, so this file and the checks on sequence lengths are what keeps them inside their regions. Addresses
- * are bytes; sizes in the code are floats (or 32-bit integers). Pages that are never touched cost no real memory.
+ * The layout of the one shared memory: every region's address, computed once from the model's shape and the number of threads. The kernels
+ * check nothing: only this file and the checks on sequence lengths keep them inside their regions. Addresses are in bytes; sizes in the
+ * code are in floats (or 32-bit integers). Pages that are never touched cost no real memory.
  */
 import { TrainyardError } from '../core/errors.ts';
 import type { Layout } from './config.ts';
 import { type LlamaConfig, widthsOf } from './config.ts';
 
-/** Below lie the kernels' own constant tables. */
+/** Addresses below this hold the kernels' own constant tables. */
 export const ARENA_START = 65_536;
 /**
- * Gradient buffers: a fixed number, whatever the number of threads, so that sums have one order. Also the most threads that can train at
- * once. A lane that no microbatch falls into is never touched and costs nothing.
+ * The number of gradient buffers. Fixed, whatever the number of threads, so that sums have one order. Also the most threads that can train
+ * at once. Lanes without a microbatch are never touched and cost nothing.
  */
 export const LANES = 16;
-/** About how many rows a microbatch has: it ends where it comes nearest, so up to half a sequence more. */
+/** Approximate rows per microbatch; one may be half a sequence longer, because it ends at the nearest sequence end. */
 export const MICROBATCH_ROWS = 512;
 /** Rows per decode pass: prefill chunks and single steps together. */
 export const DECODE_ROWS = 512;
 
 const MAX_SLOTS = 128;
-/** Of all workers together, and of one: many threads share what is there instead of asking for more than WASM can address. */
+/** Limits for all workers together and for one: many threads share what fits, rather than asking for more than WASM can address. */
 const CACHE_BYTES = 2 ** 30;
 const MAX_CACHE_BYTES_PER_WORKER = 2 ** 28;
 const MAX_BYTES = 65_536 * 65_536;
 
 export type Arena = Readonly<ReturnType<typeof planArena>>;
-/** The weights being served: matrices packed for the decode kernels, the rest as it is. */
+/** The served weights: matrices packed for the decode kernels, the rest unchanged. */
 export type ServedRegions = Arena['served'];
 export type TrainRegions = Readonly<Arena['workers'][number]['train']>;
 export type LayerActivations = Readonly<TrainRegions['layers'][number]>;
@@ -35,7 +34,7 @@ export type DecodeRegions = Readonly<Arena['workers'][number]['decode']>;
 
 type Allocate = (floats: number) => number;
 
-/** Throws MODEL_INVALID when the model does not fit into what WASM can address. */
+/** Throws MODEL_INVALID if the model does not fit into WASM's address space. */
 export function planArena(config: LlamaConfig, layout: Layout, threads: number) {
   let end = ARENA_START;
   function allocate(floats: number): number {
@@ -47,7 +46,7 @@ export function planArena(config: LlamaConfig, layout: Layout, threads: number) 
 
   // Parameters rounded up to whole vectors: the length of each flat buffer; the tail is always zero.
   const flatLength = Math.ceil(layout.length / 4) * 4;
-  // Rows, and targets, that one microbatch can hold.
+  // The most rows, and targets, in one microbatch.
   const trainRows = Math.max(config.contextLength, MICROBATCH_ROWS + Math.ceil(config.contextLength / 2));
   const slotFloats = config.layers * (slotKeyFloats(config) + slotValueFloats(config));
   const cacheBytes = Math.min(MAX_CACHE_BYTES_PER_WORKER, CACHE_BYTES / threads);
@@ -82,7 +81,7 @@ export function planArena(config: LlamaConfig, layout: Layout, threads: number) 
       },
     );
   }
-  /** Of 64 KiB. */
+  /** In pages of 64 KiB. */
   const pages = Math.ceil(end / 65_536);
   return { ...arena, pages };
 }
@@ -193,10 +192,10 @@ function planDecode(config: LlamaConfig, slotCount: number, allocate: Allocate) 
   };
 }
 
-// Sizes that the plan takes for granted of the kernels, in floats. It is made before any kernel is loaded; `wasm.ts` compares these with what
-// the kernels themselves say.
+// Sizes in floats that this layout assumes of the kernels. It is computed before any kernel is loaded; `wasm.ts` compares these with what
+// the kernels report.
 
-/** Columns of a tile: matrices that the kernels multiply by are padded to it. */
+/** Columns of a tile; matrices that the kernels multiply by are padded to a multiple. */
 const PANEL = 16;
 
 export const GEMM_SCRATCH = 192 * 384 + 384 * 2048 + 6 * PANEL;
@@ -226,7 +225,7 @@ export function attendScratchFloats(context: number): number {
   return 6 * (padded(context) + PANEL);
 }
 
-/** One path of the tree, forward or backward. */
+/** For one path of the tree, forward or backward. */
 export function attentionScratchFloats(context: number, headDim: number): number {
   const [keys, values] = [keyFloats(context, headDim), valueFloats(context, headDim)];
   const backward = context + 2 * keys + 3 * values + 2 * 48 * padded(context);

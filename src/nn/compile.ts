@@ -1,10 +1,8 @@
 /**
- * Compiles the kernels once per process, in the faster of two ways.
- *
- * V8 can merge neighbouring 128-bit operations of a module into 256-bit ones, behind a flag it calls experimental. The flag is set only
- * while our own module is compiled. Our tests ran it with V8 13.6; on any version from 13 on, merged code is used only after a trial at
- * start: it must multiply without a mistake, leave the same bytes as the code as written, kernel by kernel, and be faster. Both ways
- * compute the same bits: which one was chosen is no part of any result.
+ * Compiles the kernels once per process, in the faster of two ways. V8 can merge neighbouring 128-bit operations of a module into 256-bit
+ * ones, behind an experimental flag, which is set only while our own module is compiled. Tested with V8 13.6; on any version from 13 on,
+ * merged code is used only if it passes a trial at start: it must multiply correctly, leave the same bytes as unmerged code, kernel by
+ * kernel, and be faster. Both ways compute the same bits, so the choice never shows in a result.
  */
 import { readFileSync } from 'node:fs';
 import { setFlagsFromString } from 'node:v8';
@@ -20,11 +18,11 @@ import {
 import { type CompiledKernels, type Kernels, type KernelVariant, loadKernels } from './wasm.ts';
 
 const FIRST_V8_WITH_MERGING = 13;
-/** All at once and optimised, so that nothing of the module is compiled after the flags were put back. */
+/** Compiles everything eagerly and optimised, so that nothing is compiled after the flags are reset. */
 const FLAGS = ['experimental-wasm-revectorize', 'no-liftoff', 'no-wasm-lazy-compilation'];
 /**
- * A custom section that says "merged". V8 keeps compiled code by the bytes of its module, whatever the flags were: without it, the second
- * way to be compiled would get the first one's code.
+ * A custom section that says "merged". V8 caches compiled code by the module's bytes, whatever the flags: without the section, the second
+ * compilation would get the first one's code.
  */
 const MARK = [0, 7, 6, ...Buffer.from('merged')];
 
@@ -52,7 +50,7 @@ export function compileAsWritten(variant: KernelVariant): CompiledKernels {
   return { variant, module: new WebAssembly.Module(readVariant(variant)), wide: false };
 }
 
-/** With merged vector operations, where V8 can and it is right and gains something. */
+/** With merged vector operations, if V8 supports it and the result is correct and faster. */
 function compileFaster(variant: KernelVariant): CompiledKernels | undefined {
   const module = compileMerged(variant);
   if (module === undefined) return undefined;
@@ -62,8 +60,7 @@ function compileFaster(variant: KernelVariant): CompiledKernels | undefined {
   const written: CompiledKernels = { ...compileAsWritten(variant), wide: true };
   if (!traceOfKernels(merged).equals(traceOfKernels(written))) return undefined;
   let [fastestWide, fastestNarrow] = [Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
-  // The wide tile gains only if its operations were merged. In turn, so that whatever else the machine does slows both; a millisecond
-  // or two in all.
+  // The wide tile is faster only if its operations were merged. The two alternate, so that other load slows both; takes 1 to 2 ms.
   for (let round = 0; round < 50; round++) {
     fastestWide = Math.min(fastestWide, wide.time());
     fastestNarrow = Math.min(fastestNarrow, narrow.time());
@@ -71,7 +68,7 @@ function compileFaster(variant: KernelVariant): CompiledKernels | undefined {
   return fastestWide < fastestNarrow ? merged : undefined;
 }
 
-/** Undefined where V8 cannot, or where the user would rather not. */
+/** Undefined if V8 does not support it or the user disabled it. */
 export function compileMerged(variant: KernelVariant): WebAssembly.Module | undefined {
   const canMerge = process.arch === 'x64' && Number.parseInt(process.versions.v8, 10) >= FIRST_V8_WITH_MERGING;
   if (!canMerge || process.env['TRAINYARD_WIDE'] === '0') return undefined;
@@ -88,10 +85,10 @@ function readVariant(variant: KernelVariant): Uint8Array<ArrayBuffer> {
   return new Uint8Array(readFileSync(new URL(`./kernels/${variant}.wasm`, import.meta.url)));
 }
 
-// ── what merged kernels must pass before they are used ────────────────────────────────────────────────────────────────────
-// Small products against plain arithmetic, and every kernel that computes against itself compiled in another way: milliseconds.
+// The trial of merged kernels: small products against plain arithmetic, and every computing kernel against its unmerged build. Takes
+// milliseconds.
 
-/** Products of small whole numbers, which every order of summation gives exactly. */
+/** Products of small integers, which are exact in every order of summation. */
 function productTrial(kernels: Pick<CompiledKernels, 'module' | 'wide'>) {
   const [M, N, K] = [45, 50, 270];
   const floats = [GEMM_SCRATCH, M * K, N * K, M * N];
@@ -132,10 +129,7 @@ function productTrial(kernels: Pick<CompiledKernels, 'module' | 'wide'>) {
 const [ROWS, WIDTH, CONTEXT, HEADS, HEAD_DIM] = [13, 37, 40, 2, 20];
 const QKV = 4 * HEAD_DIM;
 
-/**
- * All inputs and outputs after every kernel that computes with vectors ran once. Two compilations that compute the same leave equal
- * bytes if `wide` is the same.
- */
+/** All inputs and outputs after every vector kernel ran once. Two equivalent compilations leave equal bytes if `wide` is the same. */
 export function traceOfKernels(compiled: Pick<CompiledKernels, 'module' | 'wide'>): Buffer {
   const memory = new WebAssembly.Memory({ initial: 64, maximum: 64, shared: true });
   const kernels = loadKernels(compiled, memory);
@@ -162,7 +156,7 @@ export function traceOfKernels(compiled: Pick<CompiledKernels, 'module' | 'wide'
 type Place = (length: number, value?: (i: number) => number) => number;
 type PlaceIntegers = (...values: number[]) => number;
 
-/** Between −1 and 1, with a period that no tile has. */
+/** Between −1 and 1, with a period that matches no tile. */
 const varied = (i: number): number => ((i * 7919) % 1009) / 504.5 - 1;
 
 function multiplyAndTrain(kernels: Kernels, place: Place, integers: PlaceIntegers): void {

@@ -1,9 +1,7 @@
 /**
- * config.json ⇄ LlamaConfig: the shape of a Llama-style decoder, in the field names of Hugging Face's LlamaForCausalLM; and where each
- * tensor of such a model lies in the flat parameter buffer.
- *
- * Whatever the kernels do not compute (biases, scaled rotary positions, other activations) is refused by name, all problems at
- * once: a model that loads is a model that is computed as its file says. Other fields are kept for writing, never read.
+ * config.json ⇄ LlamaConfig: the shape of a Llama-style decoder, in the field names of Hugging Face's LlamaForCausalLM; and the place of
+ * each tensor in the flat parameter buffer. Settings that the kernels do not compute (biases, scaled rotary positions, other activations)
+ * are refused by name, all at once, so a model that loads is computed as its file says. Other fields are kept for writing and never read.
  */
 import { TrainyardError } from '../core/errors.ts';
 
@@ -72,7 +70,7 @@ export function parseConfig(json: unknown): LlamaConfig {
   return config;
 }
 
-/** The config.json of a model; `source` gives the fields that are not the model's shape. Weights are always written as float32. */
+/** The config.json of a model; `source` provides the fields that do not describe its shape. Weights are always written as float32. */
 export function configJson(config: LlamaConfig, source: Fields = {}): Fields {
   const { torch_dtype: _, ...kept } = source;
   return {
@@ -169,10 +167,9 @@ export interface LayerOffsets {
 }
 
 /**
- * Where each tensor lies in the flat parameter buffer, under Hugging Face's names and orientation ([out, in], row-major).
- *
- * One order for everything: weights, gradients, optimizer moments and the data section of model.safetensors. Query, key and value
- * of a layer are adjacent, and so are gate and up: each group is one taller matrix, multiplied at once and never copied.
+ * The place of each tensor in the flat parameter buffer, under Hugging Face's names and orientation ([out, in], row-major). Weights,
+ * gradients, optimizer moments and the data section of model.safetensors share this order. A layer's query, key and value are adjacent, and
+ * so are gate and up: each group is one taller matrix, multiplied at once and never copied.
  */
 export interface Layout {
   readonly tensors: readonly TensorSpec[];
@@ -181,7 +178,7 @@ export interface Layout {
   readonly finalNorm: number;
   /** The embedding's offset when tied. */
   readonly head: number;
-  /** Parameters in all. */
+  /** Number of parameters. */
   readonly length: number;
 }
 

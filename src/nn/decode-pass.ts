@@ -1,8 +1,7 @@
 /**
- * One pass of the served weights over rows of (token, position, slot), with a key/value cache, in one worker.
- *
- * Rows of one slot may be consecutive positions (a prefill chunk): all keys and values of a layer are stored before any row
- * attends. A row's result depends on its own sequence only, never on what else is in the pass.
+ * One pass of the served weights over rows of (token, position, slot), with a key/value cache, in one worker. Rows of one slot may be
+ * consecutive positions (a prefill chunk): all keys and values of a layer are stored before any row attends. A row's result depends only on
+ * its own sequence, never on what else is in the pass.
  */
 import { type Arena, DECODE_ROWS, type DecodeRegions, type ServedRegions } from './arena.ts';
 import type { Layout } from './config.ts';
@@ -54,7 +53,7 @@ export class DecodePass {
     return DECODE_ROWS - this.#rowCount;
   }
 
-  /** Adds a row; with `wantLogits` returns which row of logits will be its. At most one such row per slot. */
+  /** Adds a row; with `wantLogits`, returns the index of its row of logits. At most one such row per slot. */
   add(token: number, position: number, slot: number, wantLogits: boolean): number {
     if (this.room === 0 || position >= this.#config.contextLength || slot >= this.#arena.slotCount) {
       throw new RangeError(`row ${this.#rowCount} at position ${position} of slot ${slot} lies outside the arena`);
@@ -143,14 +142,14 @@ export class DecodePass {
     const { hiddenSize, vocabSize, rmsNormEps } = this.#config;
     const { x, norm, scale, headRows, attention, logits } = this.#regions;
     const { finalNorm, head } = this.#arena.served;
-    // The attention buffer is free by now and wide enough for hidden rows.
+    // The attention buffer is free at this point and wide enough for hidden rows.
     this.#kernels.gatherRows(x, headRows, this.#headCount, hiddenSize, attention);
     this.#kernels.rmsNorm(attention, finalNorm, norm, scale, this.#headCount, hiddenSize, rmsNormEps);
     this.#kernels.gemmPacked(this.#headCount, vocabSize, hiddenSize, norm, head, logits, 0);
   }
 }
 
-/** Fills the served regions from flat weights: what `publish` does to the memory. */
+/** Fills the served regions from flat weights, as `publish` does. */
 export function packServed(kernels: Kernels, config: LlamaConfig, layout: Layout, served: ServedRegions, weights: number): void {
   const { hiddenSize, intermediateSize, vocabSize } = config;
   const { query, qkv } = widthsOf(config);

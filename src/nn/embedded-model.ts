@@ -1,9 +1,7 @@
 /**
- * The embedded model: a small Llama that is sampled and trained in this process, on worker threads over one shared memory.
- *
- * It is both an Engine and a Trainer. Training verbs run one after another in the order they were called; sampling goes on beside
- * them, always from the weights that were last published, never from those being trained. Results do not depend on the number of
- * threads, on batching or on timing. Knows nothing about text.
+ * The embedded model: a small Llama, sampled and trained in this process on worker threads over one shared memory. It is both an Engine and
+ * a Trainer. Training calls run one after another, in call order; sampling continues meanwhile, always from the weights last published,
+ * never from those being trained. Results do not depend on threads, batching or timing. Knows nothing about text.
  */
 import { availableParallelism } from 'node:os';
 import { Mutex, yieldToEventLoop } from '../core/async.ts';
@@ -30,17 +28,17 @@ import type { KernelVariant } from './wasm.ts';
 import { reserveMemory } from './wasm.ts';
 import { WorkerPlacement, WorkerPool } from './worker-pool.ts';
 
-/** Checked before others get a turn: a few milliseconds. */
+/** How much is checked before other work gets a turn: a few milliseconds. */
 const TOKENS_AT_ONCE = 50_000;
 
 export interface ThreadOptions {
-  /** Worker threads; results do not depend on it. By default `defaultThreads()`. */
+  /** Worker threads; results do not depend on it. Default `defaultThreads()`. */
   readonly threads?: number | undefined;
-  /** Which build of the kernels; by default the fastest the machine accepts. */
+  /** Which build of the kernels; default: the fastest the machine accepts. */
   readonly variant?: KernelVariant | undefined;
 }
 
-/** The machine's cores, at most one per gradient lane: more cannot train, and would only split the sampler's batches. */
+/** The machine's cores, at most one per gradient lane: more could not train, and would only split the sampler's batches. */
 export function defaultThreads(): number {
   return Math.min(availableParallelism(), LANES);
 }
@@ -53,18 +51,18 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   readonly #memory: WebAssembly.Memory;
   readonly #pool: WorkerPool;
   readonly #placement: WorkerPlacement;
-  /** The end of the last training verb. */
+  /** Resolves when the last training call has ended. */
   #training = new Mutex();
-  /** Gradient lanes that hold something; the others are zero. */
+  /** Number of gradient lanes in use; the others are zero. */
   #lanes = 0;
   #steps = 0;
-  /** Whether the last forwardBackward failed: then the gradient is not the one that was meant. */
+  /** Whether the last forwardBackward failed, which leaves an incomplete gradient. */
   #isSpoiled = false;
   #hasReference = false;
   #savedVariant: KernelVariant | undefined;
   #policyVersion = 0;
 
-  /** Loads a model folder and serves it as version 0; its optimizer state, if any, is read by `load`. */
+  /** Loads a model folder and serves it as version 0. `load` reads the optimizer state, if there is any. */
   static async open({ dir, ...options }: { readonly dir: string } & ThreadOptions): Promise<EmbeddedModel> {
     const file = await readConfig(dir);
     const { weights, variant } = await readWeights(dir, planLayout(file.config));
@@ -115,12 +113,12 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     return this.#file.config;
   }
 
-  /** The build of the kernels: results are equal to the byte for the same one. */
+  /** The kernel build; the same build gives results that are equal to the byte. */
   get variant(): KernelVariant {
     return this.#variant;
   }
 
-  /** The build that computed the weights last opened or loaded, where their file says so. */
+  /** The build that computed the weights last opened or loaded, if their file says so. */
   get savedVariant(): KernelVariant | undefined {
     return this.#savedVariant;
   }
@@ -133,7 +131,6 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     return this.config.contextLength;
   }
 
-  /** The version that is being served. */
   get policyVersion(): number {
     return this.#policyVersion;
   }
@@ -150,7 +147,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
       ids.push(...newIds.subarray(0, enough?.keep));
       logprobs.push(...newLogprobs.subarray(0, enough?.keep));
       if (enough === undefined) return undefined;
-      // The version cannot change before this call has ended: `publish` waits for it.
+      // The version cannot change during this call: `publish` waits for it.
       const { policyVersion } = this;
       cutOff.resolve({ ids: Int32Array.from(ids), logprobs: Float32Array.from(logprobs), stopReason: 'stop', policyVersion });
       cancel();
@@ -219,14 +216,14 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     });
   }
 
-  /** The accumulated gradient is zero again. */
+  /** Resets the accumulated gradient to zero. */
   dropGradient(): Promise<void> {
     return this.#training.run(async () => this.#clearGradient());
   }
 
   /**
-   * Requests that are running finish under the old version, since a turn has one; all others, those that come meanwhile included, wait
-   * for the new one. So this takes as long as the longest running request has left, whatever else arrives.
+   * Running requests finish under the old version, because a turn has only one; all others, including new ones, wait for the new version.
+   * So this takes as long as the longest running request has left, whatever else arrives.
    */
   publish(policyVersion: number): Promise<void> {
     return this.#training.run(async () => {
@@ -238,7 +235,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     });
   }
 
-  /** Nothing is kept but in the folder itself. */
+  /** All state is in the folder itself. */
   async forget(): Promise<void> {}
 
   freezeReference(): Promise<void> {
@@ -263,7 +260,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     );
   }
 
-  /** Reads what `save` wrote; the optimizer starts fresh where its state is not there or not wanted. What is served changes only with the next `publish`. */
+  /** Reads what `save` wrote; the optimizer starts fresh if its state is missing or not wanted. The served weights stay until `publish`. */
   load(dir: string, { optimizer: wantsOptimizer = true }: { readonly optimizer?: boolean } = {}): Promise<void> {
     return this.#training.run(async () => {
       const { weights, variant } = await readWeights(dir, this.#layout);
@@ -278,12 +275,12 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     });
   }
 
-  /** The weights being trained, in the order of the layout: a live view. */
+  /** The weights being trained, in layout order: a live view. */
   weights(): Float32Array {
     return this.#flat(this.#arena.parameters);
   }
 
-  /** The accumulated gradient: a copy. */
+  /** A copy of the accumulated gradient. */
   gradient(): Float32Array {
     const sum = new Float32Array(this.#layout.length);
     for (let lane = 0; lane < LANES; lane++) {
@@ -303,7 +300,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     return this.close();
   }
 
-  /** Large batches in pieces, with a turn for everything else between them and before what comes next. */
+  /** Processes large batches in pieces, yielding between them and before whatever comes next. */
   async #check(samples: readonly Sample[]): Promise<void> {
     let unbroken = 0;
     for (const [i, sample] of samples.entries()) {
@@ -319,7 +316,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     return new Float32Array(this.#memory.buffer, address, this.#layout.length);
   }
 
-  /** After a failure any lane may hold something. */
+  /** After a failure, any lane may hold data. */
   #clearGradient(): void {
     this.#lanes = 0;
     new Float32Array(this.#memory.buffer, this.#arena.gradients, LANES * this.#arena.flatLength).fill(0);

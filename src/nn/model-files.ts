@@ -1,8 +1,7 @@
 /**
- * A model folder ⇄ flat buffers: config.json, model.safetensors and, where training goes on, optimizer.safetensors.
- *
- * The first two are those of Hugging Face's LlamaForCausalLM and load there. Nothing is written into the buffers before the
- * whole file was checked against the layout. Does not fsync and does not rename: that is the caller's commit.
+ * A model folder ⇄ flat buffers: config.json, model.safetensors and, for resuming training, optimizer.safetensors. The first two are
+ * compatible with Hugging Face's LlamaForCausalLM. The buffers are written only after the whole file was checked against the layout. Does
+ * not fsync or rename: callers must commit.
  */
 import { existsSync } from 'node:fs';
 import { readFile, writeFile } from 'node:fs/promises';
@@ -18,11 +17,11 @@ const OPTIMIZER = 'optimizer.safetensors';
 
 export interface ConfigFile {
   readonly config: LlamaConfig;
-  /** The file as found, for fields that are not the model's shape. */
+  /** The file as found, for fields that do not describe the model's shape. */
   readonly source: Readonly<Record<string, unknown>>;
 }
 
-/** AdamW's state: both moments in the order of the layout, and the number of steps taken. */
+/** AdamW's state: both moments in layout order, and the number of steps taken. */
 interface OptimizerState {
   readonly firstMoments: Float32Array;
   readonly secondMoments: Float32Array;
@@ -39,17 +38,17 @@ export async function readConfig(dir: string): Promise<ConfigFile> {
 
 interface SavedWeights {
   readonly weights: Float32Array;
-  /** The kernels that computed them; undefined where the file does not say. */
+  /** The kernel build that computed them; undefined if the file does not say. */
   readonly variant: KernelVariant | undefined;
 }
 
-/** Reads the weights; throws CHECKPOINT_MISMATCH unless the file holds exactly this layout's tensors. */
+/** Throws CHECKPOINT_MISMATCH unless the file holds exactly this layout's tensors. */
 export async function readWeights(dir: string, layout: Layout): Promise<SavedWeights> {
   const path = join(dir, WEIGHTS);
   const file = await readSafetensors(path);
   const weights = gather(file, layout, '', path);
   const known = new Set(layout.tensors.map(({ name }) => name));
-  // Some writers store a tied head as a tensor of its own; it is the embedding again.
+  // Some writers store a tied head as a separate tensor; it is a copy of the embedding.
   const extra = [...file.tensors.keys()].filter((name) => !known.has(name) && name !== 'lm_head.weight');
   if (extra.length > 0) throw mismatch(path, `holds tensor ${extra[0]}, which this model does not have`);
   const bad = weights.findIndex((value) => !Number.isFinite(value));
@@ -61,7 +60,7 @@ export async function readWeights(dir: string, layout: Layout): Promise<SavedWei
   return { weights, variant };
 }
 
-/** The optimizer's state, or undefined where the folder has none. */
+/** Undefined if the folder has no optimizer state. */
 export async function readOptimizer(dir: string, layout: Layout): Promise<OptimizerState | undefined> {
   const path = join(dir, OPTIMIZER);
   if (!existsSync(path)) return undefined;
@@ -121,12 +120,9 @@ function mismatch(path: string, found: string): TrainyardError {
   });
 }
 
-// ── safetensors ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-// The safetensors file format: 8 bytes header length, a JSON header, one data section.
-//
-// Reading checks everything before a byte of data is used: lengths, dtypes, and that the tensors tile the data section without
-// gaps or overlaps, as the format demands. F32, F16 and BF16 are read; F32 is written. Knows nothing of models.
+// The safetensors file format: 8 bytes of header length, a JSON header, one data section. Reading checks everything before using any data:
+// lengths, dtypes, and that the tensors tile the data section without gaps or overlaps, as the format demands. Reads F32, F16 and BF16;
+// writes F32. Knows nothing about models.
 
 export interface Tensor {
   readonly name: string;
@@ -157,7 +153,7 @@ export async function readSafetensors(path: string): Promise<SafetensorsFile> {
   return decodeSafetensors(file, path);
 }
 
-/** `path` is for messages only. */
+/** `path` is used only in messages. */
 export function decodeSafetensors(file: Buffer, path: string): SafetensorsFile {
   const { header, dataStart } = decodeHeader(file, path);
   const { __metadata__: metadata, ...described } = header;

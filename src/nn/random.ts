@@ -1,5 +1,5 @@
 /**
- * Seeded random numbers: sfc32, one small state per stream, so that a stream's numbers depend on its seed alone. And random weights.
+ * Seeded random numbers: sfc32, with a small state per stream, so that a stream's numbers depend only on its seed. Also random weights.
  */
 import type { Layout, LlamaConfig } from './config.ts';
 
@@ -8,7 +8,7 @@ export interface RandomStream {
   uniform(): number;
 }
 
-/** `seed` is a safe integer; both its halves count. */
+/** `seed` is a safe integer; both its 32-bit halves count. */
 export function randomStream(seed: number): RandomStream {
   let a = seed >>> 0;
   let b = Math.floor(seed / 2 ** 32) >>> 0;
@@ -25,7 +25,7 @@ export function randomStream(seed: number): RandomStream {
     return sum >>> 0;
   }
 
-  // Seeds that differ in one bit give unrelated streams only after the state was stirred.
+  // Without warm-up, seeds that differ in one bit would give related streams.
   for (let i = 0; i < 15; i++) next();
   return { uniform: () => (next() >>> 8) / 2 ** 24 };
 }
@@ -39,8 +39,8 @@ export function gaussian(stream: RandomStream): number {
 const DEVIATION = 0.02;
 
 /**
- * For a model that is trained from nothing: normal, projections into the residual stream divided by √(2·layers) so that its variance does
- * not grow with depth, norms 1.
+ * For training from scratch: normal, with projections into the residual stream divided by √(2·layers) so that its variance does not grow
+ * with depth; norms are 1.
  */
 export function initialWeights(config: LlamaConfig, layout: Layout, seed: number): Float32Array {
   const weights = new Float32Array(layout.length);

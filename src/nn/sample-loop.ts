@@ -1,9 +1,8 @@
 /**
- * Continuous batching in one worker: requests join and leave between decode passes.
- *
- * Each pass takes one row of every running sequence, then as many prompt rows as fit. A request's tokens depend on its prompt,
- * settings, seed and the served weights only; passes, slots and prefix reuse never show in a result. A request whose weights give a
- * log-probability that is not finite fails alone; none of that token is answered or streamed.
+ * Continuous batching in one worker: requests join and leave between decode passes. Each pass takes one row of every running sequence, then
+ * as many prompt rows as fit. A request's tokens depend only on its prompt, settings, seed and the served weights; passes, slots and prefix
+ * reuse never show in a result. A request that gets a non-finite log-probability fails alone, and that token is neither returned nor
+ * streamed.
  */
 import type { SampleRequest, SampleResult } from '../core/policy.ts';
 import type { SamplingSettings } from '../core/types.ts';
@@ -31,7 +30,7 @@ interface Running extends Omit<Waiting, 'prompt'> {
   /** Prompt and sampled tokens; the slot's own array. */
   readonly tokens: number[];
   readonly logprobs: number[];
-  /** Length of `tokens` at which it must end. */
+  /** Length of `tokens` at which the sequence must end. */
   readonly limit: number;
   readonly random: RandomStream;
 }
@@ -42,7 +41,7 @@ export interface SampleLoopOptions {
   readonly contextLength: number;
   readonly done: (id: number, result: SampleResult) => void;
   readonly failed: (id: number, error: CallError) => void;
-  /** Called once per pass in which a streaming sequence got a token, before those that ended are `done`. */
+  /** Called once per pass in which a streaming sequence got a token, before `done` is called for those that ended. */
   readonly drew: (streamed: StreamedTokens) => void;
 }
 
@@ -66,7 +65,7 @@ export class SampleLoop {
     this.#schedule();
   }
 
-  /** Forgets a request; it gets no answer. Unknown ids are requests that ended meanwhile. */
+  /** Drops a request without a response. Ignores unknown ids: those requests have already ended. */
   cancel(id: number): void {
     this.#waiting = this.#waiting.filter((request) => request.id !== id);
     const running = this.#running.find((sequence) => sequence.id === id);
@@ -74,14 +73,14 @@ export class SampleLoop {
     this.#schedule();
   }
 
-  /** Admits nobody from now on and calls back when the running requests ended. */
+  /** Stops admitting requests; calls back when the running ones have ended. */
   drain(drained: () => void): void {
     this.#admitting = false;
     this.#onDrained = drained;
     this.#schedule();
   }
 
-  /** Admits requests again, under the weights that are served as this version. */
+  /** Admits requests again, under the weights served as this version. */
   serve(version: number): void {
     this.#slots.forget();
     this.#version = version;
@@ -89,7 +88,7 @@ export class SampleLoop {
     this.#schedule();
   }
 
-  /** Through the event loop, so that messages are handled between passes: a cancellation takes effect at the next one. */
+  /** Goes through the event loop, so that messages are handled between passes: a cancellation takes effect at the next pass. */
   #schedule(): void {
     if (this.#scheduled) return;
     this.#scheduled = true;
@@ -146,7 +145,7 @@ export class SampleLoop {
     const { pass } = this.#options;
     const drawing: Running[] = [];
     pass.begin();
-    // Single steps before prompts: sequences that are under way never wait for a long prefill.
+    // Single steps before prompts, so that running sequences never wait for a long prefill.
     const inOrder = this.#running.toSorted((a, b) => pendingRows(a) - pendingRows(b));
     for (const sequence of inOrder) {
       const { slot, tokens } = sequence;
@@ -228,14 +227,10 @@ function isTruncated({ sampling }: SampleRequest): boolean {
   return sampling.temperature > 0 && (sampling.topK > 0 || sampling.topP < 1);
 }
 
-// ── top-k and top-p ───────────────────────────────────────────────────────────────────────────────────────────────────
+// Drawing a token under top-k and top-p: the slow, exact path. The kernels do plain temperature sampling. Top-k first, then top-p over the
+// rest, renormalised; among equals the lower id ranks first. The log-probability is that of the distribution actually drawn from.
 
-// Drawing a token under top-k and top-p: the slow, exact path. Plain temperature sampling is done by the kernels.
-//
-// Top-k first, then top-p over what remains, renormalised; among equals the lower id ranks first. The log-probability is that of
-// the distribution actually drawn from.
-
-/** A temperature greater than 0. */
+/** `temperature` must be above 0. */
 type Truncation = Pick<SamplingSettings, 'temperature' | 'topK' | 'topP'>;
 
 interface DrawnToken {
@@ -253,7 +248,7 @@ export function drawTruncated(logits: Float32Array, { temperature, topK, topP }:
   const total = sumOf(kept, weights);
 
   let left = uniform * total;
-  // Rounding may leave something over; a token without weight cannot be drawn even then.
+  // Rounding may leave a remainder; even then, a token with zero weight cannot be drawn.
   let token = kept.findLast((id) => weights[id]! > 0) ?? kept.at(-1)!;
   for (const id of kept) {
     left -= weights[id]!;

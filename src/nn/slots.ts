@@ -1,9 +1,7 @@
 /**
- * Which key/value slot a new sequence gets, and how much of another slot's cache it can start from.
- *
- * A slot keeps its tokens and cache after its request ended, so a conversation's next turn continues where the last one stopped, and
- * the requests of a group share their prompt. Pure bookkeeping: the cache itself is copied by the caller. Reuse changes
- * what is computed, never the result.
+ * Chooses the key/value slot of a new sequence, and how much of another slot's cache it can start from. A slot keeps its tokens and cache
+ * after its request ended, so a conversation's next turn continues where the last one stopped, and the requests of a group share their
+ * prompt. Pure bookkeeping: the caller copies the cache. Reuse never changes the result.
  */
 
 export interface Slot {
@@ -17,13 +15,13 @@ export interface Slot {
 }
 
 export type Placement =
-  /** Take `slot`; its first `reused` positions are valid once they were copied `from` another slot, if given. */
+  /** Take `slot`; its first `reused` positions are valid after copying them `from` another slot, if given. */
   | { readonly kind: 'take'; readonly slot: Slot; readonly from: Slot | undefined; readonly reused: number }
-  /** A busy slot is just computing a prefix worth waiting for. */
+  /** Wait: a busy slot is computing a prefix worth waiting for. */
   | { readonly kind: 'wait' }
   | { readonly kind: 'full' };
 
-/** Tokens that a wait for another request's prefill must save. */
+/** The fewest tokens that make it worth waiting for another request's prefill. */
 const WORTH_WAITING = 16;
 
 export class SlotTable {
@@ -37,7 +35,7 @@ export class SlotTable {
   place(prompt: readonly number[]): Placement {
     const free = this.#slots.filter((slot) => !slot.busy);
     if (free.length === 0) return { kind: 'full' };
-    // The last prompt token is always computed: its row gives the first logits.
+    // The last prompt token is always computed, because its row gives the first logits.
     const usable = prompt.length - 1;
     let source: Slot | undefined;
     let reused = 0;
@@ -53,7 +51,7 @@ export class SlotTable {
     }
     if (promised - reused >= WORTH_WAITING) return { kind: 'wait' };
 
-    // A slot that ends where the prompt goes on is continued in place; any other keeps its cache for its own next turn.
+    // Continues in place a slot that ends where the prompt goes on; any other slot keeps its cache for its own next turn.
     if (source !== undefined && !source.busy && source.cached === reused)
       return { kind: 'take', slot: source, from: undefined, reused };
     const slot = free.reduce((oldest, other) => (other.lastUsed < oldest.lastUsed ? other : oldest));
@@ -72,7 +70,7 @@ export class SlotTable {
     slot.lastUsed = ++this.#clock;
   }
 
-  /** Other weights: nothing that is cached is valid any more. */
+  /** The weights changed, so nothing cached is valid any more. */
   forget(): void {
     for (const slot of this.#slots) {
       slot.tokens = [];

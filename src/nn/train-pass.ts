@@ -1,10 +1,8 @@
 /**
- * Forward and backward of one microbatch through the whole model, in one worker.
- *
- * A microbatch is a tree: a row is one token after one prefix, however many sequences go through it, and only attention knows how
- * rows hang together. The output head is computed only for rows whose next token is trained, once for each time it is,
- * some rows at a time. Activations stay in the worker's arena until the next forward, so that a backward can follow once the loss is
- * known.
+ * Forward and backward of one microbatch through the whole model, in one worker. A microbatch is a tree: a row is one token after one
+ * prefix, shared by all sequences that go through it, and only attention knows how rows are connected. The output head is computed only for
+ * rows whose next token is trained, once per prediction, a few rows at a time. Activations stay in the worker's arena until the next
+ * forward, so a backward can follow once the loss is known.
  */
 import type { Arena, LayerActivations, TrainRegions } from './arena.ts';
 import type { LayerOffsets, Layout } from './config.ts';
@@ -14,9 +12,9 @@ import type { Kernels, PassOptions } from './wasm.ts';
 /** A tree of sequences in depth-first order, and which of its rows predict a trained token. */
 export interface Microbatch {
   readonly tokens: Int32Array;
-  /** First row, depth and length of each run of rows whose prefix is the path so far, cut to that depth. */
+  /** First row, depth and length of each run of rows. A run's prefix is the path so far, cut to that depth. */
   readonly segments: Int32Array;
-  /** May repeat: a row predicts a token for each way in which sequences go on from it. The other arrays are aligned with it. */
+  /** May repeat: a row predicts one token for each way in which sequences continue from it. The other arrays are aligned with it. */
   readonly rows: Int32Array;
   readonly targets: Int32Array;
   readonly inverseTemperatures: Float32Array;
@@ -138,7 +136,7 @@ export class TrainPass {
     this.#project(n, a.activated, weight(offsets.down), intermediateSize, hiddenSize, output, 1);
   }
 
-  /** `dx` holds the gradient of the layer's output before, and of its input afterwards: the residual path needs no copy. */
+  /** `dx` holds the gradient of the layer's output on entry and of its input on return, so the residual path needs no copy. */
   #layerBackward(gradients: number, offsets: LayerOffsets, a: LayerActivations): void {
     const kernels = this.#kernels;
     const { hiddenSize, intermediateSize } = this.#config;
@@ -210,8 +208,8 @@ export class TrainPass {
   }
 
   /**
-   * Predictions without a slope have no part in the gradient. Where most are such, as in a context that was only looked at, they are
-   * left out from here on. Gives whether `logits` still holds the distributions of all that are left.
+   * If at least half of the predictions have zero slope, as in a context that is only read, drops those from here on. Returns whether
+   * `logits` still holds the distributions of all that remain.
    */
   #loadSlopes(slopes: Float32Array): boolean {
     const { rows, targets, inverseTemperatures, slopes: region, headRows } = this.#regions;
@@ -234,7 +232,7 @@ export class TrainPass {
     return false;
   }
 
-  /** Of up to `headRows` rows, whose distributions it leaves in `logits`. */
+  /** Computes up to `headRows` rows and leaves their distributions in `logits`. */
   #logProbabilities(first: number): void {
     const { vocabSize, hiddenSize } = this.#config;
     const { headRows, headNorm, logits, targets, inverseTemperatures, logprobs, sums } = this.#regions;
@@ -245,7 +243,7 @@ export class TrainPass {
     this.#kernels.logProbabilities(logits, count, vocabSize, targets + at, temperatures, logprobs + at, sums + at);
   }
 
-  /** Leaves the gradient of the last layer's output in `dx`. Without all distributions at hand, they are computed again. */
+  /** Leaves the gradient of the last layer's output in `dx`. Recomputes the distributions if not all of them are at hand. */
   #headBackward(gradients: number, hasLogits: boolean): void {
     const { vocabSize, hiddenSize } = this.#config;
     const regions = this.#regions;

@@ -1,8 +1,7 @@
 /**
- * One batch through the workers: microbatch forward, loss on the main thread, backward. And the AdamW step that follows.
- *
- * Gradients are summed in a fixed number of lanes: microbatch i belongs to lane i mod LANES, and a lane is worked off in order by
- * one worker. Which worker takes which lane is left to chance; it shows nowhere in the result.
+ * One batch through the workers: microbatch forward, loss on the main thread, backward; and the AdamW step that follows. Gradients are
+ * summed in a fixed number of lanes: microbatch i belongs to lane i mod LANES, and one worker processes a lane in order. Which worker takes
+ * which lane varies, but never changes the result.
  */
 import { TrainyardError } from '../core/errors.ts';
 import {
@@ -20,7 +19,7 @@ import type { Microbatch } from './train-pass.ts';
 import type { Span } from './worker-messages.ts';
 import type { WorkerPool } from './worker-pool.ts';
 
-/** Log-probabilities of each sample's trained tokens, in the order of the samples. */
+/** Log-probabilities of each sample's trained tokens, in sample order. */
 export async function forwardBatch(
   pool: WorkerPool,
   arena: Arena,
@@ -36,7 +35,7 @@ export async function forwardBatch(
   return results;
 }
 
-/** Adds the batch's gradient to the first `lanes` lanes. When it throws, all are undefined: the caller clears them. */
+/** Adds the batch's gradient to the first `lanes` lanes. If it throws, all lanes are undefined and the caller must clear them. */
 export async function forwardBackwardBatch(
   pool: WorkerPool,
   arena: Arena,
@@ -66,7 +65,7 @@ export async function forwardBackwardBatch(
 
 type Work = (worker: number, microbatch: readonly Sequence[], lane: number) => Promise<void>;
 
-/** Every worker takes the next free lane until none is left. All workers are idle again when this settles, even on failure. */
+/** Every worker takes the next free lane until all are taken. When this settles, even on failure, all workers are idle. */
 async function workOff(pool: WorkerPool, microbatches: readonly (readonly Sequence[])[], work: Work): Promise<void> {
   let nextLane = 0;
   let failed = false;
@@ -93,17 +92,16 @@ function valuesAt(places: Int32Array, values: Float32Array): Float32Array<ArrayB
 }
 
 /**
- * Floats; a multiple of four. The parameters are cut into fixed spans and the norm is summed over spans in order, so the number of threads
- * does not change a bit of the result.
+ * In floats; a multiple of four. The parameters are cut into fixed spans and the norm is summed over spans in order, so the number of
+ * threads does not change a bit of the result.
  */
 const SPAN = 16_384;
 
 /**
- * Sums the gradient lanes, measures the norm, clips, updates. Decay is decoupled and applies to every parameter, norms and embedding included.
- *
- * Updates the weights with the gradient in the first `lanes` lanes, and clears them; `step` counts from 1. Throws TRAINER_FAILED, with
- * the weights untouched, when the gradient is not finite: the lanes are then undefined, and the caller clears them. Throws it too when
- * the new weights are not finite; the old ones are then lost, since keeping a copy would cost every step a pass over the memory.
+ * Sums the gradient in the first `lanes` lanes, measures its norm, clips it, updates the weights and clears the lanes; `step` counts from
+ * 1. Decay is decoupled and applies to every parameter, including norms and embedding. Throws TRAINER_FAILED if the gradient is not finite:
+ * the weights are untouched, but the lanes are undefined and the caller must clear them. Also throws it if the new weights are not finite:
+ * the old ones are lost, because a copy would cost every step a pass over the memory.
  */
 export async function adamStep(
   pool: WorkerPool,
@@ -151,7 +149,7 @@ function checkSettings(adam: AdamSettings): void {
   }
 }
 
-/** Neighbouring spans for each worker; the cut itself does not depend on the number of workers. */
+/** Adjacent spans for each worker; the spans themselves do not depend on the number of workers. */
 function spansPerWorker(length: number, workers: number): Span[][] {
   const spans = Array.from({ length: Math.ceil(length / SPAN) }, (_, i) => ({
     first: i * SPAN,
@@ -161,22 +159,18 @@ function spansPerWorker(length: number, workers: number): Span[][] {
   return Array.from({ length: workers }, (_, worker) => spans.slice(worker * share, (worker + 1) * share));
 }
 
-// ── microbatches ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-// From samples to microbatches: each a tree of sequences in which a prefix that several share is computed once.
-//
-// Samples are sorted by their tokens, so that what shares a prefix lies together, and cut into about equal parts. A trained token in
-// a shared prefix is predicted once for all who share it. Sharing is a fact about tokens; nothing here looks at groups. The cut depends
-// on the samples alone, never on threads. A sequence ends before its last trained token, which is only a target; samples without trained
-// tokens are left out.
+// From samples to microbatches: each is a tree of sequences in which a shared prefix is computed once. Samples are sorted by their tokens,
+// so that shared prefixes are adjacent, and cut into about equal parts. A trained token in a shared prefix is predicted once for all
+// sequences that share it. Only tokens decide about sharing, never groups; the cut depends on the samples alone, never on threads. A
+// sequence ends before its last trained token, which is only a target; samples without trained tokens are left out.
 
 interface Member {
-  /** Place of the sample in the batch. */
+  /** Index of the sample in the batch. */
   readonly index: number;
   readonly sample: Sample;
   /** Positions of its trained tokens, ascending. */
   readonly positions: Int32Array;
-  /** Which of the microbatch's predictions belongs to each of them. Several members may have one in common. */
+  /** The index of each one's prediction in the microbatch. Members may share predictions. */
   readonly predictions: Int32Array;
 }
 
@@ -185,17 +179,16 @@ interface PlannedMicrobatch {
   readonly members: readonly Member[];
 }
 
-/** A sample on its way into a microbatch. */
 export interface Sequence extends Omit<Member, 'predictions'> {
-  /** Tokens before the last trained one: what the model must read. */
+  /** The tokens before the last trained one, which the model must read. */
   readonly input: Int32Array;
-  /** Length of the prefix in common with the sequence before it: by the order, the longest in common with any before. */
+  /** Length of the prefix shared with the previous sequence: because they are sorted, the longest shared with any earlier one. */
   readonly shared: number;
 }
 
 /**
- * The sequences of each microbatch, which `assemble` makes into one when its turn has come: all at once would stop everything else.
- * `capacity` is how many rows, and how many targets, a microbatch can hold; a sequence fits in any case.
+ * The sequences of each microbatch. `assemble` turns them into a microbatch when its turn comes, because assembling all at once would block
+ * everything else. `capacity`: the most rows, and targets, of a microbatch; a single sequence always fits.
  */
 export function planMicrobatches(samples: readonly Sample[], capacity: number): (readonly Sequence[])[] {
   return cut(inOrder(samples), capacity);
@@ -226,8 +219,8 @@ function compareTokens(a: Int32Array, b: Int32Array): number {
 }
 
 /**
- * Parts of about equal size, so that threads finish together: as many as there are whole microbatches, rounded up to a
- * multiple of four where there are more than two. A part ends where it comes nearest to its share.
+ * Parts of about equal size, so that threads finish together: as many as there are whole microbatches, rounded up to a multiple of four if
+ * more than two. A part ends where it comes nearest to its share.
  */
 function cut(sequences: readonly Sequence[], capacity: number): Sequence[][] {
   const total = sequences.reduce((sum, { input, shared }) => sum + input.length - shared, 0);
@@ -255,29 +248,29 @@ function cut(sequences: readonly Sequence[], capacity: number): Sequence[][] {
   return parts;
 }
 
-/** The predictions along one path of the tree, while it is built. One of another temperature is another one. */
+/** The predictions along one path of the tree while it is built. A different temperature makes a different prediction. */
 class PredictedPath {
-  /** Of each position: the prediction of its token, and its temperature. Nothing, or a temperature of 0, where there is none. */
+  /** By position: the prediction of its token, and its temperature. A temperature of 0 means no prediction. */
   readonly #predictions: number[] = [];
   readonly #temperatures: number[] = [];
-  /** Made so far, on all paths. */
+  /** Number of predictions so far, on all paths. */
   count = 0;
 
-  /** The next sequence has the first `depth` tokens in common with the last one. */
+  /** The next sequence shares its first `depth` tokens with the last one. */
   cut(depth: number): void {
     if (this.#temperatures.length <= depth) return;
     this.#predictions.length = depth;
     this.#temperatures.length = depth;
   }
 
-  /** How many predictions `add` would make. */
+  /** How many predictions `add` would create. */
   missing({ sample, positions }: Sequence): number {
     let missing = 0;
     for (let i = 0; i < positions.length; i++) if (this.#temperatures[positions[i]!] !== sample.temperature) missing++;
     return missing;
   }
 
-  /** The sequence's predictions; those that are new have numbers from the former `count` on. */
+  /** The sequence's predictions; new ones are numbered from the previous `count` on. */
   add({ sample: { temperature }, positions }: Sequence): Int32Array {
     const found = new Int32Array(positions.length);
     for (let i = 0; i < positions.length; i++) {
@@ -304,7 +297,7 @@ export function assemble(sequences: readonly Sequence[]): PlannedMicrobatch {
   const targets: number[] = [];
   const inverseTemperatures: number[] = [];
   const members: Member[] = [];
-  /** Row of each position of the current sequence. */
+  /** The row of each position of the current sequence. */
   const path: number[] = [];
   const predicted = new PredictedPath();
   sequences.forEach((sequence, i) => {

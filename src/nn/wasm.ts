@@ -1,8 +1,7 @@
 /**
- * The shared memory of a model, and the WASM kernels over it with types for their exports.
- *
- * Two builds of one source: `relaxed` uses fused multiply-add and needs relaxed SIMD, `plain` runs wherever SIMD does. All threads of
- * a model use the same one, or their results would differ in the last bits. Addresses are bytes, counts and strides are floats.
+ * A model's shared memory, and the WASM kernels over it with types for their exports. There are two builds of one source: `relaxed` uses
+ * fused multiply-add and needs relaxed SIMD; `plain` needs only SIMD. All threads of a model must use the same one, or their results would
+ * differ in the last bits. Addresses are in bytes; counts and strides are in floats.
  */
 import { TrainyardError } from '../core/errors.ts';
 import {
@@ -19,14 +18,14 @@ import type { Layout, LlamaConfig } from './config.ts';
 export const KERNEL_VARIANTS = ['relaxed', 'plain'] as const;
 export type KernelVariant = (typeof KERNEL_VARIANTS)[number];
 
-// What several kernels are given alike.
+// Parameters shared by several kernels.
 type Heads = [heads: number, kvHeads: number, headDim: number];
 type Segments = [qkv: number, width: number, segments: number, count: number, context: number];
 type Predictions = [logits: number, rows: number, vocabulary: number, targets: number, inverseTemperatures: number];
 type Cache = [keys: number, values: number, context: number];
 type CacheRows = [width: number, rows: number, slots: number, positions: number, ...Cache];
 
-/** Argument meanings are documented at the sources in `kernels/`. `accumulate` is 0 or 1. */
+/** The sources in `kernels/` document the arguments. `accumulate` is 0 or 1. */
 export interface Kernels {
   staticEnd(): number;
   gemmScratchFloats(): number;
@@ -34,7 +33,7 @@ export interface Kernels {
   attendScratchFloats(context: number): number;
   keyFloats(context: number, headDim: number): number;
   valueFloats(context: number, headDim: number): number;
-  /** Between ways of computing the same bits: whether the engine merges neighbouring vector operations. */
+  /** Selects between ways of computing the same bits: whether V8 merges neighbouring vector operations. */
   setWide(on: 0 | 1): void;
   setGemmScratch(scratch: number): void;
   gemm(
@@ -121,11 +120,11 @@ export interface Kernels {
 export interface CompiledKernels {
   readonly variant: KernelVariant;
   readonly module: WebAssembly.Module;
-  /** Whether to use the tile that fills the registers when vector operations were merged. */
+  /** Whether to use the tile size that fills the registers once vector operations are merged. */
   readonly wide: boolean;
 }
 
-/** What a pass over the model works with, in its worker. */
+/** What a pass over the model needs in its worker. */
 export interface PassOptions<Regions> {
   readonly kernels: Kernels;
   readonly buffer: ArrayBufferLike;
@@ -143,7 +142,7 @@ export function loadKernels({ module, wide }: Pick<CompiledKernels, 'module' | '
   return kernels;
 }
 
-/** The arena is planned before any kernel is loaded; what it assumes of them is checked here. */
+/** The arena is laid out before any kernel is loaded, so its assumptions about them are checked here. */
 function checkPlan(kernels: Kernels): void {
   const fits =
     kernels.staticEnd() <= ARENA_START &&
@@ -160,8 +159,8 @@ function checkPlan(kernels: Kernels): void {
 }
 
 /**
- * With the tables that never change: cosines and sines of the rotary positions. Pages are given by the system when they are first written,
- * so what a model does not use it does not cost. Throws MODEL_INVALID when the machine refuses.
+ * Creates the memory and fills the constant tables: cosines and sines of the rotary positions. The system allocates pages on first write,
+ * so unused regions cost nothing. Throws MODEL_INVALID if the machine refuses.
  */
 export function reserveMemory(arena: Arena, config: LlamaConfig): WebAssembly.Memory {
   const memory = reserve(arena.pages);

@@ -1,6 +1,6 @@
 /**
- * The part of the WebAssembly API that the kernels need. The `DOM` library declares it too, with a browser's worth of other globals
- * that would hide mistakes in code for Node.
+ * The part of the WebAssembly API that the kernels need. The `DOM` library declares it too, along with a browser's other globals, which
+ * would hide mistakes in code for Node.
  */
 declare namespace WebAssembly {
   class Memory {

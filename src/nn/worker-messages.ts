@@ -1,6 +1,6 @@
 /**
- * What the main thread and the workers of an embedded model say to each other. Bulk data lies in the shared memory; messages carry
- * addresses and small arrays.
+ * The messages between the main thread and the workers of an embedded model. Bulk data is in the shared memory; messages carry addresses
+ * and small arrays.
  */
 import type { ErrorCode } from '../core/errors.ts';
 import type { AdamSettings, SampleRequest, SampleResult } from '../core/policy.ts';
@@ -23,18 +23,18 @@ export interface Span {
   readonly end: number;
 }
 
-/** AdamW's numbers for one step. */
+/** AdamW's parameters for one step. */
 interface AdamStep extends Omit<AdamSettings, 'maxGradNorm'> {
   readonly correction1: number;
   readonly correction2: number;
   readonly gradientScale: number;
 }
 
-/** Each kind of call with its answer. */
+/** Each kind of call with its result. */
 export interface Calls {
-  /** With `stream`, its tokens come as `StreamedTokens` before the answer. */
+  /** With `stream`, tokens arrive as `StreamedTokens` before the result. */
   sample: { readonly ask: { readonly request: SampleRequest; readonly stream: boolean }; readonly answer: SampleResult };
-  /** Answered when no request is running; none is admitted until `serve`. */
+  /** Resolves when no request is running; none is admitted until `serve`. */
   drain: { readonly ask: object; readonly answer: undefined };
   /** Fills the served regions from the current parameters. All workers must be drained. */
   pack: { readonly ask: object; readonly answer: undefined };
@@ -44,7 +44,7 @@ export interface Calls {
   backward: { readonly ask: { readonly gradients: number; readonly slopes: Float32Array }; readonly answer: undefined };
   /** Sums of squares of the summed gradient, per span. */
   'sum-lanes': { readonly ask: { readonly spans: readonly Span[]; readonly lanes: number }; readonly answer: readonly number[] };
-  /** Clears the lanes too. Answers whether all new weights are finite. */
+  /** Also clears the lanes. Returns whether all new weights are finite. */
   adam: {
     readonly ask: { readonly spans: readonly Span[]; readonly lanes: number; readonly step: AdamStep };
     readonly answer: boolean;
@@ -57,9 +57,9 @@ export type ToWorker =
   | { [K in CallKind]: { readonly kind: K; readonly id: number } & Calls[K]['ask'] }[CallKind]
   | { readonly kind: 'cancel'; readonly id: number };
 
-/** What one decode pass drew for all sequences that stream: one token each. */
+/** One token for each streaming sequence, from one decode pass. */
 export interface StreamedTokens {
-  /** Of the sample calls. */
+  /** Ids of the sample calls. */
   readonly ids: readonly number[];
   readonly tokens: Int32Array;
   readonly logprobs: Float32Array;

@@ -1,8 +1,6 @@
 /**
- * The worker threads of one model: calls with answers, and what happens when a thread dies.
- *
- * A thread that ends on its own fails the whole pool: all calls in flight and all later ones reject, none hangs. Threads end with
- * `close()`.
+ * The worker threads of one model: calls with results, and failure if a thread dies. A thread that ends unexpectedly fails the whole pool:
+ * all current and later calls reject, and none hangs. Threads end with `close()`.
  */
 import { Worker } from 'node:worker_threads';
 import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
@@ -41,12 +39,12 @@ export class WorkerPool {
     return this.#workers.length;
   }
 
-  /** `code` is for failures that are not a TrainyardError yet. */
+  /** `code` applies to failures that are not TrainyardErrors. */
   call<K extends CallKind>(worker: number, kind: K, ask: Calls[K]['ask'], code: ErrorCode): Promise<Calls[K]['answer']> {
     return this.start(worker, kind, ask, code).answer;
   }
 
-  /** A call that can be cancelled: its answer then rejects as CANCELLED at once, and no more tokens come. */
+  /** A call that can be cancelled: it then rejects with CANCELLED at once, and no more tokens arrive. */
   start<K extends CallKind>(worker: number, kind: K, ask: Calls[K]['ask'], code: ErrorCode, onTokens?: OnTokens) {
     const id = this.#nextId++;
     const cancel = (error = new TrainyardError('CANCELLED', `the ${kind} call was cancelled`)): void => {
@@ -83,7 +81,7 @@ export class WorkerPool {
     else this.#settle(message);
   }
 
-  /** A callback that throws fails its own call and no other. */
+  /** A callback that throws fails only its own call. */
   #stream({ ids, tokens, logprobs }: StreamedTokens): void {
     ids.forEach((id, i) => {
       const pending = this.#pending.get(id);
@@ -116,12 +114,12 @@ function endedError(code: ErrorCode, why: string): TrainyardError {
   return new TrainyardError(code, why, { hint: 'open the model again' });
 }
 
-/** Affinities remembered at once; the oldest are forgotten first. */
+/** How many affinities are remembered; the least recently used are forgotten first. */
 const REMEMBERED = 4096;
 
 /**
- * Which worker a request goes to: the one that its affinity went to before, else the least loaded. It decides how much of a prompt can be
- * reused, never what is sampled.
+ * Chooses a request's worker: the one its affinity went to before, else the least loaded. This affects how much of a prompt can be reused,
+ * never what is sampled.
  */
 export class WorkerPlacement {
   readonly #inFlight: number[];
@@ -135,7 +133,7 @@ export class WorkerPlacement {
     const known = affinity === undefined ? undefined : this.#workerOf.get(affinity);
     const worker = known ?? this.#inFlight.indexOf(Math.min(...this.#inFlight));
     if (affinity !== undefined) {
-      // Written again so that the order of the map is the order of last use.
+      // Reinserted, so that the map is ordered by last use.
       this.#workerOf.delete(affinity);
       this.#workerOf.set(affinity, worker);
       if (this.#workerOf.size > REMEMBERED) this.#workerOf.delete(this.#workerOf.keys().next().value!);
@@ -148,7 +146,7 @@ export class WorkerPlacement {
     this.#inFlight[worker]!--;
   }
 
-  /** Caches were dropped, so nothing is gained by keeping to a worker. */
+  /** Caches were dropped, so staying with a worker gains nothing. */
   forget(): void {
     this.#workerOf.clear();
   }

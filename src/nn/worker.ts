@@ -1,8 +1,7 @@
 /**
- * A worker thread of an embedded model: executes calls of the main thread on the shared memory, and samples between them.
- *
- * Holds no state of the model of its own: weights, gradients and caches lie in the arena. An error in a call is that call's answer; an
- * error in the sampling loop ends the thread, which fails the model as a whole.
+ * A worker thread of an embedded model: executes the main thread's calls on the shared memory, and samples between them. Weights, gradients
+ * and caches are in the arena; the thread holds no model state. An error in a call rejects that call; an error in the sampling loop ends
+ * the thread, which fails the whole model.
  */
 import { parentPort, workerData } from 'node:worker_threads';
 import { messageOf, TrainyardError } from '../core/errors.ts';
@@ -56,7 +55,7 @@ function adam({ spans, lanes, step }: Calls['adam']['ask']): boolean {
   return finite;
 }
 
-/** What a call answers at once; `sample` and `drain` answer later, `cancel` never. */
+/** What a call returns at once; `sample` and `drain` reply later, `cancel` never. */
 function execute(message: ToWorker): { readonly answer: Calls[CallKind]['answer'] } | undefined {
   switch (message.kind) {
     case 'sample':

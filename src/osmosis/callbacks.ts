@@ -1,6 +1,6 @@
 /**
- * Reports to a controller how its rollout went: at most one completion and one grade, in this order, whatever happens in between, each tried
- * until it was taken or cannot be. A controller that cannot be reached is a warning here, not a failure of the rollout.
+ * Reports a rollout's outcome to its controller: at most one completion callback, then at most one grader callback. Each is retried until
+ * the controller accepts it or retrying is pointless. An unreachable controller causes a warning, never a failed rollout.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { deadlineSignal } from '../core/async.ts';
@@ -11,17 +11,16 @@ import { ForbiddenAddress } from './outbound.ts';
 
 export interface Patience {
   readonly attempts: number;
-  /** Of the first pause; each later one is twice as long, up to `longestMs`. */
+  /** The first pause; each later one is twice as long, up to `longestMs`. */
   readonly firstMs: number;
   readonly longestMs: number;
-  /** For one attempt. */
+  /** Limit for one attempt. */
   readonly timeoutMs: number;
 }
 
 export const PATIENCE: Patience = { attempts: 5, firstMs: 500, longestMs: 8000, timeoutMs: 10_000 };
-/** With which a controller says: later. */
 const TRY_AGAIN = new Set([429, 500, 502, 503, 504]);
-/** Characters of one sample's messages or label. */
+/** The most characters of JSON for one sample's messages or label. */
 const MOST_JSON = 16 * 1024 * 1024;
 
 type Warn = (text: string) => void;
@@ -31,7 +30,7 @@ export interface ReporterParts {
   readonly callbacks: Callbacks;
   readonly fetch: typeof globalThis.fetch;
   readonly patience: Patience;
-  /** Ends all trying. */
+  /** Aborting it stops all retries. */
   readonly signal: AbortSignal;
   readonly warn: Warn;
 }
@@ -45,20 +44,19 @@ export class Reporter {
     this.#parts = parts;
   }
 
-  /** Only the first is sent. */
   completed(completion: Completion): Promise<void> {
     const body = { ...this.#ending(completion), extra_fields: null };
     this.#completed ??= this.#deliver('completion', this.#parts.callbacks.completionUrl, body);
     return this.#completed;
   }
 
-  /** Only the first is sent, after the completion. */
+  /** Sends the completion first, as a success if nothing else was reported. */
   graded(grading: Grading): Promise<void> {
     this.#graded ??= this.#grade(grading);
     return this.#graded;
   }
 
-  /** The backend broke down: whatever was not reported yet is a failure. */
+  /** Reports a failure for whatever was not reported before the backend crashed. */
   async crashed(): Promise<void> {
     const failure: Completion = { status: 'failure', errMessage: 'Internal server error', errCategory: 'agent_error' };
     await this.completed(failure);
@@ -71,7 +69,7 @@ export class Reporter {
     await this.completed({ status: 'success', errMessage: null, errCategory: null });
     const isPaid = ending.status === 'success';
     const bodies = Object.entries(samples).map(([name, sample]) => [name, this.#sample(name, sample, isPaid)] as const);
-    // `sample` is for controllers that know one conversation per rollout.
+    // `sample` serves controllers that expect one conversation per rollout.
     const sample = bodies.length === 1 ? bodies[0]![1] : null;
     await this.#deliver('grader', graderUrl, { ...this.#ending(ending), samples: Object.fromEntries(bodies), sample });
   }
@@ -95,7 +93,6 @@ export class Reporter {
     };
   }
 
-  /** One attempt after another, with longer and longer pauses between them. */
   async #deliver(what: string, url: string, body: object): Promise<void> {
     const { patience, signal } = this.#parts;
     const text = JSON.stringify(body);
@@ -111,7 +108,7 @@ export class Reporter {
     this.#warn(`the ${what} callback was not taken: ${found}`);
   }
 
-  /** `found`: why it was not taken. */
+  /** `found`: why the controller did not accept the callback; absent on success. `isOver`: do not retry. */
   async #attempt(url: string, body: string): Promise<{ readonly isOver: boolean; readonly found?: string }> {
     const { fetch, callbacks, patience } = this.#parts;
     const authorization = callbacks.apiKey === null ? {} : { authorization: `Bearer ${callbacks.apiKey}` };
@@ -131,7 +128,7 @@ export class Reporter {
   readonly #warn = (text: string): void => this.#parts.warn(`rollout ${this.#parts.rolloutId}: ${text}`);
 }
 
-/** The fields of an object that JSON can write and read back; the rest is named in one warning. */
+/** Keeps the fields that survive a JSON round trip and names all others in one warning. */
 export function jsonOnly(given: object, called: string, warn: Warn): Readonly<Record<string, unknown>> {
   const dropped: string[] = [];
   const kept = Object.entries(given).flatMap(([name, value]: [string, unknown]) => {

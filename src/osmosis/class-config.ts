@@ -1,9 +1,7 @@
 /**
- * Configs of workflow and grader classes, found among the exports of their module; and what is checked of such a class and its config before
- * anything runs, all mistakes at once.
- *
- * A config of one's own is a subclass whose fields have initialisers. Those run after this constructor, so the whole can only be checked
- * when its workflow or grader is lowered.
+ * Finds the config of a workflow or grader class among its module's exports, and checks class and config before anything runs, reporting
+ * all mistakes at once. Users subclass a config and give its fields initialisers; those run after the base constructor, so a config can
+ * only be checked once its workflow or grader is lowered.
  */
 import type { EntryModule } from '../core/contracts.ts';
 import { isConcrete, methodKind } from '../core/define.ts';
@@ -13,12 +11,12 @@ import { copyConfig } from '../core/json.ts';
 
 type ConfigKind = 'workflow' | 'grader';
 
-/** Registered, so that two copies of the package agree. */
+/** In the global symbol registry, so that two copies of the package agree. */
 const configSymbol: unique symbol = Symbol.for('trainyard.osmosis.config') as never;
 
 const MOST_NAME = 256;
 
-/** So many executions at once; null: as many as the run has. */
+/** Limits how many executions run at once; null means no limit besides the run's own. */
 export class ConcurrencyConfig {
   readonly maxConcurrent: number | null;
 
@@ -42,7 +40,7 @@ export interface ConfigFields {
   readonly [extra: string]: unknown;
 }
 
-/** What constructors were given: a field initialiser of a subclass may have taken its place without a word. */
+/** The constructor arguments, kept because a subclass's field initialiser may silently overwrite them. */
 const givenTo = new WeakMap<object, ConfigFields>();
 
 class BaseConfig {
@@ -57,21 +55,20 @@ class BaseConfig {
   }
 }
 
-/** Of a workflow. Any further fields are the workflow's own. */
+/** A workflow's config. Subclasses may add fields. */
 export class AgentWorkflowConfig extends BaseConfig {
   get [configSymbol](): ConfigKind {
     return 'workflow';
   }
 }
 
-/** Of a grader. Any further fields are the grader's own. */
+/** A grader's config. Subclasses may add fields. */
 export class GraderConfig extends BaseConfig {
   get [configSymbol](): ConfigKind {
     return 'grader';
   }
 }
 
-/** How the mistakes of a class are told. */
 const KINDS = {
   workflow: {
     config: 'AgentWorkflowConfig',
@@ -93,13 +90,12 @@ const KINDS = {
 
 export type ConfiguredClass<Instance> = new (config: unknown) => Instance;
 
-/** What a class is lowered with. */
 interface Configured {
   readonly named: { readonly name: string /** Absent: no limit. */; readonly concurrency?: number };
   readonly config: BaseConfig | undefined;
 }
 
-/** Undefined where the class is abstract, or it or the module's config is unusable: then the module has been told. */
+/** Undefined if the class is abstract, or if it or the module's config is unusable; the latter is reported to `module.problem`. */
 export function configured(
   kind: ConfigKind,
   Class: ConfiguredClass<unknown>,
@@ -116,7 +112,7 @@ export function configured(
   return { config, named: { name, ...(concurrency === undefined ? {} : { concurrency }) } };
 }
 
-/** An instance is made once here, so that what a constructor throws is known before anything runs. */
+/** Creates one instance, so that an error in the constructor shows before anything runs. */
 function classMistakes(kind: ConfigKind, Class: ConfiguredClass<unknown>, config: BaseConfig | undefined) {
   const { method, notAsync, badName, initFailed, initHint } = KINDS[kind];
   const mistakes: TrainyardError[] = [];
@@ -137,7 +133,7 @@ function classMistakes(kind: ConfigKind, Class: ConfiguredClass<unknown>, config
   return mistakes;
 }
 
-/** Two classes of one module share the config, and its mistakes are told once. */
+/** Two classes in one module share its config, whose mistakes are reported once. */
 const known = new WeakMap<EntryModule, Map<ConfigKind, BaseConfig | undefined>>();
 
 function configOf(kind: ConfigKind, module: EntryModule): BaseConfig | undefined {

@@ -1,6 +1,5 @@
 /**
- * What a rollout server asks of whoever runs its rollouts: the request, how it went, where it stands; and how callers' bodies become
- * requests. All faults of a body are told at once.
+ * The contract between a rollout server and the backend that runs its rollouts; and the parsing of request bodies, all faults at once.
  */
 import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
@@ -10,21 +9,20 @@ import type { Json, Message, PromptMessage } from '../core/types.ts';
 export type RolloutState = 'queued' | 'running' | 'grading' | 'success' | 'failure' | 'cancelled' | 'unknown';
 export type ErrorCategory = 'timeout' | 'validation_error' | 'http_error' | 'agent_error';
 
-/** One rollout that somebody else's training wants: the task, where the policy is, how long it may take. */
 export interface RolloutRequest {
   readonly rolloutId: string;
   readonly initialMessages: readonly PromptMessage[];
-  /** The right answer: for the grader, never for the workflow. */
+  /** The reference answer. Only the grader sees it, never the workflow. */
   readonly label: Json | null;
   readonly metadata: Json | null;
-  /** Base URL of the policy; clients add `/chat/completions`. */
+  /** Base URL of the policy; clients append `/chat/completions`. */
   readonly chatCompletionsUrl: string;
   readonly llmApiKey: string | null;
-  /** Whether anybody wants to hear of a grade. */
+  /** Whether the controller wants a grade. */
   readonly grading: boolean;
-  /** Seconds, time in the queue included; null: as long as the backend lets a rollout take. */
+  /** Seconds, including time in the queue; null: the backend's own limit. */
   readonly agentTimeoutSec: number | null;
-  /** Seconds of the grader alone. */
+  /** Seconds for the grader, including its own queue; null: the backend's own limit. */
   readonly graderTimeoutSec: number | null;
 }
 
@@ -34,11 +32,10 @@ export interface Completion {
   readonly errCategory: ErrorCategory | null;
 }
 
-/** One conversation with what it earned. */
 export interface GradedSample {
   readonly messages: readonly Message[];
   readonly label: Json | null;
-  /** Null where nothing was earned: never the same as 0. */
+  /** Null if the sample earned no reward, which is not the same as 0. */
   readonly reward: number | null;
   readonly removed: boolean;
   readonly metrics: Readonly<Record<string, unknown>>;
@@ -49,15 +46,14 @@ export interface Grading extends Completion {
   readonly samples: Readonly<Record<string, GradedSample>>;
 }
 
-/** What a backend may use and must tell while it runs a rollout. */
 export interface ExecutionHooks {
-  /** Told once, when the workflow ended. The rollout waits for it. */
+  /** The backend calls this once, when the workflow has ended, and awaits it before grading. */
   completed(completion: Completion): Promise<void>;
-  /** Told once, after `completed`. */
+  /** The backend calls this once, after `completed`. */
   graded(grading: Grading): Promise<void>;
-  /** How to reach the policy. */
+  /** Reaches the policy, and only permitted addresses. */
   readonly fetch: typeof globalThis.fetch;
-  /** Something that a person should know and that ends nothing. */
+  /** Reports something the operator should know and that does not end the rollout. */
   warn(text: string): void;
 }
 
@@ -67,33 +63,27 @@ export interface RolloutStatus {
   readonly errMessage: string | null;
 }
 
-/** Exactly one of them. */
 export type CancelSelector = { readonly ids: readonly string[] } | { readonly prefix: string } | { readonly all: true };
 
 export type Disposition = 'cancelled_queued' | 'cancelled_running' | 'not_found';
 
 export interface ExecutionBackend extends AsyncDisposable {
-  /** Everything that can be found wrong before the first rollout is. Called before the server listens; idempotent. */
+  /** Throws everything that can be found wrong before the first rollout. The server calls it before listening. Idempotent. */
   start(): Promise<void>;
   hasCapacity(): boolean;
-  /** Accepts the rollout before it returns; resolves when it is over. What the rollout itself did is told to the hooks, not thrown. */
+  /** Registers the rollout synchronously; resolves when it is over. The rollout's own failures go to the hooks and are not thrown. */
   execute(request: RolloutRequest, hooks: ExecutionHooks): Promise<void>;
   status(rolloutId: string): RolloutStatus;
   cancel(selector: CancelSelector): Readonly<Record<string, Disposition>>;
-  /** As JSON. */
   health(): Readonly<Record<string, Json>>;
 }
 
-// ── bodies of callers ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** Where a rollout's callbacks go, and with which key. */
 export interface Callbacks {
   readonly completionUrl: string;
   readonly graderUrl: string | null;
   readonly apiKey: string | null;
 }
 
-/** One thing that is wrong with a body. */
 export interface Fault {
   readonly field: string;
   readonly message: string;
@@ -111,7 +101,7 @@ export class RequestFaults extends TrainyardError {
 export interface ReadRequest {
   readonly request: RolloutRequest;
   readonly callbacks: Callbacks;
-  /** The caller gave no id. */
+  /** Whether the server chose the id because the caller gave none. */
   readonly isNamedHere: boolean;
 }
 
@@ -123,7 +113,7 @@ const key = z
   .regex(/^[\x21-\x7e]*$/, 'a key is printable ASCII')
   .nullish();
 
-/** It becomes a folder, a header and a part of a path. */
+/** Becomes a folder name, a header value and a path segment. */
 const rolloutId = z
   .string()
   .min(1, 'expected a name, found an empty text')

@@ -1,9 +1,7 @@
 /**
- * `Grader`: a class with an async `grade(ctx)` that gives every sample its reward. `ctx` holds the label, and every named conversation of the
- * rollout as a sample: the gateway's own record, in the shape of Chat Completions messages whatever framework the agent is written in.
- *
- * Lowered to the core's grader: samples' rewards become rewards by thread, and their mean is the rollout's. A sample without a reward is a
- * failed grading, never 0.
+ * `Grader`: a class with an async `grade(ctx)` that rewards every sample. `ctx` holds the label and one sample per named conversation,
+ * taken from the gateway's record as Chat Completions messages whatever framework the agent uses. Lowered to core's grader: sample rewards
+ * become rewards by thread, and their mean is the rollout's. A sample without a reward fails the grading; it never counts as 0.
  */
 import {
   type Grader as CoreGrader,
@@ -24,16 +22,15 @@ import type { Metadata } from './workflow-class.ts';
 const MOST_METRICS = 256;
 
 export class GraderContext<TConfig = GraderConfig> {
-  /** The row's reference answer; null where it has none. */
+  /** The row's reference answer; null if it has none. */
   readonly label: Json | null;
-  /** By the name of the agent or session; `default` where the workflow called the model without one. */
+  /** Keyed by the name of the agent or session, or `default` if the workflow called the model without one. */
   readonly samples: Readonly<Record<string, RolloutSample>>;
-  /** The same as the workflow's. */
   readonly metadata: Metadata | null;
   readonly artifactsDir: string | null;
   readonly projectPath: string;
   readonly config: TConfig | null;
-  /** The limit that cut the rollout short, if one did. */
+  /** The limit that cut the rollout short, if any. */
   readonly truncated: LimitName | null;
 
   constructor({ task, threads, artifactsDir, truncated }: GraderInput, config: TConfig | null = null) {
@@ -61,7 +58,7 @@ export class GraderContext<TConfig = GraderConfig> {
     sample.reward = reward;
   }
 
-  /** For a rollout with a single sample. */
+  /** For rollouts with a single sample; throws GRADER_FAILED otherwise. */
   setReward(reward: number): void {
     const [only, ...others] = Object.values(this.samples);
     if (only === undefined) throw failed('GraderContext has no sample to reward');
@@ -79,7 +76,7 @@ export abstract class Grader<TConfig = GraderConfig> {
     this.config = config;
   }
 
-  /** Gives every sample a reward, or takes it out. */
+  /** Must give every sample a reward or set its `removeSample`. */
   abstract grade(ctx: GraderContext<TConfig>): Promise<void>;
 
   static readonly [graderSymbol] = lower;
@@ -123,7 +120,7 @@ function rewardOf(samples: readonly RolloutSample[]): GraderResult | Ungraded {
   };
 }
 
-/** Each metric's mean over the samples that have it. What is no finite number is left out: it is no reason to lose a reward. */
+/** Each metric's mean over the samples that have it. Skips non-finite values: a bad metric is no reason to lose a reward. */
 function metricsOf(samples: readonly RolloutSample[]): Record<string, number> {
   const all = samples.flatMap(({ metrics }) => Object.entries(metrics));
   const usable = all.filter(([name, value]) => Number.isFinite(value) && name !== '__proto__');

@@ -1,8 +1,7 @@
 /**
- * Runs rollouts in this process: a workflow and a grader, so many at once, each under its deadlines, against whatever policy the request
- * names. What a workflow does after its deadline cannot be stopped in the same process: its signal tells it, and nobody waits for it.
- *
- * Workflow and grader are values, or texts that say where a module exports them. All their mistakes are told together, before anything runs.
+ * Runs rollouts in this process, with limits on concurrency and time, against the policy that each request names. A workflow that ignores
+ * its deadline cannot be stopped here: its signal aborts, and the backend no longer waits for it. Workflow and grader are values or
+ * `"module:export"` references; all their mistakes are reported together, before anything runs.
  */
 import { mkdtempSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -29,19 +28,19 @@ import { noDefaultModels } from './remote-policy.ts';
 import { type Progress, type RemoteParts, runRemoteRollout } from './remote-rollout.ts';
 
 export interface LocalBackendOptions extends EntryParts {
-  /** Rollouts accepted and not ended, waiting ones included. Default 10,000. */
+  /** The most rollouts accepted and not yet ended, including queued ones. Default 10,000. */
   readonly capacity?: number;
-  /** Seconds that a workflow or a grader may take where the request does not say less. Default one day. */
+  /** The most seconds for a workflow or a grader; a request can only ask for less. Default one day. */
   readonly longestSec?: number;
-  /** Folder under which rollouts may keep files. Default: a new one for temporary files. */
+  /** Parent folder of the rollouts' own folders. Default: a new temporary folder. */
   readonly artifacts?: string;
 }
 
 const CAPACITY = 10_000;
 const LONGEST_SEC = 86_400;
-/** Beyond this timers fire at once. */
+/** Timers set to more than this fire immediately. */
 const MOST_SEC = 2_147_483;
-/** Ended rollouts whose status can still be asked for. */
+/** How many ended rollouts keep their status. */
 const REMEMBERED = 10_000;
 const UNKNOWN: RolloutStatus = { status: 'unknown', reward: null, errMessage: null };
 
@@ -59,7 +58,7 @@ export class LocalBackend implements ExecutionBackend {
   #parts: Promise<RemoteParts> | undefined;
   #maxConcurrent: number | null;
 
-  /** Throws what is wrong with values; modules that are only named are loaded by `start`. */
+  /** Throws the mistakes of values; `start` loads referenced modules. */
   constructor(options: LocalBackendOptions) {
     const { capacity = CAPACITY, longestSec = LONGEST_SEC } = options;
     if (!(Number.isSafeInteger(capacity) && capacity >= 1)) throw usage('capacity', 'a whole number from 1 up', capacity);
@@ -116,7 +115,6 @@ export class LocalBackend implements ExecutionBackend {
     };
   }
 
-  /** Cancels what is under way. Idempotent. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.cancel({ all: true });
     await this.#started[Symbol.asyncDispose]();
@@ -158,7 +156,7 @@ export class LocalBackend implements ExecutionBackend {
 
 const statusOf = ({ state, reward, errMessage }: Progress): RolloutStatus => ({ status: state, reward, errMessage });
 
-/** Files are a convenience: where none can be made, rollouts go without. */
+/** Undefined if no folder can be created: rollouts can run without one. */
 function temporaryFolder(): string | undefined {
   try {
     return mkdtempSync(join(tmpdir(), 'trainyard-rollouts-'));
@@ -171,9 +169,7 @@ function usage(name: string, expected: string, found: number): TrainyardError {
   return new TrainyardError('USAGE', `${name} is ${found}, expected ${expected}`);
 }
 
-// ── what it is given ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** Each a value or `"module:export"`. */
+/** Each is a value or a `"module:export"` reference. */
 export interface EntryParts {
   readonly workflow: unknown;
   readonly workflowConfig?: unknown;
@@ -184,15 +180,15 @@ export interface EntryParts {
 interface BackendEntry {
   readonly workflow: Workflow;
   readonly grader: Grader | undefined;
-  /** Rollouts at once; null: as many as come. */
+  /** The most rollouts at once; null: no limit. */
   readonly concurrency: number | null;
 }
 
-/** Where nobody said anything about concurrency. */
+/** The concurrency limit if neither the workflow nor a config sets one. */
 const CAREFUL = 4;
 const NAMES = ['workflow', 'workflowConfig', 'grader', 'graderConfig'] as const;
 
-/** The entry, where all of it are values; undefined where modules have to be loaded. Throws what is wrong with values and references. */
+/** The entry if all its parts are values; undefined if modules have to be loaded. Throws the mistakes of values and references. */
 function entryOf(parts: EntryParts): BackendEntry | undefined {
   const texts = NAMES.filter((name) => typeof parts[name] === 'string');
   const mistakes = texts
@@ -234,7 +230,7 @@ function lowered(parts: EntryParts): BackendEntry {
   const grader = parts.grader == null ? undefined : use('grader', (value) => asGrader(value, module));
   if (workflow === undefined) throw together(problems);
   checkOffered(workflow, module);
-  // A shape reads its config itself and takes its own class of it and no other; a workflow as it is gets the given one.
+  // Workflow classes read their own config and accept only its class; a plain workflow gets the given one.
   const isPlain = workflow === parts.workflow;
   if (!isPlain && config != null && workflow.config !== config && problems.length === 0) {
     problems.push(notTaken(workflow, config));
@@ -280,7 +276,7 @@ async function loaded(given: unknown): Promise<unknown> {
   });
 }
 
-/** Paths are from the working directory; other names are packages that are found from there. */
+/** Paths are relative to the working directory; other specifiers are packages, resolved from there. */
 function urlOf(specifier: string, given: string): string {
   if (specifier.startsWith('file:')) return specifier;
   if (specifier.startsWith('.') || isAbsolute(specifier)) return pathToFileURL(resolve(specifier)).href;

@@ -1,7 +1,7 @@
 /**
- * The only way out: HTTP to addresses that whoever sends a rollout may name. URLs come from outside and are sent keys, so each is checked as
- * it is written and again for the address that its name turns out to have, and the connection goes to that very address: a name that
- * resolves to something else a moment later gains nothing. No redirects, compression, cookies or proxies.
+ * HTTP client for URLs that callers name, and the only way out of the server. Callers are untrusted and requests carry keys, so a URL is
+ * checked as written and again for each address its name resolves to. The connection goes to exactly the checked address, so DNS rebinding
+ * gains nothing. No redirects, compression, cookies or proxies.
  */
 import { lookup as systemLookup } from 'node:dns/promises';
 import { Agent, type IncomingMessage, request as requestHttp } from 'node:http';
@@ -11,13 +11,11 @@ import { networkInterfaces } from 'node:os';
 import { Readable } from 'node:stream';
 
 export interface OutboundRules {
-  /** `host` or `host:port`: these and no others, wherever they are. Absent: whatever is public. */
+  /** `host` or `host:port`: only these may be reached, even if private. Absent: any public address. */
   readonly allowedHosts?: readonly string[] | undefined;
-  /** Whether this machine's loopback may be named. */
+  /** Whether URLs may name this machine's loopback. */
   readonly loopback: () => boolean;
-  /** The port that this server listens on. */
   readonly ownPort: () => number | undefined;
-  /** All addresses of a name. */
   readonly resolve?: (name: string) => Promise<readonly Address[]>;
 }
 
@@ -34,7 +32,7 @@ export class ForbiddenAddress extends Error {
 const RESOLVE_MS = 2000;
 const AGENT = { keepAlive: true, maxSockets: Number.POSITIVE_INFINITY, maxFreeSockets: 256 };
 const WITHOUT_BODY = new Set([204, 205, 304]);
-/** Not the caller's to say: they belong to the connection. */
+/** Headers that belong to the connection; callers cannot set them. */
 const OWN_HEADERS = ['accept-encoding', 'connection', 'content-length', 'host', 'transfer-encoding', 'keep-alive', 'upgrade'];
 
 export class Outbound {
@@ -46,7 +44,7 @@ export class Outbound {
     this.#rules = rules;
   }
 
-  /** What is wrong with a URL as it is written. */
+  /** What is wrong with a URL as written, without resolving its name. */
   fault(text: string): string | undefined {
     if (!URL.canParse(text)) return 'is not a URL';
     const url = new URL(text);
@@ -60,7 +58,7 @@ export class Outbound {
     return literal === undefined ? undefined : this.#faultOfAddress(literal, url);
   }
 
-  /** Also of the addresses that its name has now; a name that cannot be resolved is found when it is used. */
+  /** Also checks the addresses that the name resolves to now. A name that does not resolve passes here and fails when used. */
   async faultNow(text: string): Promise<string | undefined> {
     const fault = this.fault(text);
     if (fault !== undefined) return fault;
@@ -70,7 +68,7 @@ export class Outbound {
     return this.#faultOfAll(await Promise.race([this.#resolve(nameOf(url)).catch(() => []), timeout]), url);
   }
 
-  /** As the global `fetch`, for bodies that are sent whole. Throws ForbiddenAddress. */
+  /** Like the global `fetch`, but sends the body whole. Throws ForbiddenAddress. */
   readonly fetch = async (input: string | URL | Request, init?: RequestInit): Promise<Response> => {
     const request = new Request(input, init);
     const fault = this.fault(request.url);
@@ -83,7 +81,7 @@ export class Outbound {
     this.#secure.destroy();
   }
 
-  /** By node:http, since the global `fetch` offers no lookup of one's own. Rejects with the signal's reason, or the connection's error. */
+  /** Uses node:http because the global `fetch` accepts no custom lookup. Rejects with the signal's reason or the connection's error. */
   async #send(request: Request): Promise<Response> {
     const { signal, method } = request;
     signal.throwIfAborted();
@@ -147,7 +145,7 @@ function responseOf(incoming: IncomingMessage): Response {
 
 const nameOf = (url: URL): string => url.hostname.replace(/^\[|\]$/g, '');
 
-/** The address itself, where the URL holds one; the URL's parser has already read 127.1 and 0x7f.1. `localhost` is one by definition. */
+/** The address in the URL, if it holds one; the URL parser has normalised 127.1 and 0x7f.1. `localhost` is loopback by definition. */
 function literalOf(url: URL): string | undefined {
   const name = nameOf(url);
   if (/(?:^|\.)localhost\.?$/.test(name)) return '127.0.0.1';
@@ -164,16 +162,15 @@ function isHost(allowed: string, url: URL): boolean {
   return wanted === name || wanted === nameOf(url) || wanted === `${name}:${portOf(url)}`;
 }
 
-// ── addresses ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-// Mapped addresses count as the IPv4 address that they stand for.
+// An IPv4-mapped IPv6 address counts as its IPv4 address.
 
 const LOOPBACK = blockList(['127.0.0.0/8', '::1/128']);
 
-/** Unspecified, private, shared, link-local (cloud metadata lives there), documentation, multicast, reserved; and what tunnels to them. */
+/** Unspecified, private, shared, link-local (cloud metadata), documentation, multicast, reserved; and what tunnels to them. */
 const INNER = blockList([
   ...['0.0.0.0/8', '10.0.0.0/8', '100.64.0.0/10', '169.254.0.0/16', '172.16.0.0/12', '192.0.0.0/24', '192.0.2.0/24'],
   ...['192.88.99.0/24', '192.168.0.0/16', '198.18.0.0/15', '198.51.100.0/24', '203.0.113.0/24', '224.0.0.0/4', '240.0.0.0/4'],
-  // The first two are the unspecified address, and IPv4 addresses in older spellings.
+  // The first two cover the unspecified address and older notations of IPv4 addresses.
   ...['::/96', '::ffff:0:0:0/96', '64:ff9b::/96', '64:ff9b:1::/48', '100::/64', '2001::/23', '2001:db8::/32', '2002::/16'],
   ...['fc00::/7', 'fe80::/10', 'fec0::/10', 'ff00::/8'],
 ]);
@@ -192,7 +189,7 @@ function isIn(list: BlockList, address: string): boolean {
   return list.check(bare, isIPv4(bare) ? 'ipv4' : 'ipv6');
 }
 
-/** Whether whoever connects to the address reaches this machine. */
+/** Whether a connection to the address reaches this machine. */
 function isOwn(address: string): boolean {
   if (isIn(LOOPBACK, address) || ['0.0.0.0', '::', '::ffff:0:0', '::ffff:0.0.0.0'].includes(address)) return true;
   const own = Object.values(networkInterfaces()).flatMap((all) => all ?? []);

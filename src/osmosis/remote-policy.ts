@@ -1,6 +1,6 @@
 /**
- * The controller's policy: a model handle over HTTP, for one rollout. Every call says which rollout and which conversation it belongs to, and
- * is remembered in words for the grader. Tokens are recorded where the policy is, not here.
+ * The controller's policy as a model handle over HTTP, for one rollout. Every call carries the ids of its rollout and conversation, and its
+ * messages are recorded for the grader. Tokens are recorded on the policy's side, not here.
  */
 import { linkSignals } from '../core/async.ts';
 import type { ModelHandle, SeatOptions } from '../core/contracts.ts';
@@ -11,17 +11,15 @@ import { httpModel } from '../gateway/chat-client.ts';
 import { DIALECTS } from '../gateway/gateway.ts';
 import { GATEWAY_LIMITS } from '../gateway/wire-protocol.ts';
 
-/** What the policy is called on the wire, whichever it is. */
 const POLICY_NAME = 'osmosis-rollout';
 const HEADER_VALUE = /^[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?$/;
 
 interface RemotePolicyParts {
-  /** As it came: with or without `/chat/completions`. */
+  /** As received: with or without `/chat/completions`. */
   readonly url: string;
   readonly apiKey: string | null;
   readonly rolloutId: string;
   readonly fetch: typeof globalThis.fetch;
-  /** Ends every call. */
   readonly signal: AbortSignal;
 }
 
@@ -41,12 +39,12 @@ export class RemotePolicy {
     this.#baseURL = parts.url.replace(/\/+$/, '').replace(/\/chat\/completions$/, '');
   }
 
-  /** Answered calls, in the order of their answers. */
+  /** Completed calls, in the order of their responses. */
   get calls(): readonly ThreadCall[] {
     return this.#calls;
   }
 
-  /** The rollout is over: what its code still asks is refused, what is under way is cut and not recorded. */
+  /** Ends the rollout: refuses further calls with SESSION_SEALED; aborts calls in flight and does not record them. */
   seal(): void {
     this.#end.abort(new TrainyardError('SESSION_SEALED', `rollout ${this.#parts.rolloutId} has ended`));
   }
@@ -96,7 +94,7 @@ export class RemotePolicy {
   }
 }
 
-/** The same response; `read` is given its text once the client has got all of it. */
+/** Returns the same response; calls `read` with its text once the client has received all of it. */
 function copied(response: Response, read: (text: string, isStream: boolean) => void): Response {
   const isStream = response.headers.get('content-type')?.startsWith('text/event-stream') ?? false;
   const decoder = new TextDecoder();
@@ -109,7 +107,7 @@ function copied(response: Response, read: (text: string, isStream: boolean) => v
   const copy = new TransformStream<Uint8Array<ArrayBuffer>, Uint8Array<ArrayBuffer>>({
     transform: (chunk, controller) => {
       if (text.length < GATEWAY_LIMITS.bodyBytes) text += decoder.decode(chunk, { stream: true });
-      // Some clients read no further than the last event.
+      // Some clients stop reading at the last event.
       if (isStream && (LAST_EVENT.test(text.slice(-4096)) || LAST_EVENT.test(text))) end();
       controller.enqueue(chunk);
     },
@@ -124,9 +122,8 @@ export function noDefaultModels(role: string): TrainyardError {
   return new TrainyardError('WORKFLOW_INVALID', found, { hint: 'train the role, or let the workflow call that model by itself' });
 }
 
-// ── what was said in a call ──────────────────────────────────────────────────────────────────────────────────────────────
-// From the texts that went over the wire: the request, and the reply as one body or as events, in each of the dialects. A reply is read by
-// writing it behind its own request, as the agent will in the next call, and reading that as the gateway reads it.
+// Records a call from its request and its response (one body or events) in each API dialect. A response is parsed by appending it to its
+// own request, as the agent will do in its next call, and letting the gateway's reader parse the result.
 
 interface RecordedCall {
   readonly messages: readonly Message[];
@@ -137,20 +134,20 @@ interface RecordedCall {
 type Fields = Readonly<Record<string, unknown>>;
 
 interface DialectReader {
-  /** The fields of a request that hold its conversation, with these entries behind it. */
+  /** The request's conversation fields, with `entries` appended. */
   conversation(request: Fields, entries: readonly unknown[]): Fields;
-  /** A reply as its client sends it back, and why it ended. */
+  /** The response as the client will send it back, and why it ended. */
   reply(body: Fields): { readonly entries: readonly unknown[]; readonly reason: unknown };
-  /** The body that events amount to. */
+  /** Assembles the events of a stream into one body. */
   assembled(events: readonly Fields[]): Fields;
 }
 
 const ROUTE = /\/(chat\/completions|responses|messages)$/;
-/** How each dialect's events end. What a model says stands in JSON: it begins no line, and its quotes are escaped. */
+/** The last event in each dialect. Model text cannot match: inside JSON it starts no line, and its quotes are escaped. */
 const LAST_EVENT = /(?<=\n)data: ?\[DONE\]|"type": ?"(?:response\.(?:completed|incomplete)|message_stop)"/;
 const CUT_SHORT: readonly unknown[] = ['length', 'max_tokens', 'incomplete'];
 
-/** Undefined where one of the texts is not what the route is for. */
+/** Undefined if a text cannot be parsed in the route's dialect. */
 function recordedCall(route: string, request: string, reply: string, isStream: boolean): RecordedCall | undefined {
   try {
     const reader = READERS[route]!;
@@ -166,7 +163,7 @@ function recordedCall(route: string, request: string, reply: string, isStream: b
   }
 }
 
-/** Only the conversation: parameters that the gateway would refuse are the policy's to judge. */
+/** Passes only the conversation, because it is up to the policy to judge parameters that the gateway would refuse. */
 function messagesIn(route: string, conversation: Fields): readonly Message[] {
   const body = defined({ model: 'policy', ...conversation });
   return DIALECTS[route]!.read(body, {}).request.messages;
@@ -183,7 +180,7 @@ const READERS: Readonly<Record<string, DialectReader>> = {
   },
   messages: {
     conversation: ({ messages, system }, entries) => ({ messages: [...list(messages), ...entries], system, max_tokens: 1 }),
-    // Nobody may leave the assistant the last word here.
+    // This dialect does not allow the assistant's message to be the last.
     reply: ({ content, stop_reason: reason }) => ({
       entries: [
         { role: 'assistant', content },
@@ -212,7 +209,6 @@ function eventsOf(text: string): readonly Fields[] {
 
 type ToolCallPart = { readonly index: number; readonly id?: string; readonly function?: Partial<ToolCall['function']> };
 
-/** The first choice, put together from its chunks. */
 function chatChoice(events: readonly Fields[]): Fields {
   let content: string | null = null;
   let reasoning = '';
@@ -237,7 +233,6 @@ function chatChoice(events: readonly Fields[]): Fields {
   return { message: { role: 'assistant', content, ...more }, finish_reason: finish };
 }
 
-/** A message of the Anthropic API, put together from its events. */
 function anthropicMessage(events: readonly Fields[]): Fields {
   const content: Record<string, unknown>[] = [];
   let reason: unknown;

@@ -1,6 +1,6 @@
 /**
- * One rollout for a controller, from the queue to its grade. It always ends, and the hooks are told how: the workflow's end once, the grade
- * once, in that order. A permit is held all the while.
+ * Runs one rollout for a controller, from the queue to its grade. It always ends, and calls each hook at most once: `completed`, then
+ * `graded`. It holds its concurrency permit until grading is over.
  */
 import { deadlineSignal, orAborted, type Semaphore } from '../core/async.ts';
 import type { Grader, GraderInput, WorkflowResult } from '../core/contracts.ts';
@@ -30,11 +30,10 @@ export interface RemoteParts {
   readonly grader: Grader | undefined;
   readonly graderSemaphore: Semaphore | undefined;
   readonly artifacts: string | undefined;
-  /** Seconds that a workflow or a grader may take, whatever is asked for. */
+  /** Upper limit in seconds for a workflow or a grader, whatever the request asks for. */
   readonly longestSec: number;
 }
 
-/** Where a rollout stands. */
 export interface Progress {
   readonly cancel: AbortSignal;
   state: RolloutState;
@@ -106,7 +105,7 @@ async function grade(rollout: RemoteRollout, finished: Finished): Promise<Gradin
   const { rejected } = finished;
   const removedAll = (why: string): Grading => {
     const samples = samplesOf(finished, request, undefined, true);
-    // Nothing to train, and nobody's failure, where there is something that was taken out.
+    // A rejected rollout is not a failure if it has samples: they are reported as removed and not trained.
     return { ...SUCCESS, ...(Object.keys(samples).length === 0 ? { status: 'failure' } : {}), errMessage: why, samples };
   };
   try {
@@ -119,7 +118,7 @@ async function grade(rollout: RemoteRollout, finished: Finished): Promise<Gradin
   }
 }
 
-/** Undefined where the grader took everything out. Throws what the grader threw, GRADER_FAILED or GRADER_BAD_REWARD. */
+/** Undefined if the grader removed every sample. Throws the grader's own error, GRADER_FAILED or GRADER_BAD_REWARD. */
 async function rewardOf(rollout: RemoteRollout, finished: Finished): Promise<Reward | undefined> {
   const { started, grader, request, progress } = rollout;
   const own = finished.result.reward;
@@ -150,15 +149,10 @@ function taskOf({ rolloutId, initialMessages, metadata, label }: RolloutRequest)
   };
 }
 
-// ── deadlines ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** Shorter waits in a queue are not worth a word. */
+/** Shorter waits in the queue are not mentioned in errors. */
 const WORTH_A_WORD_MS = 100;
 
-/**
- * A window of time that work must keep to, from now on. What comes back after its end is late, however it comes: an abort that was swallowed,
- * an event loop that was blocked, an error. The work itself cannot be stopped, only told and left behind.
- */
+/** Starts now. Any outcome after it is late, even a result or a swallowed abort. Work cannot be stopped, only signalled and abandoned. */
 class Deadline {
   readonly cancel: AbortSignal;
   readonly #what: string;
@@ -166,14 +160,14 @@ class Deadline {
   readonly #startedAt = performance.now();
   #queuedMs = 0;
 
-  /** 0 seconds and less: it is over already. */
+  /** `seconds` of 0 or less means already exceeded. */
   constructor(what: 'workflow' | 'grader', seconds: number, cancel: AbortSignal) {
     this.#what = what;
     this.#seconds = seconds;
     this.cancel = cancel;
   }
 
-  /** Waits for a permit; the wait is part of the window. Without a semaphore there is no wait. */
+  /** The wait for a permit counts towards the deadline. */
   async acquire(semaphore: Semaphore | undefined): Promise<Disposable | undefined> {
     this.check();
     const queuedMs = (): number => performance.now() - this.#startedAt;
@@ -183,7 +177,7 @@ class Deadline {
     return permit;
   }
 
-  /** Throws a TimeoutError when it is over, the reason of `cancel` when that came first. */
+  /** Throws a TimeoutError after the deadline, or the reason of `cancel` if it aborts first. */
   async within<T>(work: () => Promise<T>): Promise<T> {
     this.check();
     using limit = deadlineSignal(this.leftMs(), () => this.exceeded(), this.cancel);
@@ -193,7 +187,6 @@ class Deadline {
     return settled.value;
   }
 
-  /** Throws where it is over, or was cancelled. */
   check(): void {
     this.cancel.throwIfAborted();
     if (this.leftMs() <= 0) throw this.exceeded();
@@ -203,14 +196,13 @@ class Deadline {
     return this.#startedAt + this.#seconds * 1000 - performance.now();
   }
 
-  /** By the name that every platform gives to what took too long. */
   exceeded(queuedMs = this.#queuedMs): Error {
     const suffix = queuedMs < WORTH_A_WORD_MS ? '' : ` (${(queuedMs / 1000).toFixed(1)}s of it spent queued)`;
     return new DOMException(`${this.#what} exceeded its ${this.#seconds.toFixed(1)}s deadline${suffix}`, 'TimeoutError');
   }
 }
 
-/** Seconds up to a maximum. Throws REQUEST_INVALID for what is no time. */
+/** Throws REQUEST_INVALID for a number that is not finite. */
 function boundedSeconds(given: number | null, most: number, param: string): number {
   if (given !== null && !Number.isFinite(given)) {
     throw new TrainyardError('REQUEST_INVALID', `${param} is ${given}, expected a finite number of seconds or null`, { param });
@@ -218,32 +210,28 @@ function boundedSeconds(given: number | null, most: number, param: string): numb
   return Math.min(given ?? most, most);
 }
 
-// ── what is reported ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-// A conversation is a sample, by the name of its thread. The turns themselves are in the controller's process: which of them are trained is its
-// to say, and rewards by turn are not sent.
+// Each conversation is reported as a sample, named by its thread. The turns are recorded in the controller's process, which decides which
+// of them to train; rewards by turn are not sent.
 
 type Threads = Readonly<Record<string, readonly Message[]>>;
 
-/** What the workflow returned; conversations as it kept them. */
+/** What the workflow returned, including its own view of the conversations. */
 type Returned = Omit<SettledResult, 'trainedTurns'> & { readonly threads?: Threads };
 
-/** What a finished workflow leaves for its grader. */
 interface Finished {
   readonly result: Returned;
   readonly calls: readonly ThreadCall[];
-  /** Each conversation as the workflow kept it, where it did; else as it went over the wire. */
+  /** Each conversation as the workflow returned it, otherwise as it went over the wire. */
   readonly threads: Threads;
   readonly artifactsDir: string | null;
-  /** Why the workflow rejected its rollout, if it did. */
   readonly rejected: string | undefined;
 }
 
 const MOST_JSON = 16 * 1024 * 1024;
-/** The conversation of a client that has none by name. */
+/** The thread of a client that names none. */
 const UNNAMED = 'default';
 
-/** Throws WORKFLOW_BAD_RESULT. What is no JSON in metrics and metadata is left out with a warning: it is no reason to lose a reward. */
+/** Throws WORKFLOW_BAD_RESULT. Metrics and metadata that are not JSON are dropped with a warning: they are no reason to lose a reward. */
 function returnedBy(value: unknown, identity: RolloutIdentity, warn: (text: string) => void): Returned {
   if (!isObject(value)) return resultOf(value, identity, []);
   const { reward, trainedTurns: _, threads, metadata, metrics, ...rest } = value as WorkflowResult;
@@ -269,7 +257,7 @@ function threadsOf(given: unknown): Threads {
   });
 }
 
-/** A copy: what a grader changes must not change what is reported. */
+/** Clones its input, so that a grader cannot change what is reported. */
 function graderInputOf(task: Task, { result, calls, threads, artifactsDir }: Finished): GraderInput {
   const last = calls.at(-1)?.thread;
   return structuredClone({
@@ -284,7 +272,7 @@ function graderInputOf(task: Task, { result, calls, threads, artifactsDir }: Fin
   });
 }
 
-/** `reward` undefined: without rewards, as after a failure. */
+/** `reward` undefined: no sample gets a reward, as after a failure. */
 function samplesOf(
   { result, calls, threads }: Finished,
   { label }: RolloutRequest,
@@ -299,17 +287,15 @@ function samplesOf(
     return { messages, label, reward: removed ? null : earned, removed, metrics, extraFields: { ...result.metadata } };
   };
   const known = Object.entries(threads);
-  // A workflow whose client was given only a URL earned its reward too.
+  // A workflow that called the policy with its own client, by URL, also earned its reward.
   const all = known.length === 0 && reward !== undefined ? [[UNNAMED, []] as const] : known;
   return Object.fromEntries(all.map(([thread, messages]) => [thread, sample(thread, messages)]));
 }
 
-/** A thread may be called as something that every object has. */
+/** Guards against threads named like a property of every object. */
 function own(rewards: Readonly<Record<string, number>> = {}, name: string): number | undefined {
   return Object.hasOwn(rewards, name) ? rewards[name] : undefined;
 }
-
-// ── failures ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 const SUCCESS: Completion = { status: 'success', errMessage: null, errCategory: null };
 
@@ -324,10 +310,10 @@ const OF_CODES: Partial<Record<ErrorCode, ErrorCategory>> = {
   REQUEST_INVALID: 'validation_error',
 };
 const VALIDATION = new Set(['TypeError', 'RangeError', 'SyntaxError', 'AssertionError', 'ZodError', 'ValidationError']);
-/** Of Node's sockets and resolver, and of the clients that wrap them. */
+/** Error codes of Node's sockets and resolver, and of the clients that wrap them. */
 const CONNECTION = /^(?:E(?:CONN|HOST|NET|PIPE|TIMEDOUT|AI_)|ENOTFOUND|UND_ERR)/;
 
-/** `secret` never leaves with a message, whoever put it there. */
+/** Replaces `secret` in the message, so that it never reaches the controller. */
 function failureOf(thrown: unknown, secret: string | null): Completion {
   const found =
     thrown instanceof Error ? messageOf(thrown) || thrown.name : `a value that is not an Error: ${describeValue(thrown)}`;
@@ -341,7 +327,7 @@ function categoryOf(thrown: unknown): ErrorCategory {
   if (name === 'TimeoutError') return 'timeout';
   if (typeof status === 'number' && status >= 300) return 'http_error';
   if (typeof code === 'string' && CONNECTION.test(code)) return 'http_error';
-  // Clients say "Connection error." and keep what happened as the cause.
+  // Clients throw "Connection error." and keep the real error as its cause.
   if (cause !== undefined && cause !== thrown && categoryOf(cause) === 'http_error') return 'http_error';
   return VALIDATION.has(String(name)) ? 'validation_error' : 'agent_error';
 }

@@ -1,9 +1,7 @@
 /**
- * A rollout server: runs a workflow for a controller, who trains somewhere else. A rollout is requested and accepted at once; how it went is
- * reported by callbacks. The server is a function (Request) → Response that never listens by itself, and serves HTTP on demand.
- *
- * Callers are known by a bearer token. The policy and whatever they name to call back is only reached by the rules of `outbound.ts`. Errors
- * are `{"detail": …}`, as servers made with FastAPI word them.
+ * Rollout server: runs a workflow for a controller that trains elsewhere. It accepts a rollout at once and reports the outcome by
+ * callbacks. The server is a function (Request) → Response; `listen` serves it over HTTP. Callers authenticate with a bearer token, and the
+ * URLs that they name are only reached under the rules of `outbound.ts`. Errors are `{"detail": …}`, as in FastAPI.
  */
 import { hash, timingSafeEqual } from 'node:crypto';
 import { deadlineSignal, orAborted } from '../core/async.ts';
@@ -29,18 +27,14 @@ import { Outbound } from './outbound.ts';
 
 export interface RolloutServerOptions {
   readonly backend: ExecutionBackend;
-  /** Callers send it as `Authorization: Bearer …`. Anything but loopback is only bound with one. */
+  /** Callers send it as `Authorization: Bearer …`. Required to bind to anything but loopback. */
   readonly token?: string | undefined;
-  /**
-   * `host` or `host:port` of controllers and policies: these and no others, wherever they are. Absent: whatever has a public address, and
-   * this machine while the server is bound to loopback.
-   */
+  /** `host` or `host:port` that may be reached, even if private. Default: any public address, and this machine while bound to loopback. */
   readonly allowedHosts?: readonly string[] | undefined;
-  /** How often and how long a callback is tried. */
   readonly patience?: Partial<Patience>;
-  /** Milliseconds for which closing waits for rollouts under way. Default 10,000. */
+  /** Milliseconds that closing waits for running rollouts before it cancels them. Default 10,000. */
   readonly drainMs?: number;
-  /** What a person should know and what ends nothing. Default: a warning of the process. */
+  /** Receives warnings that do not end a rollout. Default: a process warning. */
   readonly warn?: (text: string) => void;
 }
 
@@ -49,12 +43,12 @@ type ListenAddress = Pick<HttpServerOptions, 'host' | 'port'>;
 interface Route {
   readonly method: 'GET' | 'POST';
   readonly path: string;
-  /** `body` is the JSON of a POST, `id` the segment of that name. */
+  /** `body` is the parsed JSON of a POST; `id` is the path segment of that name. */
   reply(call: { readonly body: unknown; readonly id: string }): HttpReply | Promise<HttpReply>;
 }
 
 const DRAIN_MS = 10_000;
-/** For rollouts that were cancelled to report so. */
+/** Time for cancelled rollouts to report that they were cancelled. */
 const LAST_WORDS_MS = 2000;
 const RETRY_LATER = { headers: { 'retry-after': '5' } };
 
@@ -104,10 +98,9 @@ export class RolloutServer implements AsyncDisposable {
     ]);
   }
 
-  /** The server as a function, for whoever has a listener of their own. */
   readonly fetch = fetchWith((request) => this.answer(request));
 
-  /** Starts the backend, then listens; 127.0.0.1 and a free port unless given. Throws USAGE. */
+  /** Starts the backend, then listens, by default on 127.0.0.1 and a free port. Throws USAGE. */
   async listen(address: ListenAddress = {}): Promise<Listener> {
     if (this.#bound !== undefined) throw new TrainyardError('USAGE', 'the rollout server listens already');
     await this.#options.backend.start();
@@ -131,13 +124,13 @@ export class RolloutServer implements AsyncDisposable {
       return jsonReply(422, { detail });
     }
     const { status, message, hint, headers } = failureOf(thrown, ERRORS);
-    // What went wrong inside is not the caller's business, and may hold what is not for it.
+    // Internal errors may contain what the caller must not see.
     if (status === 500) return jsonReply(500, { detail: 'Internal server error' });
     const detail = `${message.slice(0, 1000)}${hint === undefined ? '' : ` (${hint})`}`;
     return jsonReply(status, { detail }, status === 401 ? { 'www-authenticate': 'Bearer' } : headers);
   }
 
-  /** Waits for rollouts under way, then cancels them; afterwards nothing of theirs runs on or is reported any more. Idempotent. */
+  /** Waits for running rollouts, then cancels them; nothing of theirs runs or is reported afterwards. Idempotent. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closed ??= this.#close();
     await this.#closed;
@@ -167,7 +160,7 @@ export class RolloutServer implements AsyncDisposable {
   async #accept(read: ReadRequest): Promise<HttpReply> {
     const { rolloutId } = read.request;
     await this.#checkUrls(read);
-    // From here on nothing waits: what was checked still holds when the rollout is accepted.
+    // No await from here on, so the checks still hold when the rollout is accepted.
     if (this.#closed !== undefined) throw refusal('closing', 'the server is closing', RETRY_LATER);
     if (this.#live.has(rolloutId)) throw refusal('rollout_under_way', `rollout ${JSON.stringify(rolloutId)} is under way`);
     if (!this.#options.backend.hasCapacity()) {
@@ -225,7 +218,6 @@ export class RolloutServer implements AsyncDisposable {
     await backend[Symbol.asyncDispose]();
   }
 
-  /** Resolves when every rollout under way has ended, or the time is over. */
   async #settled(milliseconds: number): Promise<void> {
     using late = deadlineSignal(milliseconds, () => undefined);
     await orAborted(Promise.all(this.#live.values()), late.signal).catch(() => undefined);

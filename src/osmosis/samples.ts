@@ -1,9 +1,7 @@
 /**
- * The named conversations of a rollout: `RolloutContext` holds them while it runs, `RolloutSample` is one of them as a grader sees it.
- *
- * A context follows the code across awaits; contexts nest, and the outer one is back when the inner one ends. Each sample is a thread of
- * its own at the gateway, whose record is what is graded and trained; a sample source gives a framework's own view, which a grader sees
- * only where the gateway is in another process.
+ * A rollout's named conversations: `RolloutContext` holds them during the rollout; `RolloutSample` is one of them as a grader sees it. The
+ * context follows the code across awaits; contexts nest. Each sample is a thread at the gateway, whose record is graded and trained. A
+ * sample source gives the framework's own view, which a grader sees only if the gateway is in another process.
  */
 import { currentSamples, runWithSamples, type SampleContext, type SampleSource } from '../core/context.ts';
 import type { ModelHandle } from '../core/contracts.ts';
@@ -11,28 +9,27 @@ import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Json, Message } from '../core/types.ts';
 
-/** It travels in a header, which loses spaces at its ends, and names a reward. */
+/** Sent as a header, which loses leading and trailing spaces, and used as the key of a reward. */
 const SAMPLE_NAME = /^(?!__proto__$)[\x21-\x7e](?:[\x20-\x7e]{0,126}[\x21-\x7e])?$/;
 
-/** The context of the rollout that the calling code belongs to. */
+/** The context of the current rollout; null outside of one. */
 export function getRolloutContext(): RolloutContext | null {
   const context = currentSamples();
   return context instanceof RolloutContext ? context : null;
 }
 
 export interface RolloutContextFields {
-  /** Absent: the model's, else OSMOSIS_CHAT_COMPLETIONS_URL of the environment. */
+  /** Default: the model's, else the environment's OSMOSIS_CHAT_COMPLETIONS_URL. */
   readonly chatCompletionsUrl?: string;
-  /** Absent: the model's, else OSMOSIS_API_KEY. */
+  /** Default: the model's, else the environment's OSMOSIS_API_KEY. */
   readonly apiKey?: string;
-  /** Absent: OSMOSIS_ROLLOUT_ID. */
+  /** Default: the environment's OSMOSIS_ROLLOUT_ID. */
   readonly rolloutId?: string;
-  /** The policy for agents of frameworks. Workflows get it; a context made by hand, for a client of one's own, needs none. */
+  /** The policy for framework agents. A workflow's context always has it; a context made by hand for your own client does not need it. */
   readonly model?: ModelHandle;
 }
 
 export class RolloutContext implements SampleContext {
-  /** The base URL; clients append `/chat/completions`. */
   readonly chatCompletionsUrl: string;
   readonly apiKey: string;
   readonly rolloutId: string;
@@ -47,17 +44,17 @@ export class RolloutContext implements SampleContext {
     this.#model = model;
   }
 
-  /** Runs `fn` with this as its context. */
+  /** Runs `fn` with this context as the current one. */
   run<T>(fn: () => T): T {
     return runWithSamples(this, fn);
   }
 
-  /** What a client of one's own sends along, so that its calls are of this sample. */
+  /** Headers that assign your own client's calls to this sample. */
   headers(sampleId: string): { readonly 'x-sample-id': string; readonly 'x-rollout-id': string } {
     return { 'x-sample-id': checkedName(sampleId), 'x-rollout-id': this.rolloutId };
   }
 
-  /** The policy, in the conversation of this name. */
+  /** The policy, in the conversation of this name. Throws NO_ROLLOUT if the context was made without a model. */
   model(sampleId: string): ModelHandle {
     if (this.#model !== undefined) return this.#model.thread(checkedName(sampleId));
     throw new TrainyardError('NO_ROLLOUT', 'this RolloutContext was made by hand and knows only a URL and a key', {
@@ -74,12 +71,11 @@ export class RolloutContext implements SampleContext {
     this.#sources.set(name, source);
   }
 
-  /** The same in every rollout, so that rewards of a sample are compared with their like. */
+  /** Gives the same names in every rollout of a workflow, so that rewards are compared between corresponding samples. */
   nameForUnnamed(): string {
     return `agent-${++this.#unnamed}`;
   }
 
-  /** By name, as their sources have them now. */
   async getSamples(): Promise<Readonly<Record<string, RolloutSample>>> {
     const sampleOf = async ([name, source]: [string, SampleSource]) => {
       const sample = await source.getSample(name);
@@ -112,13 +108,12 @@ export interface RolloutSampleFields {
   readonly extraFields?: Record<string, unknown>;
 }
 
-/** What is assigned is checked at once: a reward that is no finite number is refused where it is given, not where it would be trained. */
+/** Setters validate: a non-finite reward throws where it is assigned, not where it would be trained. */
 export class RolloutSample {
-  /** The name of the agent or session. */
   readonly id: string;
   readonly messages: readonly Message[];
   readonly label: Json | null;
-  /** Numbers for reports; those that are not finite are left out of them. */
+  /** For reports, which omit values that are not finite. */
   readonly metrics: Record<string, number>;
   readonly extraFields: Record<string, unknown>;
   #reward: number | null = null;
@@ -146,7 +141,7 @@ export class RolloutSample {
     this.#reward = reward;
   }
 
-  /** Takes the sample out: it needs no reward, and none of its turns is trained. */
+  /** If true, the sample needs no reward and none of its turns is trained. */
   get removeSample(): boolean {
     return this.#removeSample;
   }

@@ -1,6 +1,6 @@
 /**
- * `AgentWorkflow`: a class with an async `run(ctx)`, a new instance for each rollout. Exporting the class is all it takes: discovery lowers it
- * to the core's workflow, with the one config among the module's exports. `run` never gets the label.
+ * `AgentWorkflow`: a class with an async `run(ctx)`, instantiated for each rollout. Exporting the class is enough: discovery lowers it to
+ * core's workflow, with the one config that the module exports. `run` never sees the label.
  */
 import {
   type EntryModule,
@@ -17,26 +17,23 @@ import type { Json, Message } from '../core/types.ts';
 import { type AgentWorkflowConfig, type ConfiguredClass, configured } from './class-config.ts';
 import { RolloutContext } from './samples.ts';
 
-/** A row's `metadata` column. */
 export type Metadata = { readonly [key: string]: Json };
 
 type OfRollout = 'prompt' | 'artifactsDir' | 'rolloutId' | 'purpose' | 'seed' | 'signal' | 'log' | 'reject';
 
 export interface AgentWorkflowContext<TConfig = AgentWorkflowConfig> extends Pick<WorkflowContext, OfRollout> {
-  /** A copy of the rollout's own; null where the entry module exports none. */
+  /** This rollout's copy; null if the entry module exports no config. */
   readonly config: TConfig | null;
-  /** Null where the row has none. */
   readonly metadata: Metadata | null;
-  /** The policy without a framework: everything a stock client needs. Each `thread(name)` of it is a sample. */
+  /** The policy for use without a framework, with everything a stock client needs. Each of its threads is a sample. */
   model(): ModelHandle;
 }
 
 export interface AgentWorkflowOutput {
-  /** The conversation as the workflow would have it graded; absent or null: as the gateway saw it. */
+  /** The conversation to grade. Absent or null: the gateway's record. */
   readonly messages?: readonly Message[] | null;
   /** Finite numbers, for reports. */
   readonly metrics?: Readonly<Record<string, number>>;
-  /** Whatever else a grader should see. */
   readonly info?: Readonly<Record<string, Json>>;
 }
 
@@ -50,7 +47,6 @@ export abstract class AgentWorkflow<TConfig = AgentWorkflowConfig> {
     this.config = config;
   }
 
-  /** What the agent does on one row, before it is graded. */
   abstract run(ctx: AgentWorkflowContext<TConfig>): Promise<AgentWorkflowReturn>;
 
   static readonly [workflowSymbol] = lower;
@@ -93,7 +89,7 @@ function contextOf(ctx: WorkflowContext): AgentWorkflowContext<unknown> {
   };
 }
 
-/** As the core has it: messages are the output, info is metadata, sample sources give the threads. */
+/** In core's terms: messages become the output, info the metadata, and samples the threads. */
 async function resultOf(returned: unknown, rollout: RolloutContext): Promise<WorkflowResult> {
   const { messages, metrics, info } = outputOf(returned);
   const samples = Object.entries(await rollout.getSamples());
@@ -104,7 +100,7 @@ async function resultOf(returned: unknown, rollout: RolloutContext): Promise<Wor
 
 const KEYS: readonly string[] = ['messages', 'metrics', 'info'];
 
-/** Anything else is refused: what a workflow meant to say must not be lost without a word. */
+/** Refuses anything else, so that nothing a workflow returns is silently lost. */
 function outputOf(returned: unknown): AgentWorkflowOutput {
   if (returned === undefined || returned === null) return {};
   if (Array.isArray(returned)) return { messages: returned as Message[] };

@@ -1,37 +1,32 @@
 /**
- * Whether a run kept its promises: compares what its processes were told (the history) with what is there in the end (trajectories
- * and manifests). In the spirit of Jepsen's total-queue checker.
- *
- * Kills are allowed for: an operation whose end nobody saw may have happened or not, and a rollout may have been sampled again by
- * a later process. Judges the records alone; whether weights are what the steps should have made of them is another test.
+ * Checks a run for lost, altered or mixed-up records, in the spirit of Jepsen's total-queue checker: compares what its processes were told
+ * (the history) with what the store holds in the end. Allows for kills: an operation without an observed end may or may not have happened,
+ * and a later process may have sampled a rollout again. Judges records only, not whether the weights are right.
  */
 import type { BatchManifest, Trajectory, Turn } from '../core/types.ts';
 import { digestOf, type Operation, readHistory } from './record-history.ts';
 
 export interface HistoryCheck {
-  /** The text that `recordHistory` wrote, of all processes. */
+  /** The text that `recordHistory` wrote, from all processes. */
   readonly history: string;
-  /** Everything the store holds. */
   readonly trajectories: readonly Trajectory[];
   readonly manifests: readonly BatchManifest[];
-  /** How many policy versions older than the newest one a step may train on. */
+  /** How many versions older than the newest one a trained turn may be. */
   readonly staleness: number;
 }
 
-/** Which rollout, turn or step, and what is the matter with it. */
+/** The rollout, turn or step concerned, and what is wrong with it. */
 export interface Finding {
   readonly id: string;
   readonly why: string;
 }
 
-/** What must not happen. */
 export const FAULTS = ['lost', 'altered', 'duplicated', 'unexpected', 'foreign', 'mixedVersion', 'stale'] as const;
 export type Fault = (typeof FAULTS)[number];
 
 export interface HistoryReport extends Readonly<Record<Fault, readonly Finding[]>> {
-  /** Whether there is no fault of any kind. */
   readonly clean: boolean;
-  /** Took effect although nobody saw it end. No fault. */
+  /** Operations that took effect without an observed end. Not a fault. */
   readonly recovered: readonly Finding[];
   readonly counts: {
     readonly processes: number;
@@ -96,7 +91,7 @@ function attemptsOf(operations: readonly Operation[], kind: 'append' | 'commit')
   });
 }
 
-/** What was acknowledged is there as it was given, once; what is there was asked for. */
+/** What was acknowledged is stored once, unaltered; what is stored was requested. */
 function checkRecords(attempts: readonly Attempt[], kept: readonly Kept[], find: Find): void {
   const attemptsBy = Map.groupBy(attempts, ({ id }) => id);
   const keptBy = Map.groupBy(kept, ({ id }) => id);
@@ -121,7 +116,7 @@ function checkKept(id: string, content: string, asked: readonly Attempt[], find:
   else if (matching.every(({ state }) => state !== 'ok')) find('recovered', id, 'nobody saw it end, and it is there');
 }
 
-/** No step is acknowledged twice, no version made twice, no rollout trained twice. An append may be repeated, a commit may not. */
+/** No step acknowledged twice, no version made twice, no rollout trained twice. Unlike appends, commits must not be repeated. */
 function checkSteps(manifests: readonly BatchManifest[], commits: readonly Attempt[], find: Find): void {
   const acknowledged = commits.filter(({ state }) => state === 'ok');
   for (const [step, accepted] of Map.groupBy(acknowledged, ({ id }) => id)) {
@@ -136,7 +131,7 @@ function checkSteps(manifests: readonly BatchManifest[], commits: readonly Attem
   }
 }
 
-/** Every turn is what the engine returned for its seed and prompt. A seed belongs to one call, so no two turns share one. */
+/** Every turn is what the engine returned for its seed and prompt. A seed belongs to one call, so two turns never share one. */
 function checkTurns(trajectories: readonly Trajectory[], operations: readonly Operation[], find: Find): void {
   const versionsOf = new Map<string, Set<number>>();
   for (const { call, sampled } of operations) {
@@ -146,7 +141,7 @@ function checkTurns(trajectories: readonly Trajectory[], operations: readonly Op
   }
   const owners = new Map<string, string>();
   for (const [trajectory, turn] of turnsIn(trajectories)) {
-    // What another model said came from no engine.
+    // Turns of other models did not come from the engine.
     if (turn.model !== undefined) continue;
     const name = turnName(trajectory, turn);
     const key = [turn.sampling.seed, digestOf(turn.promptIds), digestOf([turn.sampledIds, turn.logprobs])].join(' ');
@@ -165,7 +160,7 @@ function* turnsIn(trajectories: readonly Trajectory[]): Generator<[Trajectory, T
   for (const trajectory of trajectories) for (const turn of trajectory.turns) yield [trajectory, turn];
 }
 
-/** A step is made of training rollouts that are kept, sampled by recent enough versions that were there before it. */
+/** A step trains stored training rollouts, sampled from recent enough versions that existed before the step. */
 function checkMembers({ trajectories, manifests, staleness }: Omit<HistoryCheck, 'history'>, find: Find): void {
   const keptAs = new Map(trajectories.map((trajectory) => [trajectory.rolloutId, trajectory]));
   for (const manifest of manifests) {

@@ -1,8 +1,6 @@
 /**
- * What the conformance suites share: how a case is made of a sentence, what is handed to the suites, made-up prompts and samples, how
- * refusals and numbers are compared, and a trainer seen from outside.
- *
- * Prompts and samples fit any policy with a vocabulary of at least 16 ids and a context of at least 64.
+ * Shared by the conformance suites: cases, policies under test, prompts and samples, assertions, and `TrainerProbe`. Prompts and samples
+ * fit any policy with a vocabulary of at least 16 ids and a context of at least 64 tokens.
  */
 import assert from 'node:assert/strict';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -18,7 +16,7 @@ export interface ConformanceCase {
   run(): Promise<void>;
 }
 
-/** One case for each sentence. */
+/** Makes one case per sentence. */
 export function casesOf<Check>(
   name: string,
   sentences: Readonly<Record<string, Check>>,
@@ -27,7 +25,7 @@ export function casesOf<Check>(
   return Object.entries(sentences).map(([sentence, check]) => ({ name: `${name} ${sentence}`, run: () => run(check) }));
 }
 
-/** That it rejects with this code, what it says, and that it says what to do. */
+/** Asserts that the promise rejects with this code, a matching message and a hint. */
 export async function rejectsWith(code: ErrorCode, promise: Promise<unknown>, message = /./): Promise<void> {
   const thrown = await refuses([code], promise, 'the call');
   assert.match(thrown.message, message);
@@ -38,22 +36,19 @@ export interface EngineUnderTest extends AsyncDisposable {
   readonly engine: Engine;
 }
 
-/** Both ends of one policy: what the trainer publishes, the engine serves. */
+/** A trainer and the engine that serves what it publishes. */
 export interface PolicyUnderTest extends EngineUnderTest {
   readonly trainer: Trainer;
 }
 
 export interface PolicyConformanceOptions {
-  /**
-   * How far apart two log-probabilities of the same token under the same weights may lie, however they were computed. 0, for equal to
-   * the bit, is for policies whose arithmetic does not depend on batching; by default 1e-4.
-   */
+  /** Largest difference between log-probabilities of one token under the same weights; 0 if batching changes no bit. Default 1e-4. */
   readonly tolerance?: number;
 }
 
 export const TOLERANCE = 1e-4;
 
-/** Ids that look random and are the same each time. */
+/** Pseudo-random ids that depend only on `length` and `seed`. */
 export function idsFor(engine: Engine, length: number, seed: number): Int32Array {
   return Int32Array.from({ length }, (_, i) => scrambled(seed, i) % engine.vocabSize);
 }
@@ -67,7 +62,7 @@ export function requestFor(
   return { promptIds, sampling: settings, stopIds, seed, ...(affinity === undefined ? {} : { affinity }) };
 }
 
-/** Tokens from the third on are trained, except every fifth: what is masked out is not only a prompt. */
+/** Trains tokens from the third on, except every fifth, so that masked tokens also occur after the prompt. */
 export function sampleFor(engine: Engine, length: number, seed: number, changes: Partial<Sample> = {}): Sample {
   const mask = Uint8Array.from({ length }, (_, i) => (i >= 2 && i % 5 !== 4 ? 1 : 0));
   const trained = (value: (i: number) => number) => Float32Array.from(mask, (m, i) => (m === 1 ? value(i) : 0));
@@ -85,7 +80,7 @@ export function sampleFor(engine: Engine, length: number, seed: number, changes:
   };
 }
 
-/** What was sampled, as a sample to score: its masked tokens are the sampled ones. */
+/** A sample for scoring what was sampled: its mask selects the sampled tokens. */
 export function scoredSample(engine: Engine, promptIds: Int32Array, { ids, logprobs }: SampleResult, temperature = 1): Sample {
   const before = promptIds.length;
   const tokens = Int32Array.of(...promptIds, ...ids);
@@ -98,7 +93,6 @@ export function scoredSample(engine: Engine, promptIds: Int32Array, { ids, logpr
   });
 }
 
-/** What belongs to the masked tokens, in order. */
 export function atMask(sample: Sample, values: Float32Array): Float32Array {
   return values.filter((_, i) => sample.mask[i] === 1);
 }
@@ -117,7 +111,7 @@ export function sameResult(found: SampleResult, expected: SampleResult, toleranc
   sameNumbers(found.logprobs, expected.logprobs, tolerance, `${what}: log-probabilities`);
 }
 
-/** That it rejects as a typed error of one of these codes, which is given back. */
+/** Asserts that the promise rejects with a TrainyardError of one of these codes; returns it. */
 export async function refuses(codes: readonly ErrorCode[], promise: Promise<unknown>, what: string): Promise<TrainyardError> {
   const outcome = await promise.then(
     () => 'it was accepted',
@@ -128,7 +122,6 @@ export async function refuses(codes: readonly ErrorCode[], promise: Promise<unkn
   return outcome;
 }
 
-/** That the samples have these log-probabilities, one list for each. */
 export function sameLists(
   found: readonly ArrayLike<number>[],
   expected: readonly ArrayLike<number>[],
@@ -139,29 +132,27 @@ export function sameLists(
   for (const [i, list] of expected.entries()) sameNumbers(found[i]!, list, tolerance, `${what} ${i}`);
 }
 
-/** For `catch`: undefined for what an implementation that cannot do it answers; anything else is thrown again. */
+/** For `catch`: swallows the errors of an implementation that does not support something; rethrows all others. */
 export function refusedWith(...codes: readonly ErrorCode[]): (thrown: unknown) => undefined {
   return (thrown) => {
     if (!(thrown instanceof TrainyardError && codes.includes(thrown.code))) throw thrown;
   };
 }
 
-/** A whole number of 31 bits. */
+/** A pseudo-random integer of 31 bits. */
 function scrambled(seed: number, i: number): number {
   let x = (Math.imul(seed, 0x9e3779b1) ^ Math.imul(i + 1, 0x85ebca6b)) | 0;
   for (let round = 0; round < 2; round++) x = Math.imul(x ^ (x >>> 15), 0x2c1b3c6d);
   return (x ^ (x >>> 16)) >>> 1;
 }
 
-// ── a trainer seen from outside ──────────────────────────────────────────────────────────────────────────────────────────
-// What its weights are is told only by the log-probabilities they give to a few fixed samples. Two ways of training are compared by starting
-// both at the same saved state. Whether their results are the same is judged by how far the weights moved on the way: within a hundredth of
-// it, or within rounding.
+// Observes a trainer from outside: its weights show only in the log-probabilities of a few fixed samples. Two ways of training start from
+// the same saved state. Their results count as equal if they differ by at most a hundredth of how far the weights moved, or by rounding.
 
-/** Large enough to be seen in every sample, small enough to harm no weights. */
+/** Large enough to show in every sample, small enough not to ruin the weights. */
 export const ADAM: AdamSettings = { learningRate: 2e-3, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 0 };
 
-/** How far apart, in shares of the way that was gone, two results may lie to be the same, and must lie to differ. */
+/** As shares of how far the weights moved: the largest difference between equal results, and the smallest between different ones. */
 const SAME = 0.01;
 const DIFFERENT = 0.05;
 
@@ -179,7 +170,7 @@ export class TrainerProbe implements AsyncDisposable {
     this.#samples = [3, 5, 8, 13].map((length, i) => sampleFor(engine, length + 10, 900 + i));
   }
 
-  /** An empty folder, removed when the case is over. */
+  /** An empty folder, removed when the probe is disposed. */
   async folder(): Promise<string> {
     const dir = await mkdtemp(join(tmpdir(), 'trainyard-conformance-'));
     this.#folders.push(dir);
@@ -192,13 +183,13 @@ export class TrainerProbe implements AsyncDisposable {
     return dir;
   }
 
-  /** What the current weights say. */
+  /** The fixed samples' log-probabilities. */
   async look(weights?: 'current' | 'reference'): Promise<readonly number[]> {
     const found = await this.trainer.forward(this.#samples, weights);
     return found.flatMap((logprobs) => [...logprobs]);
   }
 
-  /** What the weights say after each of these ways from one and the same state, and what they said before. */
+  /** The log-probabilities at the start, and after each of these ways from that same state. */
   async outcomes<Way extends string>(
     ways: Readonly<Record<Way, () => Promise<unknown>>>,
   ): Promise<Readonly<Record<Way | 'start', readonly number[]>>> {
@@ -212,19 +203,18 @@ export class TrainerProbe implements AsyncDisposable {
     return Object.fromEntries(found) as Readonly<Record<Way | 'start', readonly number[]>>;
   }
 
-  /** That two ways from one and the same state lead to the same weights. */
+  /** Asserts that two ways from the same state lead to the same weights. */
   async sameAfter(what: string, way: () => Promise<unknown>, other: () => Promise<unknown>): Promise<void> {
     const { start, found, expected } = await this.outcomes({ found: way, expected: other });
     this.same(found, expected, start, what);
   }
 
-  /** One step on these samples. */
   async step(samples: readonly Sample[], loss: Loss = crossEntropy(), adam: AdamSettings = ADAM): Promise<void> {
     await this.trainer.forwardBackward(samples, loss);
     await this.trainer.optimStep(adam);
   }
 
-  /** Forwards and losses of the same weights. */
+  /** Asserts that the weights have not changed, up to rounding. */
   unchanged(found: readonly number[], expected: readonly number[], what: string): void {
     const apart = distance(found, expected);
     assert.ok(apart <= this.tolerance, `${what}: log-probabilities moved by ${apart}, expected at most ${this.tolerance}`);
@@ -247,7 +237,7 @@ export class TrainerProbe implements AsyncDisposable {
     await Promise.all(this.#folders.map((dir) => rm(dir, { recursive: true, force: true })));
   }
 
-  /** How far. A step that moved nothing would make all comparisons vain. */
+  /** Returns how far the weights moved. Asserts that they did: otherwise comparisons would prove nothing. */
   moved(end: readonly number[], start: readonly number[]): number {
     const way = distance(end, start);
     const least = Math.max(100 * this.tolerance, 1e-3);
@@ -256,15 +246,14 @@ export class TrainerProbe implements AsyncDisposable {
   }
 }
 
-/** By what each says; `open` gives another policy of the same kind. */
+/** Cases by sentence; `open` returns another policy of the same kind. */
 export type TrainerCases = Readonly<Record<string, (probe: TrainerProbe, open: () => Promise<PolicyUnderTest>) => Promise<void>>>;
 
-/** Samples that pull the weights in directions of their own. */
+/** Samples that pull the weights in different directions. */
 export function batchFor(engine: Engine, first: number, count: number): readonly Sample[] {
   return Array.from({ length: count }, (_, i) => sampleFor(engine, 12 + ((i * 7) % 9), first + i));
 }
 
-/** Samples that differ in nothing but their last token. */
 export function lastTokens(engine: Engine, count: number, changes: Partial<Sample> = {}): readonly Sample[] {
   const base = sampleFor(engine, 8, 77);
   return Array.from({ length: Math.min(count, engine.vocabSize) }, (_, id) => {
@@ -277,12 +266,12 @@ function distance(a: readonly number[], b: readonly number[]): number {
   assert.equal(a.length, b.length, 'as many log-probabilities as before');
   return a.reduce((most, value, i) => {
     const apart = Math.abs(value - b[i]!);
-    // NaN is as far as can be.
+    // NaN counts as infinitely far.
     return apart <= most ? most : Number.isNaN(apart) ? Number.POSITIVE_INFINITY : apart;
   }, 0);
 }
 
-/** The same function under a name that nobody knows; `seen` gets what it is called with. */
+/** The same loss under a name that no trainer knows; `seen` receives its inputs. */
 export function anonymous(loss: Loss, seen?: (input: LossInput) => void): Loss {
   return {
     name: 'a_loss_of_my_own',

@@ -1,8 +1,7 @@
 /**
- * What every engine must do, as a list of cases for any test runner: `for (const { name, run } of …) it(name, run)`.
- *
- * Each case opens an engine of its own and closes it. Failures are AssertionErrors of node:assert. Whether log-probabilities are those of
- * the weights cannot be seen from an engine alone: the trainer's suite says that of both together.
+ * Conformance cases for engines, for any test runner: `for (const { name, run } of …) it(name, run)`. Each case opens and closes its own
+ * engine. Failures are AssertionErrors of node:assert. An engine alone cannot show whether log-probabilities are those of its weights: the
+ * trainer's suite checks both together.
  */
 import assert from 'node:assert/strict';
 import type { ErrorCode } from '../core/errors.ts';
@@ -19,7 +18,7 @@ import {
   TOLERANCE,
 } from './conformance.ts';
 
-/** The cases for the engine that `open` gives; any weights will do, as long as they do not always say the same. */
+/** `open` returns an engine with any weights that do not always give the same output. */
 export function engineConformance(
   name: string,
   open: () => Promise<EngineUnderTest>,
@@ -36,7 +35,6 @@ type Cases = Readonly<Record<string, (opened: EngineUnderTest, tolerance: number
 const REFUSED: readonly ErrorCode[] = ['REQUEST_INVALID', 'POLICY_REFUSED'];
 
 const CASES: Cases = {
-  // sampling
   'samples the same tokens for the same request and seed, and others for other seeds': async ({ engine }, tolerance) => {
     const asked = [1, 2, 3, 0, -5, Number.MAX_SAFE_INTEGER].map((seed) => requestFor(idsFor(engine, 9, 1), { seed }));
     const [first, second] = [await oneByOne(engine, asked), await oneByOne(engine, asked)];
@@ -71,7 +69,6 @@ const CASES: Cases = {
     assert.deepEqual(buffer, before);
   },
 
-  // ending
   'ends with the first stop id that it samples, and keeps it': async ({ engine }, tolerance) => {
     for (const seed of [1, 2, 3]) {
       const free = await engine.sample(requestFor(idsFor(engine, 5, seed), { seed, maxTokens: 12 }));
@@ -94,7 +91,6 @@ const CASES: Cases = {
     }
   },
 
-  // listening
   'tells a listener exactly the tokens of the result, in order, before it resolves': async ({ engine }, tolerance) => {
     const asked = requestFor(idsFor(engine, 5, 8), { maxTokens: 10 });
     const heard: { ids: number[]; logprobs: number[] } = { ids: [], logprobs: [] };
@@ -126,7 +122,6 @@ const CASES: Cases = {
     sameResult(await engine.sample(asked), whole, tolerance, 'asked again afterwards');
   },
 
-  // refusing
   'refuses a prompt that leaves no room for a token with CONTEXT_OVERFLOW': async ({ engine }) => {
     for (const length of [engine.contextLength, engine.contextLength + 7]) {
       await refuses(['CONTEXT_OVERFLOW'], engine.sample(requestFor(idsFor(engine, length, 1))), `a prompt of ${length} tokens`);
@@ -169,7 +164,6 @@ const CASES: Cases = {
     sameResult(await engine.sample(asked[0]!), alone[0]!, tolerance, 'a cancelled request, asked again');
   },
 
-  // many at once
   'gives 64 requests at once what it gives each alone, whatever they share and whatever their affinity': async (
     { engine },
     tolerance,
@@ -204,7 +198,7 @@ function wellFormed(engine: Engine, { ids, logprobs }: SampleResult): void {
   assert.equal(bad, undefined, `a log-probability is ${bad}, expected a finite number of at most 0`);
 }
 
-/** The result, had sampling been stopped at this length. */
+/** The result if sampling had stopped at this length. */
 function cutTo({ ids, logprobs, policyVersion }: SampleResult, length: number): SampleResult {
   return { ids: ids.subarray(0, length), logprobs: logprobs.subarray(0, length), stopReason: 'stop', policyVersion };
 }

@@ -1,10 +1,8 @@
 /**
- * A history: what was asked of the store and the engine, and what came of it, one JSON object per line. Written by `recordHistory`, so that
- * `checkHistory` can tell afterwards whether they kept their promises.
- *
- * An operation is `invoked`, then `ok` or `failed`. One that was only invoked is `unknown`: the process was killed, and whether it
- * took effect must be looked up. Records are compared by digest, so a history holds no prompt, answer or text. Reading tolerates
- * one unfinished line at the end of each process's part: that is what a kill leaves; anything else unreadable is an error.
+ * A history of the calls to store and engine and of their outcomes, one JSON object per line. `recordHistory` writes it; `checkHistory`
+ * judges it. An operation is `invoked`, then `ok` or `failed`. One that was only invoked is `unknown`: the process was killed, and the
+ * operation may have taken effect. Records are compared by digest, so a history holds no prompts or other text. Reading tolerates one torn
+ * line at the end of each process's part, as a kill leaves it; anything else unreadable is an error.
  */
 import { hash, randomUUID } from 'node:crypto';
 import { appendFileSync, closeSync, fstatSync, openSync, readSync } from 'node:fs';
@@ -46,7 +44,7 @@ export interface Operation {
 
 interface ReadHistory {
   readonly processes: number;
-  /** In the order they were invoked. */
+  /** In the order of invocation. */
   readonly operations: readonly Operation[];
 }
 
@@ -71,7 +69,7 @@ function entriesOf(text: string): readonly HistoryEntry[] {
   const parsed = lines.map(parseLine);
   return parsed.flatMap((entry, place) => {
     if (entry !== undefined) return [entry];
-    // A process may also be killed while it writes its first line: then there are two torn lines in a row.
+    // A process may also be killed while it writes its first line, which leaves two torn lines in a row.
     const next = parsed.slice(place + 1).find((later) => later !== undefined);
     if (next === undefined || next.kind === 'process') return [];
     throw damaged(`entry ${place + 1} cannot be read: ${lines[place]?.slice(0, 80)}`);
@@ -92,29 +90,25 @@ function damaged(found: string): TrainyardError {
   });
 }
 
-/** Equal for equal records, whatever the order of their keys; typed arrays are compared bit by bit, absent and undefined alike. */
+/** Ignores the order of keys and whether a field is absent or undefined. Compares typed arrays bit by bit. */
 export function digestOf(value: unknown): string {
   return hash('sha256', canonicalJson(value), 'base64url');
 }
 
-// ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** Takes a text that ends with a line; has kept it when it returns. */
+/** Gets whole lines. Must have stored the text when it returns. */
 export type HistorySink = (text: string) => void;
 
 export interface History {
-  /** The same store, recorded. */
+  /** Wraps a store so that its appends and commits are recorded. */
   store(store: Store): Store;
-  /** The same engine, recorded. */
+  /** Wraps an engine so that its samples are recorded. */
   engine(engine: Engine): Engine;
 }
 
 /**
- * Starts a process's part of the history. Processes that write to one history do so one after another.
- *
- * Each line is written synchronously: `invoked` before the operation starts, `ok` or `failed` before the caller learns of it. So
- * whatever a caller was told is in the history, also when the process is killed at the next instruction. Reads are passed
- * through unrecorded, and nothing is changed on the way.
+ * Starts a process's part of the history; processes must write one after another. Lines are written synchronously: `invoked` before the
+ * operation starts, `ok` or `failed` before the caller learns of it. So the history holds whatever a caller was told, even if the process
+ * is killed at the next instruction. Reads are not recorded. Results are passed on unchanged.
  */
 export function recordHistory(sink: HistorySink): History {
   const process = randomUUID().slice(0, 8);
@@ -150,7 +144,6 @@ export function recordHistory(sink: HistorySink): History {
   };
 }
 
-/** The same object with some of its methods replaced. */
 export function overlaid<T extends object>(whole: T, changes: Partial<T>): T {
   return new Proxy(whole, {
     get(target, key) {
@@ -160,7 +153,7 @@ export function overlaid<T extends object>(whole: T, changes: Partial<T>): T {
   });
 }
 
-/** A history in this file, which survives the process. What an earlier process left unfinished is ended with its line. */
+/** Appends to a file, which survives the process. Ends a torn last line that an earlier process left. */
 export function historyFile(path: string): HistorySink {
   const file = openSync(path, 'a+');
   const { size } = fstatSync(file);

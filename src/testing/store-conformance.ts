@@ -1,8 +1,7 @@
 /**
- * What every store must do, as a list of cases for any test runner: `for (const { name, run } of …) it(name, run)`.
- *
- * Each case opens an empty store of its own and closes it. Failures are AssertionErrors of node:assert. Durability against a
- * killed process or a full disk is not here: how to bring those about differs from store to store.
+ * Conformance cases for stores, for any test runner: `for (const { name, run } of …) it(name, run)`. Each case opens and closes its own
+ * empty store. Failures are AssertionErrors of node:assert. Durability against a kill or a full disk is not covered, because how to cause
+ * those depends on the store.
  */
 import assert from 'node:assert/strict';
 import type { Store } from '../core/contracts.ts';
@@ -11,11 +10,11 @@ import { type ConformanceCase, casesOf, rejectsWith } from './conformance.ts';
 import { manifestOf, randomTrajectory } from './trajectories.ts';
 
 export interface StoreConformanceOptions {
-  /** For durable stores: opens again what this closed store kept. Adds the cases about reopening. */
+  /** For durable stores: reopens what this closed store kept. Enables the cases about reopening. */
   readonly reopen?: (closed: Store) => Promise<Store>;
 }
 
-/** The cases for the store that `open` makes; `open` gives a new, empty one each time. */
+/** `open` must return a new, empty store each time. */
 export function storeConformance(
   name: string,
   open: () => Promise<Store>,
@@ -36,7 +35,6 @@ export function storeConformance(
 type Cases = Readonly<Record<string, (store: Store) => Promise<void>>>;
 
 const CASES: Cases = {
-  // keeping
   'gives back what was appended, bit by bit': async (store) => {
     const trajectories = seeds(40).map((seed) => randomTrajectory(seed));
     for (const trajectory of trajectories) await store.append(trajectory);
@@ -46,7 +44,7 @@ const CASES: Cases = {
     const [turn] = withTurns(1).turns;
     const logprobs = new Float32Array(Uint32Array.of(0x80000000, 0x00000001, 0x807fffff, 0xff800000, 0x7fc00001).buffer);
     const sampledIds = Int32Array.of(0, -1, 2 ** 31 - 1, -(2 ** 31), 1);
-    // Views that do not start where their buffer does.
+    // Views that start in the middle of their buffer.
     const promptIds = new Int32Array(new ArrayBuffer(24), 8, 3).fill(7);
     await store.append(withTurns(1, { turns: [{ ...turn!, logprobs, sampledIds, promptIds }] }));
     const kept = (await store.read('rollout-1'))!.turns[0]!;
@@ -91,7 +89,6 @@ const CASES: Cases = {
     assert.equal(await store.count(), 0);
   },
 
-  // appending
   'takes the same trajectory again as a no-op, whatever the order of its keys': async (store) => {
     const trajectory = withTurns(1);
     const reordered = Object.fromEntries(Object.entries(structuredClone(trajectory)).reverse()) as unknown as Trajectory;
@@ -137,7 +134,6 @@ const CASES: Cases = {
     assert.equal(await store.count(), 1);
   },
 
-  // querying
   'answers queries in the order of appending': async (store) => {
     const order = [5, 3, 9, 1, 7];
     for (const seed of order) await store.append(randomTrajectory(seed));
@@ -185,7 +181,6 @@ const CASES: Cases = {
     assert.equal(await store.read('a%_'), undefined);
   },
 
-  // committing
   'commits steps one after another and gives the manifests back': async (store) => {
     for (const seed of seeds(4)) await store.append(randomTrajectory(seed));
     const manifests = [manifestOf(1, ids([2, 1]), { policyVersion: 5 }), manifestOf(2, [], { policyVersion: 6 })];
@@ -222,7 +217,6 @@ const CASES: Cases = {
     assert.deepEqual(await store.manifests(), []);
   },
 
-  // marking
   'gives back every mark in the order they were made, taken back or not': async (store) => {
     const { rolloutId } = await appended(store);
     const marks = [mark(rolloutId), mark(rolloutId, { turn: 0 }), mark(rolloutId, { excluded: false, reason: 'it does not' })];
@@ -260,7 +254,6 @@ const CASES: Cases = {
     assert.deepEqual(await store.manifests(), [good]);
   },
 
-  // closing
   'acknowledges what was asked for before closing, and refuses everything after': async (store) => {
     const asked = seeds(5).map((seed) => store.append(randomTrajectory(seed)));
     await store[Symbol.asyncDispose]();
@@ -298,7 +291,7 @@ async function survivesReopening(open: () => Promise<Store>, reopen: (closed: St
   await second[Symbol.asyncDispose]();
 }
 
-/** A trajectory that certainly has turns. */
+/** A trajectory that always has turns. */
 function withTurns(seed: number, overrides: Partial<Trajectory> = {}): Trajectory {
   const source = seeds(100).map((other) => randomTrajectory(seed * 1_000 + other));
   const { turns } = source.find((candidate) => candidate.turns.length >= 2)!;

@@ -1,9 +1,7 @@
 /**
- * What every trainer must do, and what it must agree on with its engine, as a list of cases for any test runner:
- * `for (const { name, run } of …) it(name, run)`.
- *
- * Each case opens a policy of its own and closes it. Failures are AssertionErrors of node:assert. Weights are looked at only through
- * `forward`, so they may be anywhere. What a lost server does (POLICY_LOST) is not here: how to lose one differs from trainer to trainer.
+ * Conformance cases for trainers, and for what trainer and engine must agree on, for any test runner: `for (const { name, run } of …)
+ * it(name, run)`. Each case opens and closes its own policy. Failures are AssertionErrors of node:assert. Weights are observed only through
+ * `forward`, so they may be remote. A lost server (POLICY_LOST) is not covered, because how to lose one depends on the trainer.
  */
 import assert from 'node:assert/strict';
 import { readdir } from 'node:fs/promises';
@@ -35,7 +33,7 @@ import {
 } from './conformance.ts';
 import { steppingCases } from './trainer-stepping.ts';
 
-/** The cases for the policy that `open` gives: its trainer's weights are any, and its engine serves what the trainer publishes. */
+/** `open` returns a policy with any weights, whose engine serves what its trainer publishes. */
 export function trainerConformance(
   name: string,
   open: () => Promise<PolicyUnderTest>,
@@ -49,7 +47,7 @@ export function trainerConformance(
   });
 }
 
-/** About `forward`, and about samples that must be refused. */
+/** `forward`, and samples that must be refused. */
 const scoringCases: TrainerCases = {
   'scores masked tokens only, in order': async ({ engine, trainer, tolerance }) => {
     const sample = sampleFor(engine, 20, 1);
@@ -90,7 +88,7 @@ const scoringCases: TrainerCases = {
         continue;
       }
       const [hotA, hotB] = scored.slice(-2).map((logprobs) => logprobs[0]!);
-      // What the softmax divides by is the same for both.
+      // The softmax's denominator is the same for both and cancels out.
       const rounding = Math.max(4 * tolerance, 1e-4);
       sameNumbers([hotA! - hotB!], [(a! - b!) / temperature], rounding, `the difference of two tokens at ${temperature}`);
       sameLists((await train()).logprobs, scored.slice(0, -2), tolerance, `temperature ${temperature}, sample`);
@@ -129,7 +127,7 @@ const scoringCases: TrainerCases = {
   },
 };
 
-/** What a trainer without other temperatures has to do. */
+/** A trainer that does not support other temperatures must refuse with this code. */
 const orRefused = refusedWith('SAMPLE_REFUSED');
 
 function unscorable(engine: Engine): Readonly<Record<string, Sample>> {
@@ -156,7 +154,7 @@ function untrainable(sample: Sample): Readonly<Record<string, Sample>> {
   };
 }
 
-/** About `save`, `load` and `forget`. */
+/** `save`, `load` and `forget`. */
 const savingCases: TrainerCases = {
   'loads in a fresh trainer what another saved, and both take the same next step': async (probe, open) => {
     const { engine } = probe;
@@ -174,7 +172,7 @@ const savingCases: TrainerCases = {
     await fresh.trainer.load(dir);
     fresh.unchanged(await fresh.look(), now, 'what a fresh trainer loaded');
     await fresh.step(second);
-    // Three steps in one direction are still felt in the fourth, unless the optimizer's state was lost.
+    // Three steps in one direction still influence the fourth, unless the optimizer's state was lost.
     fresh.same(await fresh.look(), next, now, 'the next step');
     probe.different(next, now, start, 'the next step against none');
   },
@@ -234,10 +232,7 @@ const savingCases: TrainerCases = {
   },
 };
 
-/**
- * What trainer and engine must agree on: which weights are served under which version, and what probability they give to a token. Here a
- * mask that is off by one, another temperature or a mixture of versions comes to light.
- */
+/** Which weights each version serves, and their log-probabilities. Reveals a mask off by one, a wrong temperature or mixed versions. */
 const agreementCases: TrainerCases = {
   'gives sampled tokens the log-probabilities that they were sampled with': async (probe) => {
     const { engine, trainer } = probe;
@@ -303,7 +298,7 @@ const agreementCases: TrainerCases = {
       for (const request of asked.slice(first, end)) results.push(engine.sample(request));
     };
     await probe.step(batchFor(engine, 450, 3));
-    // Under way when the second version is published: nothing is waited for in between.
+    // In flight when the second version is published: no await in between.
     ask(1, 24);
     const publishing = trainer.publish(2);
     ask(24, 40);
@@ -341,7 +336,7 @@ function versionsOf(results: readonly SampleResult[]): readonly number[] {
   return [...new Set(results.map(({ policyVersion }) => policyVersion))].sort();
 }
 
-/** That the trainer's current weights give the sampled tokens the log-probabilities they came with. */
+/** Asserts that the trainer's weights give the sampled tokens the log-probabilities they were sampled with. */
 async function agree(probe: TrainerProbe, asked: readonly SampleRequest[], results: readonly SampleResult[]): Promise<void> {
   const { engine, trainer, tolerance } = probe;
   const scored = await trainer.forward(results.map((result, i) => scoredSample(engine, asked[i]!.promptIds, result)));

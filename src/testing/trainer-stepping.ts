@@ -1,4 +1,4 @@
-/** Cases of the trainer's suite about gradients, losses and steps. */
+/** Conformance cases for trainers about gradients, losses and steps; part of the trainer's suite. */
 import assert from 'node:assert/strict';
 import type { ErrorCode } from '../core/errors.ts';
 import type { Loss, LossInput } from '../core/policy.ts';
@@ -21,7 +21,6 @@ const CLIP = { clipLow: 0.2, clipHigh: 0.28 };
 const FAILED: readonly ErrorCode[] = ['TRAINER_FAILED', 'SAMPLE_REFUSED'];
 
 export const steppingCases: TrainerCases = {
-  // gradients
   'lowers the loss that it steps on, and only by stepping': async (probe) => {
     const { engine, trainer, tolerance } = probe;
     const samples = batchFor(engine, 100, 4);
@@ -56,7 +55,7 @@ export const steppingCases: TrainerCases = {
   },
   'begins each step without the gradient of the last': async (probe) => {
     const [first, second] = [batchFor(probe.engine, 130, 3), batchFor(probe.engine, 140, 3)];
-    // Without memory, so that a step depends on nothing but the gradient it is taken with.
+    // Betas of 0, so that a step depends only on its own gradient.
     const memoryless = { ...ADAM, beta1: 0, beta2: 0 };
     const alone = () => probe.step(second, crossEntropy(), memoryless);
     const after = async () => {
@@ -68,7 +67,7 @@ export const steppingCases: TrainerCases = {
   'takes one AdamW update by a step, corrected for its first ones': async (probe) => {
     const samples = batchFor(probe.engine, 145, 3);
     const stepWith = (beta1: number, beta2: number) => () => probe.step(samples, crossEntropy(), { ...ADAM, beta1, beta2 });
-    // The first update is the learning rate times the gradient's sign, whatever the betas; a second one would be felt by them.
+    // The first update is the learning rate times the gradient's sign, whatever the betas; a second one would depend on them.
     await probe.sameAfter('first steps of different betas', stepWith(0.9, 0.95), stepWith(0, 0));
   },
   'changes nothing by a step at learning rate 0, by scoring or by a gradient alone': async (probe) => {
@@ -112,7 +111,6 @@ export const steppingCases: TrainerCases = {
     sameNumbers([(await normOf(2, 0))!], [2 * plain], 0.02 * plain, 'the norm at twice the weight');
   },
 
-  // losses
   'takes the same step by a loss that it may know by name and by the same function without a name': async (probe) => {
     const { engine, trainer } = probe;
     const samples = await offPolicy(probe, batchFor(engine, 200, 4));
@@ -162,7 +160,7 @@ export const steppingCases: TrainerCases = {
   },
   'steps on the good gradient alone after a loss that failed': async (probe) => {
     const { engine, trainer } = probe;
-    // Enough that some of it may be done when the last one fails.
+    // Enough samples that part of the work may be done when the last one fails.
     const [bad, good] = [batchFor(engine, 1000, 256), batchFor(engine, 240, 3)];
     let calls = 0;
     const throwing = anonymous(crossEntropy(), () => {
@@ -182,7 +180,6 @@ export const steppingCases: TrainerCases = {
     await probe.sameAfter('a step after losses that failed', afterFailures, () => probe.step(good));
   },
 
-  // order, and the reference
   'does what it is told in the order of the calls, awaited or not': async (probe) => {
     const { engine, trainer } = probe;
     const [first, second] = [batchFor(engine, 250, 3), batchFor(engine, 260, 3)];
@@ -220,7 +217,7 @@ export const steppingCases: TrainerCases = {
   },
 };
 
-/** As if sampled by another policy, so that ratios leave the interval on both sides, with advantages of both signs. */
+/** As if sampled by another policy: ratios leave the clip interval on both sides, with advantages of both signs. */
 async function offPolicy({ engine, trainer }: TrainerProbe, samples: readonly Sample[]): Promise<readonly Sample[]> {
   const scored = await trainer.forward(samples);
   return samples.map((sample, k) => {
@@ -239,7 +236,7 @@ function expectedLoss(samples: readonly Sample[], scored: readonly Float32Array[
   return each.reduce((sum, loss) => sum + loss, 0);
 }
 
-/** What the rounding of single log-probabilities may add up to. */
+/** An upper bound on the summed rounding errors of log-probabilities. */
 function lossRounding(scored: readonly Float32Array[], tolerance: number): number {
   return tokensIn(scored) * Math.max(tolerance, 1e-5) * 2;
 }

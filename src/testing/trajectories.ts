@@ -1,8 +1,7 @@
 /**
- * Random but valid trajectories and manifests, the same for the same seed on every machine.
- *
- * Made to be awkward rather than typical: several threads, empty prompts, text outside ASCII, log-probabilities at the edges of
- * float32. They are well-formed records, not believable conversations.
+ * Random but valid trajectories and manifests, reproducible from a seed on every machine, and a scripted engine. They are awkward rather
+ * than typical: several threads, empty prompts, non-ASCII text, log-probabilities at the edges of float32. They are well-formed records,
+ * not plausible conversations.
  */
 
 import { TrainyardError } from '../core/errors.ts';
@@ -19,7 +18,7 @@ import {
 } from '../core/types.ts';
 import { randomStream } from '../nn/random.ts';
 
-/** A trajectory that depends on nothing but its arguments. Unless overridden, its rollout id is unique to the seed. */
+/** Depends only on its arguments. Unless overridden, the rollout id is unique to the seed. */
 export function randomTrajectory(seed: number, overrides: Partial<Trajectory> = {}): Trajectory {
   const random = randomOf(seed);
   const startedAt = 1_700_000_000_000 + random.below(1_000_000);
@@ -41,14 +40,13 @@ export function randomTrajectory(seed: number, overrides: Partial<Trajectory> = 
   };
 }
 
-/** What a workflow may say of itself. */
 const WORDS_OF_ITS_OWN = {
   metadata: { path: ['a', 'é'], nothing: null },
   metrics: { tries: 2, share: -0.5 },
   logs: [{ at: 1_700_000_000_000, text: 'tried "x"\u0000' }],
 } as const satisfies Partial<Trajectory>;
 
-/** A manifest for this step; the first step makes version 1. */
+/** The first step makes version 1. */
 export function manifestOf(step: number, rolloutIds: readonly string[], overrides: Partial<BatchManifest> = {}): BatchManifest {
   return {
     step,
@@ -62,7 +60,7 @@ export function manifestOf(step: number, rolloutIds: readonly string[], override
   };
 }
 
-/** -0, the smallest subnormal, the largest finite value and -Infinity are all things an engine may report. */
+/** -0, the smallest subnormal, the largest finite value and -Infinity: an engine may report all of them. */
 const EDGE_LOGPROBS = [-0, -1.401298464324817e-45, -3.4028234663852886e38, Number.NEGATIVE_INFINITY] as const;
 
 const TEXTS: readonly string[] = [
@@ -98,7 +96,7 @@ const SEARCH_TOOL = {
   function: { name: 'search', description: 'Looks things up.', parameters: { type: 'object', properties: {} } },
 } as const;
 
-/** Any 32-bit value: a store is no judge of vocabularies. */
+/** Any 32-bit value, because a store does not check ids against a vocabulary. */
 function randomIds(random: Random, length: number): Int32Array {
   return Int32Array.from({ length }, () => (random.below(2 ** 16) << 16) | random.below(2 ** 16));
 }
@@ -136,22 +134,19 @@ function randomGrade(random: Random): Grade {
   ]);
 }
 
-/** Picks test data, the same for the same seed. */
 function randomOf(seed: number) {
   const { uniform: unit } = randomStream(seed);
-  /** An integer from 0 up to, not including, `bound`; `bound` is at most 2^24. */
+  /** An integer in [0, `bound`); `bound` is at most 2^24. */
   const below = (bound: number): number => Math.floor(unit() * bound);
   return { unit, below, pick: <T>(choices: readonly T[]): T => choices[below(choices.length)]! };
 }
 type Random = ReturnType<typeof randomOf>;
 
-// ── a scripted engine ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-// An engine that says what it is told: the slow, obvious stand-in for a policy in tests of what surrounds one. Log-probabilities are made up
-// from the ids, so that a test can tell whether each one stayed with its token.
+// Test engine that returns what a script tells it. It derives log-probabilities from the ids, so that a test can tell whether each one
+// stayed with its token.
 
 export interface ScriptedEngine extends Engine {
-  /** Every request that was sampled, in order of arrival. */
+  /** In order of arrival. */
   readonly requests: readonly SampleRequest[];
   policyVersion: number;
 }
@@ -159,16 +154,12 @@ export interface ScriptedEngine extends Engine {
 export interface Script {
   readonly vocabSize: number;
   readonly contextLength: number;
-  /**
-   * What the policy "samples", whole or a few ids at a time; ids past maxTokens are cut off. May wait, and should mind the signal if
-   * it does.
-   */
+  /** Returns the ids to "sample", whole or in parts; ids past maxTokens are cut off. If it waits, it should observe the signal. */
   reply(request: SampleRequest, call: number, signal: AbortSignal | undefined): Reply | Promise<Reply>;
 }
 
 type Reply = readonly number[] | AsyncIterable<readonly number[]>;
 
-/** The log-probability that a scripted engine reports for an id. */
 export function scriptedLogprob(id: number): number {
   return Math.fround(-(id + 1) / 1000);
 }

@@ -1,34 +1,33 @@
 /**
- * Group-relative advantages: how much better a rollout was than the others of its own group, by three rules of comparison.
- *
- * Groups are told apart by `groupId` on each row, never by position. Only graded rollouts take part; a group needs two of
- * them, and two different rewards, to teach anything. The same rows in another order give the same numbers, bit for bit.
- * docs/reference/training.md says in words when to choose which; how much each token counts is decided in batch.ts.
+ * Group-relative advantages: how much better a rollout did than the others of its group, by three algorithms. Groups are identified by
+ * `groupId`, never by position. Only graded rollouts count; a group needs two of them, with different rewards, to give a signal. The order
+ * of the rows does not change the numbers, bit for bit. docs/reference/training.md explains which algorithm to choose; batch.ts weights the
+ * tokens.
  */
 import { earnedBy } from '../core/reward.ts';
 import type { Reward, Trajectory, Turn } from '../core/types.ts';
 
 /**
- * With r the reward and n the rewards it is compared with, itself included:
- * `grpo` (r − mean) / (standard deviation + ε), `dr-grpo` r − mean, `rloo` r − mean of those that other rollouts got.
+ * With r the reward, and mean and standard deviation over all compared rewards including r: `grpo` (r − mean) / (standard deviation + ε),
+ * `dr-grpo` r − mean, `rloo` r − mean of the other rollouts' rewards.
  */
 export const ALGORITHMS = ['grpo', 'dr-grpo', 'rloo'] as const;
 export type Algorithm = (typeof ALGORITHMS)[number];
 
 /**
- * What counts alike in a step: every trained token, and every reward of a pool; or every rollout, however many samples and rewards by turn it
- * has. Where each rollout has one reward and one sample of the same length the two are the same.
+ * What gets equal weight in a step: every trained token and every reward of a pool, or every rollout, however many samples and rewards by
+ * turn it has. The two coincide if each rollout has one reward and one sample, all of the same length.
  */
 export const WEIGHTINGS = ['tokens', 'rollouts'] as const;
 export type Weighting = (typeof WEIGHTINGS)[number];
 
-/** Keeps the quotient finite where a group's rewards hardly differ. */
+/** Keeps the quotient finite if a group's rewards hardly differ. */
 const EPSILON = 1e-4;
 
-/** Of a reward, given who got it. */
+/** Maps a reward, and the rollout that got it, to its advantage. */
 type Comparison = (reward: number, rolloutId: string) => number;
 
-/** rolloutId → advantage of its value, for every graded rollout of groups whose values differ; others have no entry. */
+/** rolloutId → advantage of its value, for graded rollouts of groups whose values differ. */
 export function advantagesOf(trajectories: Iterable<Trajectory>, algorithm: Algorithm): ReadonlyMap<string, number> {
   const rows = [...trajectories];
   const comparisons = comparisonsOf(rows, algorithm, 'tokens');
@@ -40,10 +39,7 @@ export function advantagesOf(trajectories: Iterable<Trajectory>, algorithm: Algo
   return advantages;
 }
 
-/**
- * The advantage of a turn, by what it earned itself. Undefined where it is not trained, or where what it earned is compared with nothing
- * different: such a turn teaches nothing and belongs into no sample.
- */
+/** The advantage of a turn by its own reward. Undefined if it is not trained, or without signal: such a turn belongs in no sample. */
 export function turnAdvantagesOf(
   trajectories: Iterable<Trajectory>,
   algorithm: Algorithm,
@@ -57,13 +53,12 @@ export function turnAdvantagesOf(
   };
 }
 
-/** Whether some reward of one group can be told from its like. */
+/** Whether at least one reward in the group differs from those it is compared with. */
 export function hasSignal(group: readonly Trajectory[]): boolean {
   const pools = poolsOf(group);
   return group.some((trajectory) => [...poolsAskedBy(trajectory)].some((pool) => differ(pools.get(pool))));
 }
 
-/** By group and pool; only pools with signal. */
 function comparisonsOf(
   trajectories: Iterable<Trajectory>,
   algorithm: Algorithm,
@@ -81,9 +76,9 @@ function comparisonIn(pool: Pool, algorithm: Algorithm, weighting: Weighting): C
   const weightOf = (rewards: readonly number[] | undefined): number =>
     weighting === 'rollouts' ? 1 / (rewards?.length ?? 1) : 1;
   const weighed = [...pool.values()].flatMap((rewards) => rewards.map((reward) => ({ reward, weight: weightOf(rewards) })));
-  // Sums of floating-point numbers depend on their order; this one is not the order of arrival.
+  // Floating-point sums depend on the order, so it must not be the order of arrival.
   const sorted = weighed.toSorted((a, b) => a.reward - b.reward || a.weight - b.weight);
-  // Counted, not added up: the weights of a rollout are thirds, say, and come to 1.
+  // Counted, because a rollout's weights (thirds, say) need not add up to exactly 1.
   const all = weighting === 'rollouts' ? pool.size : sorted.length;
   const sum = sumOf(sorted);
   const mean = sum / all;
@@ -96,7 +91,7 @@ function comparisonIn(pool: Pool, algorithm: Algorithm, weighting: Weighting): C
     case 'dr-grpo':
       return (reward) => reward - mean;
     case 'rloo':
-      // Without all of the rollout's own rewards: what a turn is compared with must not depend on how the same rollout went on.
+      // Excludes all of the rollout's own rewards: a turn's baseline must not depend on how its rollout went on.
       return (reward, rolloutId) => {
         const own = (pool.get(rolloutId) ?? []).toSorted((a, b) => a - b);
         const ownSum = sumOf(own.map((one) => ({ reward: one, weight: weightOf(own) })));
@@ -109,18 +104,12 @@ function sumOf(values: readonly { readonly reward: number; readonly weight: numb
   return values.reduce((sum, { reward, weight }) => sum + weight * reward, 0);
 }
 
-// ── reward pools ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+// A turn's reward is the most specific one given (`earnedBy`). Rewards are only compared within a pool: one for values, one for each role
+// and each thread rewarded by name, one for all rewards by turn. So a werewolf's rewards never shift a villager's baseline.
 
-// A turn's own reward is the most particular one given (`earnedBy`). Each kind is a pool of its own: one for the values, one for each role and
-// each thread that was rewarded by name, one for all rewards by turn. So what a werewolf earned never moves what a villager is compared with.
-
-/** The rewards of one kind, by the rollout that got them. */
 type Pool = ReadonlyMap<string, readonly number[]>;
 
-/**
- * Every pool of one group. Each graded rollout is in a pool once; in that of rewards by turn with each of its trained turns that has one.
- * A rollout's value is compared even if none of its turns earned it.
- */
+/** A graded rollout adds one reward to each pool, or one per rewarded turn. Its value is compared even if none of its turns earned it. */
 function poolsOf(group: Iterable<Trajectory>): ReadonlyMap<string, Pool> {
   const pools = new Map<string, Map<string, number[]>>();
   for (const trajectory of new Map(Array.from(group, (one) => [one.rolloutId, one])).values()) {
@@ -145,7 +134,7 @@ function rewardsOf(trajectory: Trajectory, reward: Reward): ReadonlyMap<string, 
   return byTurn.length === 0 ? own : own.set('turn', byTurn);
 }
 
-/** Pools from which a rollout takes its turns' rewards. One that was only given a value takes that, whatever its turns are. */
+/** The pools that a rollout's turns take their rewards from: always the value's, whatever its turns are, if that is its only reward. */
 function poolsAskedBy(trajectory: Trajectory): ReadonlySet<string> {
   if (trajectory.grade.kind !== 'graded') return new Set();
   const { byTurn, byThread, byRole, untrained } = trajectory.grade.reward;
@@ -154,8 +143,8 @@ function poolsAskedBy(trajectory: Trajectory): ReadonlySet<string> {
 }
 
 /**
- * Whether two rollouts earned differently. That the turns of one did is not enough: with a discount the early ones always earn less, and would
- * be trained away where all went equally well. Nor is it enough that one had more turns, where all of them earned the same.
+ * Whether two rollouts earned differently. Differences between one rollout's turns are not enough: with a discount, early turns always earn
+ * less, and would be trained away even if all rollouts did equally well. Nor are different numbers of turns if all of them earned the same.
  */
 function differ(pool: Pool | undefined): boolean {
   const [first = [], ...others] = [...(pool?.values() ?? [])].map((rewards) => rewards.toSorted((a, b) => a - b));

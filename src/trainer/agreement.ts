@@ -1,38 +1,34 @@
 /**
- * Whether what was sampled is what is trained: the engine's log-probabilities beside the trainer's own, of the same tokens under the same
- * weights. Compared are the tokens that were sampled from the very version in training, so only rounding may tell the two apart.
- *
- * How much rounding there is differs from server to server (bf16 has noise), so it is measured on the first step. Beyond that bound the
- * engine reports false log-probabilities, or samples from other weights than those that are trained.
+ * Checks that training sees the policy that was sampled: compares the engine's log-probabilities with the trainer's for tokens sampled from
+ * the very version in training, so that only rounding may differ. Rounding varies between servers (bf16 is noisy), so the first step
+ * measures it. Beyond that bound, the engine reports false log-probabilities or samples from other weights.
  */
 import { masked } from '../core/policy.ts';
 import type { BatchManifest, Sample } from '../core/types.ts';
 
-/** Differences of log-probabilities, over `tokens` of them. */
 export interface Agreement {
   readonly tokens: number;
-  /** Of their absolute values. */
+  /** Mean of the absolute differences. */
   readonly meanDifference: number;
   readonly largestDifference: number;
-  /** Mean with signs: rounding goes both ways, a false log-probability one way. */
+  /** Mean of the signed differences: rounding goes both ways, a false log-probability one way. */
   readonly bias: number;
   readonly meanSquare: number;
 }
 
-/** More than any rounding: no server that computes the same model differs by a tenth from itself. */
+/** Bound on the first step. No server that computes the same model differs this much by rounding. */
 const MOST_AT_FIRST = 0.1;
-/** Noise varies from step to step. */
 const TIMES_NOISE = 4;
-/** Below it nothing is distorted that matters. */
+/** Smaller mean differences do not matter. */
 const HARMLESS = 0.005;
-/** Of the mean difference: beyond this nearly all tokens differ in the same direction. */
+/** As a share of the mean difference; beyond it, nearly all tokens differ in the same direction. */
 const MOST_BIAS = 0.5;
-/** Standard errors by which a mean has to be beyond its bound: a few tokens of a sharp policy make most of the noise. */
+/** Standard errors by which a mean must exceed its bound, because a few tokens of a sharp policy make most of the noise. */
 const CERTAIN = 3;
-/** Fewer say nothing about a mean: they are looked at together with those of the next step. */
+/** Fewer tokens say nothing about a mean, so they are pooled with the next step's. */
 const LEAST_TOKENS = 32;
 
-/** `logprobs`: the trainer's, of each sample's masked tokens. `version`: the one in training. Undefined where it sampled none of them. */
+/** `logprobs`: the trainer's, for the masked tokens. `version`: the one in training. Undefined if no token was sampled from it. */
 export function agreementOf(
   samples: readonly Sample[],
   logprobs: readonly Float32Array[],
@@ -56,12 +52,12 @@ export function agreementOf(
   return { tokens, meanDifference, largestDifference: largest, bias, meanSquare };
 }
 
-/** What a run may differ by. */
+/** Judges each step's agreement by the noise of the first one. */
 export class AgreementBound {
   #noise: number | undefined;
   #waiting: Agreement | undefined;
 
-  /** `taken`: the steps taken before, by which the noise is known. */
+  /** `taken`: the run's earlier steps, whose noise sets the bound. */
   constructor(taken: readonly Pick<BatchManifest, 'metrics'>[] = []) {
     for (const { metrics } of taken) {
       const { comparedTokens: tokens, meanDifference, largestDifference = 0, meanSquareDifference: meanSquare = 0 } = metrics;
@@ -70,7 +66,7 @@ export class AgreementBound {
     }
   }
 
-  /** Undefined where it is within the bound; else what was expected. The first agreement is what later ones are measured by. */
+  /** Undefined if within the bound; otherwise what was expected. The first agreement within the bound sets the noise for later ones. */
   exceededBy(agreement: Agreement): string | undefined {
     const together = this.#waiting === undefined ? agreement : joined(this.#waiting, agreement);
     this.#waiting = together.tokens < LEAST_TOKENS ? together : undefined;
@@ -82,7 +78,7 @@ export class AgreementBound {
     const isOneWay = meanDifference > HARMLESS && Math.abs(bias) > MOST_BIAS * meanDifference;
     if (isFar && meanDifference - error(meanDifference) > most) return `at most ${most.toPrecision(2)}`;
     if (isOneWay && Math.abs(bias) > error(bias)) return 'rounding, which goes both ways';
-    // Neither sure nor harmless: more tokens will tell.
+    // Suspicious but not significant: wait for more tokens.
     if (isFar || isOneWay) this.#waiting = together;
     else this.#noise ??= meanDifference;
     return undefined;

@@ -1,10 +1,9 @@
 /**
- * Trajectories → one training batch: advantages by group, turns stitched into samples, a weight on every sampled token.
- *
- * Losses are sums over tokens, as in the Tinker API; the weight makes them a mean. `grpo` and `rloo` divide by the trained tokens of the batch,
- * so every token counts alike; or, weighed by rollouts, every rollout counts alike, its k samples 1/k each. `dr-grpo` divides by rollouts × a
- * constant, so that how much a token counts does not depend on how long the rollouts happened to be (https://arxiv.org/abs/2503.20783). Turns
- * that teach nothing are in no sample and count in no divisor.
+ * Trajectories → one training batch: advantages by group, turns stitched into samples, a weight for each sample. Losses are sums over
+ * tokens, as in the Tinker API; the weights make them means. `grpo` and `rloo` divide by the batch's trained tokens, so every token counts
+ * equally; or, weighted by rollouts, every rollout does, each of its k samples 1/k. `dr-grpo` divides by rollouts × a constant, so a
+ * token's weight does not depend on the lengths of rollouts (https://arxiv.org/abs/2503.20783). Turns without signal are in no sample and
+ * no divisor.
  */
 import { TrainyardError } from '../core/errors.ts';
 import type { Sample, Trajectory } from '../core/types.ts';
@@ -13,14 +12,13 @@ import { type Algorithm, turnAdvantagesOf, type Weighting } from './advantages.t
 
 export interface Batch {
   readonly samples: readonly Sample[];
-  /** Rollouts that are in it, each once, sorted. */
   readonly rolloutIds: readonly string[];
   readonly trainedTokens: number;
 }
 
 /**
- * Deterministic: sorted by group and rollout, whatever order the trajectories come in. `tokensPerRollout` is `dr-grpo`'s constant:
- * the most tokens a rollout may sample, from the run's limits, the same for every batch of a run.
+ * Deterministic: sorts by group and rollout, whatever the order of the trajectories. `tokensPerRollout` is `dr-grpo`'s constant: the most
+ * tokens a rollout may sample under the run's limits, the same for every batch of a run.
  */
 export function makeBatch(
   trajectories: readonly Trajectory[],
@@ -32,7 +30,7 @@ export function makeBatch(
   const unweighted = trajectories.toSorted(byIdentity).flatMap((trajectory) => {
     const { rolloutId, groupId } = trajectory;
     const advantages = new Map(trajectory.turns.map((turn) => [turn, advantageOf(trajectory, turn)]));
-    // A turn without an advantage is context: in a sample it would add to the divisor and pull the mean towards 0.
+    // Without an advantage a turn is context: in a sample it would add to the divisor and pull the mean towards 0.
     const turns = trajectory.turns.filter((turn) => advantages.get(turn) !== undefined);
     return stitch(turns, { advantageOf: (turn) => advantages.get(turn) ?? 0, weight: 1, rolloutId, groupId });
   });
@@ -49,7 +47,7 @@ export function makeBatch(
   return { samples, rolloutIds, trainedTokens };
 }
 
-/** The weights of a sample's tokens come to 1/k of its rollout's, those of all rollouts to 1. */
+/** Token weights add up to 1/k of the rollout's share per sample, and to 1 over all rollouts. */
 function rolloutsAlike(samples: readonly Sample[], rollouts: number): readonly Sample[] {
   const siblings = Map.groupBy(samples, ({ rolloutId }) => rolloutId);
   const divisor = (sample: Sample): number => rollouts * siblings.get(sample.rolloutId)!.length * tokensIn(sample);
@@ -57,8 +55,8 @@ function rolloutsAlike(samples: readonly Sample[], rollouts: number): readonly S
 }
 
 /**
- * The batch with the reference policy's log-probabilities in place, as `withKl` needs them. `logprobs` is what
- * `trainer.forward(batch.samples, 'reference')` gives: one array per sample, one entry per trained token, in order.
+ * Adds the reference policy's log-probabilities, as `withKl` needs them. `logprobs` is the result of `trainer.forward(batch.samples,
+ * 'reference')`: one array per sample, one entry per trained token, in order.
  */
 export function attachReference(batch: Batch, logprobs: readonly Float32Array[]): Batch {
   requireEqual(logprobs.length, batch.samples.length, 'arrays of reference log-probabilities', 'samples');

@@ -1,14 +1,12 @@
 /**
- * The losses, under the names of the Tinker API: cross_entropy, importance_sampling, ppo, cispo, dro; and a KL penalty on top of
- * any of them.
- *
- * Each is a pure function from one sample's log-probabilities to a sum over its tokens and the derivative by each of them, in
- * float64. Notation: lp is the log-probability under the weights being trained, s the one recorded when the token was
- * sampled, A the advantage, r = exp(lp − s) the ratio. Averaging and weighting are the caller's.
+ * The losses, named as in the Tinker API: cross_entropy, importance_sampling, ppo, cispo, dro; and a KL penalty on top of any of them. Each
+ * is a pure function from one sample's log-probabilities to a sum over its tokens and its derivative by each of them, computed in float64.
+ * Notation: lp is the log-probability under the weights in training, s the one recorded at sampling, A the advantage, r = exp(lp − s) the
+ * ratio. Callers average and weight.
  */
 import type { Loss, LossInput, LossOutput } from '../core/policy.ts';
 
-/** Sums over tokens, under the names of the reports. */
+/** Sums over tokens, under the names of the reported metrics. */
 interface Sums {
   loss: number;
   ratio: number;
@@ -16,7 +14,7 @@ interface Sums {
   clipped: number;
 }
 
-/** Adds one token to the sums; gives d loss / d lp. Millions are called: nothing is allocated on the way. */
+/** Adds one token to the sums and returns d loss / d lp. Called millions of times, so it must not allocate. */
 type TokenFunction = (sums: Sums, lp: number, s: number, A: number) => number;
 
 /** Ratios are clipped to [1 − clipLow, 1 + clipHigh]. */
@@ -33,7 +31,7 @@ export function crossEntropy(): Loss {
   });
 }
 
-/** −Σ r·A: the policy gradient, corrected for having been sampled under other weights. */
+/** −Σ r·A: the policy gradient, corrected for sampling under other weights. */
 export function importanceSampling(): Loss {
   return tokenwise('importance_sampling', {}, OFF_POLICY, (sums, lp, s, A) => {
     const ratio = offPolicy(sums, lp, s);
@@ -42,7 +40,7 @@ export function importanceSampling(): Loss {
   });
 }
 
-/** −Σ min(r·A, clip(r)·A): a token whose ratio has left the interval in the direction of its advantage is no longer pushed. */
+/** −Σ min(r·A, clip(r)·A): no gradient for a token whose ratio has left the interval in the direction of its advantage. */
 export function ppo({ clipLow, clipHigh }: ClipSettings): Loss {
   return tokenwise('ppo', { clipLow, clipHigh }, CLIPPED, (sums, lp, s, A) => {
     const ratio = offPolicy(sums, lp, s);
@@ -57,7 +55,7 @@ export function ppo({ clipLow, clipHigh }: ClipSettings): Loss {
   });
 }
 
-/** −Σ stopgrad(clip(r))·A·lp: the ratio only weighs a token, so every token keeps a gradient. */
+/** −Σ stopgrad(clip(r))·A·lp: the ratio is only a weight, so every token keeps a gradient. */
 export function cispo({ clipLow, clipHigh }: ClipSettings): Loss {
   return tokenwise('cispo', { clipLow, clipHigh }, CLIPPED, (sums, lp, s, A) => {
     const ratio = offPolicy(sums, lp, s);
@@ -79,8 +77,8 @@ export function dro({ beta }: { readonly beta: number }): Loss {
 }
 
 /**
- * Adds coefficient · Σ KL(policy ‖ reference), estimated per token by k3 = e^(ref − lp) − (ref − lp) − 1: never negative, and
- * unbiased when the tokens were sampled from the policy. Throws if the sample carries no reference log-probabilities.
+ * Adds coefficient · Σ KL(policy ‖ reference), estimated per token by k3 = e^(ref − lp) − (ref − lp) − 1: never negative, and unbiased if
+ * the tokens were sampled from the policy. Throws a TypeError if the sample has no reference log-probabilities.
  */
 export function withKl(loss: Loss, coefficient: number): Loss {
   return {
@@ -105,7 +103,7 @@ export function withKl(loss: Loss, coefficient: number): Loss {
 const OFF_POLICY = ['ratio', 'offPolicyKl'] as const;
 const CLIPPED = [...OFF_POLICY, 'clipped'] as const;
 
-/** The ratio; adds it, and k1: an estimate of KL(sampling policy ‖ policy). */
+/** Returns the ratio; adds it and k1, an estimate of KL(sampling policy ‖ policy), to the sums. */
 function offPolicy(sums: Sums, lp: number, s: number): number {
   const ratio = Math.exp(lp - s);
   sums.ratio += ratio;

@@ -1,9 +1,8 @@
 /**
- * Environments at a service over HTTP, as AgentScope's env_service has them: an instance is created for a task, takes steps, is evaluated
- * and released. Usable in a workflow and in a grader; `await using` releases an instance whatever happens. Its tasks can be a source of rows.
- *
- * A call that failed is made again, three times, later each time. A step is made again only where it cannot have arrived: twice the same
- * action would be another episode.
+ * Client for environments behind an HTTP service, as in AgentScope's env_service: create an instance for a task, step it, evaluate it,
+ * release it. Works in workflows and graders; `await using` always releases the instance. `environmentTasks` lists the service's tasks as
+ * rows. A failed call is retried three times with growing pauses. A step is retried only if it cannot have arrived: repeating an action
+ * would change the episode.
  */
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -17,23 +16,23 @@ import { invalid, type TaskRow } from '../dataset/rows.ts';
 const RETRIES = 3;
 const FIRST_PAUSE_MS = 500;
 const TIMEOUT_MS = 300_000;
-/** Nobody waits long for somebody to clean up. */
+/** Short, because cleaning up must not delay a rollout. */
 const RELEASE_TIMEOUT_MS = 10_000;
 
 export interface EnvironmentOptions {
-  /** Of the service, such as http://127.0.0.1:8080. */
+  /** The service's address, such as http://127.0.0.1:8080. */
   readonly url: string;
   readonly envType: string;
-  /** Of one call; absent: 300 s. */
+  /** Limit for one call. Default 300 s. */
   readonly timeoutMs?: number | undefined;
-  /** Ends every call; in a workflow `ctx.signal`. */
+  /** Aborts every call; in a workflow, pass `ctx.signal`. */
   readonly signal?: AbortSignal | undefined;
 }
 
 type Fields = Readonly<Record<string, Json>>;
 
 export interface StepResult {
-  /** What the environment says: mostly messages. */
+  /** What the environment returned, usually messages. */
   readonly state: Json;
   readonly reward: number | null;
   readonly isTerminated: boolean;
@@ -58,20 +57,19 @@ export class EnvironmentClient {
       throw new TrainyardError('USAGE', `url: expected http://… or https://…, found ${describeValue(options.url)}`);
     }
     const { username, password } = new URL(options.url);
-    // Not repeated: it ends up in logs.
+    // The error does not repeat the URL, because errors end up in logs.
     if (username !== '' || password !== '')
       throw new TrainyardError('USAGE', 'url: expected one without a user name or password');
     this.#options = options;
   }
 
-  /** Ids of the tasks that the service has. */
   async taskIds(split = 'train', params: Fields = {}): Promise<readonly string[]> {
     const data = await callService(this.#options, 'get_env_profile', { params: { ...params, split } });
     return checked(idsSchema, data, 'a list of task ids').map(String);
   }
 
   async create(taskId: string, params: Fields = {}): Promise<EnvironmentInstance> {
-    // Chosen here: also an instance whose creation was never answered can be released.
+    // Chosen here, so that the instance can be released even if the response to its creation is lost.
     const instanceId = randomUUID().replaceAll('-', '');
     try {
       const data = await callService(this.#options, 'create', { instance_id: instanceId, task_id: taskId, params });
@@ -84,16 +82,13 @@ export class EnvironmentClient {
   }
 }
 
-/** One environment; dispose of it, or call `release`. */
 export class EnvironmentInstance implements AsyncDisposable {
   readonly instanceId: string;
-  /** What the environment says at first: mostly messages. */
   readonly state: Json;
   readonly info: Json;
   readonly #options: EnvironmentOptions;
   #released: Promise<void> | undefined;
 
-  /** Made by EnvironmentClient.create. */
   constructor(options: EnvironmentOptions, instanceId: string, created: { readonly state: Json; readonly info: Json }) {
     this.#options = options;
     this.instanceId = instanceId;
@@ -101,14 +96,13 @@ export class EnvironmentInstance implements AsyncDisposable {
     this.info = created.info ?? null;
   }
 
-  /** `action`: mostly the assistant's message. */
   async step(action: Json, params: Fields = {}): Promise<StepResult> {
     const found = checked(stepSchema, await this.#call('step', action, params, false), 'the result of a step');
     const { state = null, reward = null, is_terminated: isTerminated = false, info = null } = found;
     return { state: state as Json, reward, isTerminated, info: info as Json };
   }
 
-  /** The score; never one that was not given. */
+  /** The score. Throws WORKFLOW_FAILED if the service gives none. */
   async evaluate(messages: Json = {}, params: Fields = {}): Promise<number> {
     return checked(z.number(), await this.#call('evaluate', messages, params), 'a finite number');
   }
@@ -117,13 +111,13 @@ export class EnvironmentInstance implements AsyncDisposable {
     return ((await this.#call('get_info', messages, params)) ?? null) as Json;
   }
 
-  /** Once, however often it is asked for. */
+  /** Idempotent. */
   release(): Promise<void> {
     this.#released ??= release(this.#options, this.instanceId);
     return this.#released;
   }
 
-  /** Who leaves a scope has something better to report than a service that did not clean up. */
+  /** Ignores errors: they must not hide the error that left the scope. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.release().catch(() => {});
   }
@@ -133,7 +127,7 @@ export class EnvironmentInstance implements AsyncDisposable {
   }
 }
 
-/** Also when the rollout was cut: the service must not keep what nobody uses. */
+/** Not bound to the rollout's signal: the service must free the instance even after an abort. */
 async function release(options: EnvironmentOptions, instanceId: string): Promise<void> {
   await callService({ ...options, signal: undefined, timeoutMs: RELEASE_TIMEOUT_MS }, 'release', { instance_id: instanceId });
 }
@@ -173,10 +167,10 @@ function failed(message: string, cause?: unknown): TrainyardError {
 }
 
 const MAX_ANSWER_BYTES = 64 * 2 ** 20;
-/** The connection was never made. */
+/** Error codes that mean the connection was never made. */
 const NEVER_ARRIVED: ReadonlySet<unknown> = new Set(['ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN', 'EHOSTUNREACH', 'ENETUNREACH']);
 
-/** No answer, or one that says "not now": it may help to ask again. */
+/** No response, or one that says "not now": a retry may succeed. */
 class Unanswered extends Error {
   readonly mayHaveArrived: boolean;
 
@@ -186,7 +180,6 @@ class Unanswered extends Error {
   }
 }
 
-/** One POST: bounded in time and size. Redirects are not followed. */
 async function send(url: string, body: string, timeoutMs: number, signal: AbortSignal | undefined): Promise<unknown> {
   const deadline = AbortSignal.timeout(timeoutMs);
   try {
@@ -199,7 +192,7 @@ async function send(url: string, body: string, timeoutMs: number, signal: AbortS
     });
     if (response.status >= 300 && response.status < 400) {
       await response.body?.cancel();
-      // The task and the action of an agent are for the service that was named, and no other.
+      // An agent's task and action are for the named service only, so redirects are not followed.
       throw unusable(url, `HTTP ${response.status}, and redirects are not followed`);
     }
     const text = await textOf(response, url);
@@ -238,15 +231,11 @@ async function textOf(response: Response, url: string): Promise<string> {
 }
 
 export interface EnvironmentTasksOptions extends EnvironmentOptions {
-  /** Absent: train. */
   readonly split?: string | undefined;
   readonly params?: Readonly<Record<string, Json>> | undefined;
 }
 
-/**
- * A source for `tasks` and `heldOut`: ids only, since what is asked comes from the environment that a workflow creates. Workflows find
- * `task_id`, `env_type` and `split` in the metadata.
- */
+/** A source for `tasks` and `heldOut`. Rows hold ids and metadata (`task_id`, `env_type`, `split`); the environment gives the prompt. */
 export async function* environmentTasks(options: EnvironmentTasksOptions): AsyncGenerator<TaskRow> {
   const { url, envType, split = 'train', params } = options;
   const ids = await new EnvironmentClient(options).taskIds(split, params).catch((cause: unknown) => {

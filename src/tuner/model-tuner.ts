@@ -1,9 +1,7 @@
 /**
- * The model of an episode. Used directly it is the policy; `registerModel` and `getModel` tell it whose call it is, so that single roles
- * can be trained while default models answer for the others.
- *
- * All roles share one policy. Which of them are trained is asked at every call, so a change takes effect at once; what the run says
- * (`--trainable`) wins over what the workflow says. Who answers is decided by the gateway; nothing here knows who it is.
+ * The model of an episode. Used directly, it is the policy. `registerModel` and `getModel` attribute calls to roles, so that some roles can
+ * be trained while default models answer for the others. All roles share one policy. Whether a role is trained is evaluated at every call,
+ * so a change takes effect at once; the run's `--trainable` overrides the workflow. The gateway decides which model answers.
  */
 import type {
   DefaultModelAnswer,
@@ -23,12 +21,8 @@ import { generateStructured, type Structured, type StructuredRequest } from './s
 type LanguageModel = ModelForms['ai-sdk'];
 type AgentsModel = ModelForms['openai-agents'];
 
-/**
- * One role's model, in every form an agent may want: what `ctx.model(role)` offers, a language model of the AI SDK, and a `Model` of the
- * OpenAI Agents SDK. Holds no state of its own, and needs neither SDK to be installed.
- */
+/** One role's model as a `ctx.model(role)` handle, an AI SDK language model and an OpenAI Agents SDK `Model`. Requires neither SDK. */
 export class TunedModel implements ModelHandle, LanguageModel, AgentsModel {
-  // Those of the handle.
   declare readonly role: string;
   declare readonly name: string;
   declare readonly baseURL: string;
@@ -57,24 +51,22 @@ export class TunedModel implements ModelHandle, LanguageModel, AgentsModel {
     this.modelId = handle.name;
   }
 
-  /** One call whose answer must fit a schema, by a tool that the model has to call. */
   generateStructured<T>(request: StructuredRequest<T>): Promise<Structured<T>> {
     return generateStructured(this.#handle, request);
   }
 
-  /** The same role in another conversation. */
   thread(name: string): TunedModel {
     return new TunedModel(this.#handle.thread(name));
   }
 }
 
-/** Whoever says which roles are trained; undefined: all. */
+/** Says which roles are trained; undefined: all. */
 export interface Targets {
   readonly trainableTargets?: readonly string[] | undefined;
 }
 
 export interface RegisterOptions {
-  /** Who answers for the role while it is not trained; absent: the policy, untrained. */
+  /** Answers for the role while it is not trained. Absent: the policy answers, untrained. */
   readonly defaultModel?: DefaultModelGiven | undefined;
 }
 
@@ -87,13 +79,13 @@ export class ModelTuner extends TunedModel {
   #wasTrained = false;
 
   constructor(rollout: WorkflowContext, targets: Targets) {
-    // The role without a name: nobody but the targets can say whether it is trained.
+    // The unnamed role: only the targets decide whether it is trained.
     super(rollout.model(undefined, { trainable: () => this.#isTrained(this.role) }));
     this.#rollout = rollout;
     this.#targets = targets;
   }
 
-  /** Gives the role's model. Again with a default model of another name is an error: which one answers would depend on the order. */
+  /** Returns the role's model. Throws WORKFLOW_INVALID if the role is registered with two default models of different names. */
   registerModel(role: string, options: RegisterOptions = {}): TunedModel {
     checkNames(options, ['defaultModel'], 'registerModel', 'WORKFLOW_INVALID');
     if (typeof role !== 'string' || role === '')
@@ -120,17 +112,17 @@ export class ModelTuner extends TunedModel {
     throw invalid(`role ${describeValue(role)} is not registered; registered are ${roles}`, hint);
   }
 
-  /** What is wrong with the targets, where a call found that out: the cause of whatever an agent's framework made of it. */
+  /** A mistake in the targets that a call found: the true cause of whatever error the agent's framework then throws. */
   get mistake(): TrainyardError | undefined {
     return this.#mistake;
   }
 
-  /** At the end of an episode: throws what is wrong with its targets. */
+  /** Called at the end of an episode; throws WORKFLOW_INVALID if the targets are wrong. */
   check(): void {
     if (this.#mistake !== undefined) throw this.#mistake;
     const { trainableTargets: targets } = this.#targets;
     const roles = [...this.#registered.keys(), this.role];
-    // What the targets are now need not be what they were when somebody spoke.
+    // The targets may have changed since the calls were made.
     if (!this.#wasAsked || this.#wasTrained || this.#rollout.purpose !== 'train' || targets === undefined) return;
     if (targets.some((target) => roles.includes(target))) return;
     const found = `no role is trained: trainableTargets is ${targets.join(', ')}, and the roles are ${roles.join(', ')}`;
@@ -156,20 +148,17 @@ function invalid(found: string, hint?: string): TrainyardError {
   return new TrainyardError('WORKFLOW_INVALID', found, defined({ hint }));
 }
 
-// ── default models ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** What is used of the AI SDK's `LanguageModel` objects, versions 2 to 4. */
 export interface LanguageModelLike {
   readonly specificationVersion: string;
   readonly modelId: string;
-  // The parameter types of the SDK's versions differ; what is passed fits all of them.
+  // The SDK's versions differ in their parameter types; the options passed here fit all of them.
   doGenerate(options: never): PromiseLike<{
     readonly content: readonly { readonly type: string }[];
     readonly finishReason: unknown;
   }>;
 }
 
-/** What core takes (a server, a function, a `DefaultModel`), or a language model of the AI SDK, which is asked through its own interface. */
+/** A default model as core accepts it (a server, a function, a `DefaultModel`), or an AI SDK language model. */
 export type DefaultModelGiven = DefaultModelLike | LanguageModelLike;
 
 function defaultModelOf(given: DefaultModelGiven, whose: string): DefaultModelLike {
@@ -212,7 +201,7 @@ function promptEntry(message: Message, toolNames: ReadonlyMap<string, string>): 
   return { role, content: [{ type: 'tool-result', toolCallId, toolName: toolNames.get(toolCallId) ?? '', output }] };
 }
 
-/** Arguments that are no JSON are shown as they were said. */
+/** Arguments that are not JSON are passed on verbatim. */
 function callPart({ id, function: { name, arguments: text } }: ToolCall): object {
   const { input = text } = { input: parsedJson(text) };
   return { type: 'tool-call', toolCallId: id, toolName: name, input };

@@ -1,16 +1,14 @@
 /**
- * Structured output: the model must call one tool, whose arguments are the answer. What the call needs around the arguments is given to the
- * policy, not sampled, and not trained.
- *
- * Asks once. An answer that does not fit is a value, not an exception, and is not asked for again behind the workflow's back: a
- * second try is a turn of its own, and a rollout that throws is never trained, so a policy could not learn to do better.
+ * Structured output: the model must call one tool, whose arguments are the result. The tokens around the arguments are part of the prompt,
+ * neither sampled nor trained. Asks once. A result that does not fit the schema is returned, not thrown, and never retried implicitly: a
+ * retry is a turn of its own, and a rollout that throws is not trained, so the policy could not learn from it.
  */
 import { z } from 'zod';
 import type { GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Json, Message, Tool } from '../core/types.ts';
 
-/** Zod's schemas (from version 4 on) are this. */
+/** Standard Schema, which Zod implements from version 4 on. */
 interface Validating<T> {
   readonly '~standard': {
     readonly validate: (value: unknown) => Validated<T> | Promise<Validated<T>>;
@@ -20,23 +18,21 @@ type Validated<T> =
   | { readonly value: T; readonly issues?: undefined }
   | { readonly issues: readonly { readonly message: string; readonly path?: readonly unknown[] | undefined }[] };
 
-/** A Zod schema, or a JSON schema of an object. */
 export type StructuredModel<T> = Validating<T> | { readonly type: 'object'; readonly [keyword: string]: unknown };
 
 export interface StructuredRequest<T> extends Pick<GenerateRequest, 'temperature' | 'topP' | 'topK' | 'maxTokens' | 'signal'> {
   readonly messages: readonly Message[];
   readonly structuredModel: StructuredModel<T>;
-  /** Of the tool; `generate_response` by default. */
+  /** Name of the tool. Default `generate_response`. */
   readonly name?: string;
   readonly description?: string;
-  /** Tools that the conversation so far was shown: the prompt goes on only if they are the same. */
+  /** The tools that the conversation has shown so far. Its prompt can only be extended if they stay the same. */
   readonly tools?: readonly Tool[];
 }
 
 export interface Structured<T> {
-  /** Undefined where the answer does not fit. */
+  /** Undefined if the result does not fit; `problem` then says why. */
   readonly object: T | undefined;
-  /** What is wrong with it then. */
   readonly problem: string | undefined;
   readonly generation: Generation;
 }

@@ -1,9 +1,7 @@
 /**
- * The base class of AgentScope's tuner: `execute(task, modelTuner)` is one episode. Lowered to core's `Workflow`, each episode on an
- * instance of its own, so that nothing one leaves on `this` is seen by another.
- *
- * One instance is made when the entry is read, for its name and to find mistakes; it never runs. What an episode is given (`WorkflowTask`) and
- * what it gives back (`WorkflowOutput`) are here too.
+ * The base classes of AgentScope's tuner. `Workflow`: `execute(task, modelTuner)` runs one episode. It is lowered to core's `Workflow`,
+ * with a new instance per episode, so that episodes share no state through `this`. When the entry is read, one more instance is created for
+ * its name and to find mistakes; it never runs. `BaseJudge` and `defineJudge` are graders.
  */
 import {
   type Workflow as CoreWorkflow,
@@ -27,7 +25,7 @@ const UNNAMED = 'default_workflow';
 
 export abstract class Workflow {
   name: string = UNNAMED;
-  /** Roles that are trained; undefined: all of them. Asked at every model call. */
+  /** Roles to train; undefined: all. Evaluated at every model call. */
   trainableTargets: readonly string[] | undefined = undefined;
 
   abstract execute(task: WorkflowTask, modelTuner: ModelTuner): Promise<WorkflowOutputFields>;
@@ -48,7 +46,7 @@ function lowered(Class: WorkflowClass, module: EntryModule): CoreWorkflow | unde
   return {
     [workflowSymbol]: true,
     name: instance.name === UNNAMED ? Class.name : instance.name,
-    // Roles are registered by each episode: which there are is not known before.
+    // Unknown in advance: each episode registers its own roles.
     roles: {},
     isolation: 'none',
     grading: 'when-missing',
@@ -105,13 +103,11 @@ function* mistakesOf(Class: WorkflowClass, { name, trainableTargets: targets }: 
   }
 }
 
-// ── what an episode is given ─────────────────────────────────────────────────────────────────────────────────────────────
-
-/** What AgentScope's tuner calls a task: one dataset row as an episode sees it, without the answer. */
+/** A dataset row without its answer. */
 export interface Task {
-  /** What is asked: the last message of the user. */
+  /** The last user message. */
   readonly mainQuery: string;
-  /** The other messages of the row's prompt. */
+  /** The prompt's other messages. */
   readonly initMessages: readonly PromptMessage[];
   readonly taskId: string;
   /** `env_type` of the row's metadata, or `no_env`. */
@@ -119,15 +115,14 @@ export interface Task {
   readonly metadata: Readonly<Record<string, Json>>;
 }
 
-/** One episode on one task. */
 export class WorkflowTask {
   readonly task: Task;
   readonly taskId: string;
   readonly envType: string;
   readonly metadata: Task['metadata'];
-  /** Names this episode; no other one of the run has it. */
+  /** Unique within the run. */
   readonly episodeUuid: string;
-  /** The rollout of this episode: its seed, signal, purpose, log and folder. */
+  /** The episode's rollout, with its seed, signal, purpose, log and folder. */
   readonly rollout: WorkflowContext;
 
   constructor(rollout: WorkflowContext) {
@@ -138,7 +133,6 @@ export class WorkflowTask {
   }
 }
 
-/** The task as a judge sees it, with the answer. */
 export interface JudgeTask {
   readonly task: Task & { readonly answer: Json | undefined };
   readonly taskId: string;
@@ -163,9 +157,7 @@ function taskOf({ id, prompt, metadata }: TaskView): Task {
   };
 }
 
-// ── what an episode gives back ───────────────────────────────────────────────────────────────────────────────────────────
-
-/** A number; one number for every model call of the episode; or a number with who earned what. */
+/** A number, a list with one number per model call of the episode, or a number with rewards by role, thread or turn. */
 export type OutputReward = GraderResult | readonly number[];
 
 export interface WorkflowOutputFields {
@@ -176,10 +168,7 @@ export interface WorkflowOutputFields {
   readonly logMetrics?: Readonly<Record<string, number>> | undefined;
 }
 
-/**
- * What an episode gives back; a plain object of the same fields is as good. Anything else is refused with what to write instead: a reward
- * under a name that nobody reads would be lost without a word.
- */
+/** A plain object with these fields works too. Unknown fields are refused: a reward under a wrong name would be silently lost. */
 export class WorkflowOutput implements WorkflowOutputFields {
   readonly reward: OutputReward | null;
   readonly isSuccess: boolean | null;
@@ -198,7 +187,7 @@ export class WorkflowOutput implements WorkflowOutputFields {
 
 const FIELDS = ['reward', 'isSuccess', 'metadata', 'logMetrics'];
 
-/** Throws WORKFLOW_BAD_RESULT, for everything that is wrong with it. */
+/** Throws WORKFLOW_BAD_RESULT with all mistakes. */
 export function resultOf(returned: unknown, who: string): WorkflowResult {
   if (!isObject(returned)) throw bad([`${who} returned ${describeValue(returned)}`]);
   const { reward, isSuccess, metadata, logMetrics } = returned as WorkflowOutputFields;
@@ -218,7 +207,7 @@ export function resultOf(returned: unknown, who: string): WorkflowResult {
   return defined({ reward: earned, success, metadata: said, metrics });
 }
 
-/** The value of a list is its sum: what the episode earned step by step. */
+/** The value of a list is its sum. */
 function rewardOf(reward: OutputReward): GraderResult {
   const isList = (given: OutputReward): given is readonly number[] => Array.isArray(given);
   return isList(reward) ? { value: reward.reduce((sum, one) => sum + one, 0), byTurn: reward } : reward;
@@ -230,20 +219,16 @@ function bad(mistakes: readonly string[]): TrainyardError {
   });
 }
 
-// ── judges ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+// A judge runs once for each episode whose workflow returned no reward. It is lowered to core's `Grader`: it sees the answer, runs in a
+// process that can be killed, and if it fails the episode has no reward, never 0.
 
-// Asked once for each episode whose workflow gave no reward. Lowered to core's `Grader`: it sees the answer, runs in a process that can be
-// killed, and gives no reward, never 0, where it fails.
-
-/** The reward, and whether the episode was a success. */
 export type Verdict = readonly [reward: GraderResult, isSuccess: boolean];
-/** `rollout`: all that was said and done. */
+/** `rollout` holds everything that happened in the episode. */
 export type ComputeReward = (task: JudgeTask, output: WorkflowOutput, rollout: GraderInput) => Verdict | Promise<Verdict>;
 
 export abstract class BaseJudge {
   abstract computeReward(...given: Parameters<ComputeReward>): ReturnType<ComputeReward>;
 
-  /** One instance judges all episodes of a process. */
   static [graderSymbol](this: JudgeClass, module: EntryModule): Grader | undefined {
     // biome-ignore lint/complexity/noThisInStatic: the class that an entry exports, not this one
     return loweredJudge(this, module);
@@ -258,7 +243,6 @@ function loweredJudge(Class: JudgeClass, module: EntryModule): Grader | undefine
 
 type JudgeClass = ClassOf<BaseJudge>;
 
-/** A judge that is one function. */
 export function defineJudge(computeReward: ComputeReward): Grader {
   if (typeof computeReward !== 'function') {
     throw new TrainyardError('GRADER_INVALID', `defineJudge was given ${describeValue(computeReward)}, expected a function`, {
