@@ -1,4 +1,4 @@
-/** `trainyard/agent-flow`: flows as for Claw-R1. */
+/** `trainyard/agent-flow`: agent flows in the style of Claw-R1. */
 export { AgentFlowBase, type FlowTool, MultiStepAgentFlow, SingleStepSingleTurnAgentFlow } from './flows/agent-flow-base.ts';
 export {
   type BlackBoxAgent,

@@ -1,4 +1,4 @@
-/** `trainyard/areal`: agents as AReaL's documents write them. docs/guide/10-coming-from-areal.md says what is called what. */
+/** `trainyard/areal`: agents in the style of AReaL. docs/guide/10-coming-from-areal.md maps the names. */
 export {
   type Agent,
   type AgentExtras,

@@ -1,4 +1,4 @@
-/** `trainyard/graders`: graders that ship with Trainyard, and what they are put together with. */
+/** `trainyard/graders`: the graders that ship with Trainyard, and the pieces to compose them. */
 export { rejected, unscorable } from './core/define.ts';
 export type { Schema as JsonSchema } from './core/json-schema.ts';
 export { type GradedCase, gradeOnce } from './grader/inline.ts';

@@ -1,8 +1,6 @@
 /**
- * The public surface of `trainyard`: what a person needs to write an agent or a grader, and to start a run. Loading it is cheap, because
- * grading processes load it too: whole runs load their parts when they are called.
- *
- * The pieces that runs are made of, for a loop of one's own, are `trainyard/loop`.
+ * The public API of `trainyard`: what you need to write an agent or a grader, and to start a run. Cheap to load, because grading processes
+ * load it too; runs load their parts when called. `trainyard/loop` has the pieces for writing your own loop.
  */
 export { ambientModel, currentRollout, rolloutFetch } from './core/context.ts';
 export type {

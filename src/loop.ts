@@ -1,4 +1,4 @@
-/** `trainyard/loop`: the pieces that runs are made of, for a loop of one's own; examples/loop.ts is one, on a page. */
+/** `trainyard/loop`: the pieces that runs are made of, for writing your own loop; examples/loop.ts is one on a page. */
 export { type Dataset, type DatasetOptions, readDataset, readRows, readTasks } from './dataset/tasks.ts';
 export { Gateway, type GatewayOptions, type Listener, listen } from './gateway/gateway.ts';
 export { EmbeddedModel, type ThreadOptions } from './nn/embedded-model.ts';

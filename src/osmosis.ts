@@ -1,4 +1,4 @@
-/** `trainyard/osmosis`: workflows and graders as classes, after the Osmosis SDK. Re-exports only. */
+/** `trainyard/osmosis`: workflows and graders as classes, in the style of the Osmosis SDK. Re-exports only. */
 
 export type { SampleSource } from './core/context.ts';
 export type { Patience } from './osmosis/callbacks.ts';

@@ -1,7 +1,4 @@
-/**
- * `trainyard/testing`: what a store, engine or trainer of your own is tested with, an engine that says what it is told, and a record of a run's
- * operations with its judge. Re-exports only.
- */
+/** `trainyard/testing`: conformance tests for stores, engines and trainers, a scripted engine, and a run history with its checker. */
 
 export {
   checkHistory,

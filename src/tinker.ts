@@ -1,4 +1,4 @@
-/** A client of the Tinker API for programs of one's own: sample and train a model at any server that speaks it. */
+/** `trainyard/tinker`: a Tinker API client for your own programs, to sample and train a model at any server that speaks it. */
 
 export { TinkerConnection } from './tinker/client/connection.ts';
 export type { ConnectionSettings } from './tinker/client/http-client.ts';

@@ -1,5 +1,5 @@
-/** `trainyard/tuner`: agents written as for AgentScope's tuner, and environments at a service that speaks its env_service. */
-// The forms in which the tuner is a model of these SDKs.
+/** `trainyard/tuner`: agents in the style of AgentScope's tuner, and environments served through its env_service protocol. */
+// Loaded for their side effect: they declare and register the forms in which the tuner is a model of these SDKs.
 export {} from './integrations/ai-sdk.ts';
 export {} from './integrations/openai-agents.ts';
 export {

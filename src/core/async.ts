@@ -1,8 +1,6 @@
-/** Async tools: concurrency limits, yielding to the event loop, linked abort signals, deadlines, downtime, closing. */
+/** Async utilities: concurrency limits, yielding to the event loop, linked abort signals and deadlines, downtime, cleanup. */
 
-// ── concurrency ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** Lets a limited number work at once; the others wait in the order they came. */
+/** Limits how many holders run at once. Waiters enter in FIFO order. */
 export class Semaphore {
   readonly #waiting: (() => void)[] = [];
   #free: number;
@@ -15,7 +13,7 @@ export class Semaphore {
     return this.#waiting.length;
   }
 
-  /** Disposing the permit lets the next one in, once. Rejects with the signal's reason where that comes first, and with nothing else. */
+  /** Disposing the permit admits the next waiter, once. Rejects only with the signal's reason, if it aborts first. */
   async acquire(signal?: AbortSignal): Promise<Disposable> {
     signal?.throwIfAborted();
     if (this.#free > 0) this.#free--;
@@ -29,7 +27,6 @@ export class Semaphore {
     };
   }
 
-  /** Does the work with a permit of its own. */
   async run<T>(work: () => T | Promise<T>, signal?: AbortSignal): Promise<T> {
     using _permit = await this.acquire(signal);
     return await work();
@@ -57,7 +54,7 @@ export class Semaphore {
   }
 }
 
-/** Does one piece of work after the other, in the order they came; one that fails holds up none behind it. */
+/** Runs work one piece at a time, in FIFO order. A failure does not block the work behind it. */
 export class Mutex {
   #last: Promise<unknown> = Promise.resolve();
 
@@ -67,15 +64,14 @@ export class Mutex {
     return result;
   }
 
-  /** Resolves when the work that was given so far has ended. */
   async idle(): Promise<void> {
     await this.#last;
   }
 }
 
 /**
- * Maps items with so many at once; results come in the order of the items. The first error stops new ones and is thrown when the running
- * ones have ended. When `halt` aborts, nothing more is started and the result is undefined.
+ * Maps items with at most `concurrency` running at once; results keep the order of the items. After the first error it starts no more
+ * items, and throws once the running ones have settled. Returns undefined if `halt` aborts while items are still unstarted.
  */
 export async function mapConcurrently<T, R>(
   items: readonly T[],
@@ -101,18 +97,16 @@ export async function mapConcurrently<T, R>(
   return next < items.length ? undefined : results;
 }
 
-// ── yielding ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** How long one turn of the event loop may take before those who yield have to wait for the next, milliseconds. */
+/** How long one turn of the event loop may take before callers that yield wait for the next one, in milliseconds. */
 const TURN_MS = 8;
 
 const yielding: (() => void)[] = [];
 let turnBegan: number | undefined;
 
 /**
- * Lets the event loop read sockets and look at timers before the caller goes on, if it has been busy for a while; undefined where it has
- * not. For long loops, and for what thousands of rollouts do at the same moment: together they would keep the loop for seconds, in which no
- * deadline ends and nobody is answered. Those that wait go on in order, as many per turn as fit into it, at least one.
+ * Lets the event loop read sockets and fire timers if the current turn has run long; returns undefined if it has not. Use it in long loops
+ * and in work that thousands of rollouts do at the same moment: together they would block the loop for seconds, and no deadline would fire
+ * and no request be answered. Waiters resume in order, as many per turn as fit and at least one.
  */
 export function yieldToEventLoop(): Promise<void> | undefined {
   if (turnBegan === undefined) beginTurn();
@@ -121,7 +115,6 @@ export function yieldToEventLoop(): Promise<void> | undefined {
   return undefined;
 }
 
-/** As `items.map(map)`, and yields between two items. */
 export async function mapYielding<T, R>(items: readonly T[], map: (item: T, index: number) => R): Promise<R[]> {
   const results: R[] = [];
   for (const [index, item] of items.entries()) {
@@ -147,23 +140,20 @@ function endTurn(): void {
 function releaseNext(): void {
   if (turnBegan === undefined || performance.now() - turnBegan > TURN_MS) return;
   yielding.shift()?.();
-  // A tick that a microtask asks for comes when no microtask is left: then the one just released has done what it does before it waits again.
+  // A tick scheduled from a microtask runs once the microtask queue is empty, so the caller just released has done its work by then.
   if (yielding.length > 0) queueMicrotask(() => process.nextTick(releaseNext));
 }
 
-// ── aborting ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 export interface LinkedSignal extends Disposable {
   readonly signal: AbortSignal;
-  /** To be called, or disposed, when nobody needs the signal any more. */
+  /** Detaches from the sources. Callers must call it, or dispose, when they no longer need the signal. */
   release(): void;
 }
 
 /**
- * A signal that aborts with the first of several, for sources that outlive it.
- *
- * `AbortSignal.any` leaves something behind on every source until the garbage collector comes by; on a source that thousands of rollouts
- * were linked to, Node then spends seconds, later minutes, cleaning up. Here nothing is left after `release`.
+ * A signal that aborts with the first of several sources that outlive it. Unlike `AbortSignal.any`, it leaves nothing on the sources after
+ * `release`. `any` leaves references until garbage collection: on a source linked to thousands of rollouts, Node then spends seconds, later
+ * minutes, cleaning up.
  */
 export function linkSignals(...sources: readonly AbortSignal[]): LinkedSignal {
   const controller = new AbortController();
@@ -171,7 +161,7 @@ export function linkSignals(...sources: readonly AbortSignal[]): LinkedSignal {
   return { signal: controller.signal, release, [Symbol.dispose]: release };
 }
 
-/** As `linkSignals`, and aborts with `reason()` when the time is over. */
+/** Like `linkSignals`, but also aborts with `reason()` after this many milliseconds. */
 export function deadlineSignal(milliseconds: number, reason: () => unknown, ...sources: readonly AbortSignal[]): LinkedSignal {
   const late = new AbortController();
   const timer = setTimeout(() => late.abort(reason()), milliseconds);
@@ -183,7 +173,7 @@ export function deadlineSignal(milliseconds: number, reason: () => unknown, ...s
   return { signal: linked.signal, release, [Symbol.dispose]: release };
 }
 
-/** The result of the work, or the signal's reason when that comes first; work that ignores its signal is left behind. */
+/** Returns the result of the work, or rejects with the signal's reason if that comes first. Does not stop work that ignores its signal. */
 export async function orAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
   const aborted = Promise.withResolvers<never>();
   const abort = (): void => aborted.reject(signal.reason);
@@ -196,7 +186,7 @@ export async function orAborted<T>(work: Promise<T>, signal: AbortSignal): Promi
   }
 }
 
-/** Aborts the controller with the first of these, until the function that it returns is called. */
+/** Aborts the controller when the first source aborts. Call the returned function to unlink it. */
 export function abortWith(controller: AbortController, ...sources: readonly AbortSignal[]): () => void {
   const aborted = sources.find((source) => source.aborted);
   if (aborted !== undefined) controller.abort(aborted.reason);
@@ -204,7 +194,7 @@ export function abortWith(controller: AbortController, ...sources: readonly Abor
   return () => unlink(controller, sources);
 }
 
-/** One listener per source: adding the thousandth compares it with all others, a million comparisons for a thousand rollouts. */
+/** One listener per source. `addEventListener` compares a new listener with all others: a million comparisons for a thousand rollouts. */
 const linksOf = new WeakMap<AbortSignal, { readonly controllers: Set<AbortController>; readonly onAbort: () => void }>();
 
 function linkedTo(source: AbortSignal): Set<AbortController> {
@@ -229,9 +219,7 @@ function unlink(controller: AbortController, sources: readonly AbortSignal[]): v
   }
 }
 
-// ── downtime ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** How long a server was away: a clock that runs while anyone says so. It counts towards no deadline; who measures takes the difference. */
+/** The time a server was unreachable, which deadlines exclude. Runs while any holder has begun; each `begin` needs one `end`. */
 export class Downtime {
   #holders = 0;
   #since = 0;
@@ -245,7 +233,6 @@ export class Downtime {
     if (this.#holders++ === 0) this.#since = performance.now();
   }
 
-  /** Once for every `begin`. */
   end(): void {
     if (--this.#holders === 0) this.#before += performance.now() - this.#since;
   }

@@ -1,8 +1,6 @@
 /**
- * The contracts between the parts, which are wired in `run/`.
- *
- * Rules that hold for every implementation: a promise that resolved is kept (an appended trajectory is on disk, a published version is
- * served); every wait takes an AbortSignal or is bounded; nothing here logs.
+ * The contracts between the parts, which `run/` wires together. Every implementation keeps these rules: a resolved promise is final (an
+ * appended trajectory is on disk, a published version is served); every wait takes an AbortSignal or is bounded; nothing logs.
  */
 
 import type { TrainyardError } from './errors.ts';
@@ -30,38 +28,35 @@ import type {
   UnansweredCall,
 } from './types.ts';
 
-/** Milliseconds since the epoch, so that tests can hold time still. */
+/** Milliseconds since the epoch. Injected so that tests can fix the time. */
 export interface Clock {
   now(): number;
 }
 
-// ── what the developer writes ────────────────────────────────────────────────────────────────────────────────────────────
-
 /**
- * Marks what a module exports as a workflow; discovery looks at nothing else. Its value is `true` on a `Workflow`, or a `Lowering` on
- * anything that can be made into one. Registered, so that two copies of the package agree.
+ * Marks an export as a workflow; discovery looks at nothing else. The value is `true` on a `Workflow`, or a `Lowering` on anything that can
+ * be converted to one. Registered globally, so that two copies of the package agree.
  */
 export const workflowSymbol: unique symbol = Symbol.for('trainyard.workflow') as never;
 export const graderSymbol: unique symbol = Symbol.for('trainyard.grader') as never;
 
-/** What a lowering may look at and say: all exports of the module, and what is wrong with them. */
+/** What a lowering can use: all exports of the module, and a way to report problems. */
 export interface EntryModule {
   readonly exports: readonly (readonly [name: string, value: unknown])[];
-  /** One mistake of the user's; the others are still looked for. */
   problem(mistake: TrainyardError): void;
 }
 
-/** Makes a workflow or a grader of the export it stands on, its `this`. Undefined for an abstract base class, or where mistakes were told. */
+/** Converts its `this`, an export, to a workflow or grader. Undefined for an abstract base class, or after it reported problems. */
 export type Lowering<T> = (module: EntryModule) => T | undefined;
 
 export interface Role {
-  /** Whether the tokens sampled in this role are trained. Its sampling settings are then the run's, whatever the agent asks for. */
+  /** Whether tokens sampled in this role are trained. If so, the run's sampling settings override what the agent requests. */
   readonly trainable: boolean;
-  /** Who answers for it while it is not trained; absent: the policy. */
+  /** Answers for the role while it is not trained. Default: the policy. */
   readonly default?: DefaultModelLike;
 }
 
-/** A model that is not the policy. What it says is in the trajectory, never in a sample. */
+/** A model other than the policy. Its responses appear in the trajectory, never in a sample. */
 export interface DefaultModel {
   readonly name: string;
   generate(request: DefaultModelRequest): Promise<DefaultModelAnswer>;
@@ -70,9 +65,9 @@ export interface DefaultModel {
 export interface DefaultModelRequest {
   readonly messages: readonly Message[];
   readonly tools: readonly Tool[];
-  /** The tool that it must call, or true where any will do. */
+  /** The tool that the model must call; true: any. */
   readonly tool?: string | true;
-  /** The answer ends before the first of these texts; what is said from there on is cut off in any case. */
+  /** Stop sequences. The gateway cuts the response at the first of these even if the model does not. */
   readonly stop?: readonly string[];
   readonly sampling: Partial<SamplingSettings>;
   readonly signal: AbortSignal;
@@ -80,52 +75,48 @@ export interface DefaultModelRequest {
 
 export interface DefaultModelAnswer {
   readonly content: string | null;
-  /** Ids are given by the gateway. */
+  /** Without ids: the gateway assigns them. */
   readonly toolCalls?: readonly ToolCall['function'][];
   readonly stopReason?: StopReason;
 }
 
-/** A default model, or what one can be made of: an OpenAI-compatible server, or a function from the conversation to an answer. */
+/** A default model, or something that becomes one: an OpenAI-compatible server, or a function from the conversation to a response. */
 export type DefaultModelLike =
   | DefaultModel
   | { readonly name: string; readonly baseURL: string; readonly apiKey?: string; readonly fetch?: typeof globalThis.fetch }
   | ((request: DefaultModelRequest) => string | DefaultModelAnswer | Promise<string | DefaultModelAnswer>);
 
-/** The agent's behaviour on one task. */
 export interface Workflow {
   readonly [workflowSymbol]: true;
   readonly name: string;
-  /** What the model is asked as, by name. */
   readonly roles: Readonly<Record<string, Role>>;
-  /** Whether a role that is not listed is trained; absent: it is. */
+  /** Whether roles not listed in `roles` are trained. Default: true. */
   readonly othersTrainable?: boolean;
-  /** Copied for each rollout. */
   readonly config?: unknown;
-  /** Rollouts of it at once; absent: as many as the run has. */
+  /** How many of its rollouts may run at once. Default: the run's limit. */
   readonly concurrency?: number;
-  /** `process`: each rollout in a process that holds no answers, keys or store. */
+  /** `process`: each rollout runs in a process that holds no answers, keys or store. */
   readonly isolation: 'none' | 'process';
-  /** Environment variables, by name, that such a process gets besides those that programs need. */
+  /** Names of extra environment variables that an isolated process receives. */
   readonly env?: readonly string[];
-  /** When the grader is asked: always, or only where the workflow gave no reward of its own. */
+  /** Whether the grader always runs, or only if the workflow returned no reward. */
   readonly grading: 'always' | 'when-missing';
-  /** Its run never gives a reward: without a grader nothing can be trained or measured. */
+  /** The workflow never returns a reward, so training and evaluation need a grader. */
   readonly needsGrader?: true;
-  /** The rewards by turn that it returns hold what later turns earned: the run's turn discount leaves them alone. */
+  /** Its rewards by turn already include what later turns earned, so the run's turn discount does not apply to them. */
   readonly rewardsAreReturns?: true;
-  /** What is wrong with the tasks it is to run on, told before anything is spent. */
+  /** Returns problems with the tasks, before any rollout starts. */
   checkTasks?(tasks: readonly TaskView[]): readonly TrainyardError[];
-  /** Whether a group may be trained on; absent: any that has signal. */
+  /** Whether a group may be trained on. Default: any group with signal. */
   accepts?(group: readonly Trajectory[]): boolean;
-  /** Once in a process, before the first rollout and after the last. */
+  /** Called once per process, before the first rollout and after the last. */
   setup?(): Promise<void>;
   teardown?(): Promise<void>;
-  /** For what needs more of its run than a context, such as routes at the gateway: called once; the result runs rollouts instead of `run`. */
+  /** For workflows that need more of the run than a context, such as gateway routes. Called once; the returned function replaces `run`. */
   attach?(host: RunHost): Promise<(ctx: WorkflowContext, task: Task) => Promise<unknown>>;
   run(ctx: WorkflowContext): Promise<unknown>;
 }
 
-/** What a run offers to a workflow that attaches to it. */
 export interface RunHost {
   readonly gateway: SessionHost;
   readonly grader?: GraderRunner | undefined;
@@ -133,46 +124,45 @@ export interface RunHost {
 
 export interface WorkflowContext<Config = unknown, RoleName extends string = string> extends Omit<RolloutIdentity, 'taskId'> {
   readonly task: TaskView;
-  /** A copy of the task's prompt, which the rollout may change. */
+  /** A copy of the task's prompt that the rollout may modify. */
   readonly prompt: PromptMessage[];
-  /** The workflow's config: data in it is copied for each rollout; functions, tools and other instances are shared. */
+  /** The workflow's config. Plain data is copied for each rollout; functions, tools and other instances are shared. */
   readonly config: Config;
   readonly metadata: Json | undefined;
-  /** A number of the rollout's own, the same whenever it is run again. */
+  /** Unique to the rollout, and the same whenever it is rerun. */
   readonly seed: number;
-  /** A folder of the rollout's own, made when first asked for; null where none can be made. */
+  /** The rollout's own folder, created on first access; null if none can be created. */
   readonly artifactsDir: string | null;
   /** Aborts at the rollout's deadline or when the run stops. */
   readonly signal: AbortSignal;
-  /** Keeps a line with the trajectory. */
+  /** Stores a line with the trajectory. */
   log(text: string): void;
-  /** Ends the rollout without a reward: it is kept, and never trained. */
+  /** Ends the rollout without a reward. It is stored, but never trained. */
   reject(reason: string): never;
-  /** The door to the policy: everything a stock client needs. */
   model(role?: RoleName, options?: SeatOptions): ModelHandle;
 }
 
 export interface SeatOptions {
-  /** Who answers for the role while it is not trained; absent: what the workflow says, else the policy. */
+  /** Answers for the role while it is not trained. Default: the workflow's default model, else the policy. */
   readonly default?: DefaultModelLike;
-  /** Asked at every call. The run's own choice of roles wins. */
+  /** Evaluated at every call. The run's own choice of roles takes precedence. */
   readonly trainable?: () => boolean;
 }
 
-/** What a rollout says of itself when it returns; all of it is shown to the grader. */
+/** What a workflow returns about its rollout. The grader sees all of it. */
 export interface WorkflowResult {
-  /** Whatever the grader should look at: the answer, most often. A text alone may be returned as it is. */
+  /** What the grader should look at, usually the answer. A workflow may also return a plain string. */
   readonly output?: Json;
-  /** Turns are named by their index or by the completion's id. */
+  /** Names turns by index or completion id. */
   readonly reward?: GraderResult;
   readonly success?: boolean;
   readonly metadata?: Readonly<Record<string, Json>>;
   readonly metrics?: Readonly<Record<string, number>>;
-  /** Only these turns are trained, by index or completion id; absent: all of trainable roles. */
+  /** Trains only these turns, by index or completion id. Default: all turns of trainable roles. */
   readonly trainedTurns?: readonly (number | string)[];
-  /** How far back in a conversation rewards count, the grader's too; absent: a turn has its own reward, else the rollout's. */
+  /** How rewards, including the grader's, propagate to earlier turns. Default: a turn has its own reward, else the rollout's. */
   readonly credit?: Credit;
-  /** Conversations as the workflow kept them, by thread: for a grader where the gateway, which knows better, is in another process. */
+  /** Conversations by thread, as the workflow kept them. For graders when the gateway, which knows better, is in another process. */
   readonly threads?: Readonly<Record<string, readonly Message[]>>;
 }
 
@@ -183,23 +173,21 @@ export interface ModelHandle {
   readonly name: string;
   readonly baseURL: string;
   readonly apiKey: string;
-  /** The gateway called in process, where it is in this process; gives the same trajectory as the base URL. */
+  /** Calls the gateway in process where possible. Produces the same trajectory as the base URL. */
   readonly fetch: typeof globalThis.fetch;
-  /** For `new OpenAI(model.openai())`, and whatever else takes a base URL, a key and a `fetch`. */
+  /** For `new OpenAI(model.openai())`, `new Anthropic(model.anthropic())`, and clients that take a base URL, a key and a `fetch`. */
   openai(): ClientOptions;
-  /** For `new Anthropic(model.anthropic())`. */
   anthropic(): ClientOptions;
-  /** One model call without a client. */
   generate(request: GenerateRequest): Promise<Generation>;
-  /** Ids up to where the policy begins to speak, for `generate({ promptIds })`; `after`: that turn's ids as they are, then what is new. In process only. */
+  /** Prompt ids for `generate({ promptIds })`. With `after`: that turn's exact ids, then the new messages. In process only. */
   render(messages: readonly Message[], options?: { readonly tools?: readonly Tool[]; readonly after?: Turn }): Int32Array;
-  /** Text of sampled ids, without what ends a turn. In process only. */
+  /** Text of sampled ids, without the end-of-turn token. In process only. */
   decode(ids: ArrayLike<number>): string;
-  /** The same role in another conversation: what is said in one is no part of the other. */
+  /** The same role in a separate conversation. */
   thread(name: string): ModelHandle;
 }
 
-/** A type, not an interface, so that it fits clients' options. No retries: what the gateway could not answer once it cannot answer twice. */
+/** A type, not an interface, to be assignable to clients' options. No retries: a request the gateway failed once would fail again. */
 export type ClientOptions = {
   baseURL: string;
   apiKey: string;
@@ -210,11 +198,11 @@ export type ClientOptions = {
 
 export type GenerateRequest = {
   readonly tools?: readonly Tool[];
-  /** The policy must call this tool, or one of them (`true`): what it has to say for that is given to it, not sampled, and not trained. */
+  /** The policy must call this tool, or any tool (`true`). The tokens that open the call are forced, not sampled, and not trained. */
   readonly tool?: string | true;
-  /** The answer ends before the first of these texts. */
+  /** Stop sequences; the response ends before the first match. */
   readonly stop?: readonly string[];
-  /** The answer should be JSON, of this schema where there is one. It is checked, not forced: what is wrong is marked on the turn. */
+  /** The response should be JSON, matching the schema if given. Checked, not enforced: the turn records what is wrong. */
   readonly format?: { readonly schema?: Json };
   readonly signal?: AbortSignal;
 } & Partial<SamplingSettings> &
@@ -225,52 +213,47 @@ export type GenerateRequest = {
   );
 
 export interface Generation {
-  /** Of the completion. */
   readonly id: string;
   readonly message: Message;
   /** The message's content, or ''. */
   readonly text: string;
   readonly toolCalls: readonly ToolCall[];
   readonly stopReason: StopReason;
-  /** What was recorded of it; absent where the policy is in another process. */
+  /** The recorded turn; absent if the policy is in another process. */
   readonly turn?: Turn;
 }
 
 /** What a grader sees: the task with its answer, and what the agent said and did. */
 export interface GraderInput {
   readonly task: Task;
-  /** The last conversation of the rollout, the policy's final message included. */
+  /** The conversation of the last turn by a trainable role (else of the last turn), including that turn's response. */
   readonly messages: readonly Message[];
-  /** The last state of every conversation, by thread. */
   readonly threads: Readonly<Record<string, readonly Message[]>>;
   readonly turns: readonly GraderTurn[];
-  /** What the workflow returned as its output. */
   readonly output: Json | undefined;
-  /** What else it said of itself. */
   readonly result: Pick<WorkflowResult, 'reward' | 'success' | 'metadata' | 'metrics'>;
   readonly truncated: LimitName | undefined;
   readonly artifactsDir: string | null;
 }
 
-/** A turn as it was recorded, without its request; ids of the prompt are counted, not copied. No tokens where the policy is elsewhere. */
+/** A recorded turn without request, sampling settings and prompt ids (only their count). Without tokens if the policy is elsewhere. */
 export interface GraderTurn
   extends Pick<Turn, 'role' | 'thread' | 'response' | 'stopReason'>,
     Partial<Omit<Turn, 'role' | 'thread' | 'response' | 'stopReason' | 'request' | 'promptIds' | 'sampling'>> {
   readonly promptTokens?: number;
 }
 
-/** What a grader may use while it grades. */
 export interface GraderContext {
   /** Aborts at the grader's deadline or when the run stops. */
   readonly signal: AbortSignal;
-  /** The run's own policy, for a grader that says `asksPolicy`. What is said there is never trained. */
+  /** The run's policy, for a grader with `asksPolicy`. Its responses are never trained. */
   readonly model: GraderModel | undefined;
 }
 
-/** An OpenAI-compatible base URL; `name` is for the `model` parameter. */
+/** An OpenAI-compatible endpoint; `name` is for the `model` parameter. */
 export type GraderModel = Pick<ModelHandle, 'baseURL' | 'apiKey' | 'name'>;
 
-/** A number, or a number with what it is made of and who earned what. A list by turn has one number for every turn of the rollout. */
+/** A number, or a number with its parts and rewards by turn, thread or role. A `byTurn` list has one number for every turn. */
 export type GraderResult =
   | number
   | (Omit<Reward, 'source' | 'credit' | 'byTurn'> & { readonly byTurn?: Reward['byTurn'] | readonly number[] });
@@ -280,48 +263,41 @@ export type Ungraded = Extract<Grade, { kind: 'ungraded' }>;
 export interface Grader {
   readonly [graderSymbol]: true;
   readonly name: string;
-  /** Gradings at once; absent: as many as there are processes for it. */
+  /** How many gradings may run at once. Default: the number of grading processes. */
   readonly concurrency?: number;
-  /** Per grading; absent: as the run has it. */
+  /** Per attempt. Default: the run's setting. */
   readonly deadlineMs?: number;
-  /** How often a grading that failed is tried again; absent: as the run has it. */
+  /** Retries after a failed grading. Default: the run's setting. */
   readonly retries?: number;
-  /** Whether it needs `ctx.model`. */
   readonly asksPolicy?: boolean;
-  /** Whether it asks a model, which may say something else the next time: `trainyard verify` takes its rewards as they were kept. */
+  /** Whether it asks a model, whose answer may differ next time: `trainyard verify` then reuses the stored rewards. */
   readonly judges?: boolean;
-  /** Names of environment variables that it cannot grade without. */
+  /** Names of environment variables that it requires. */
   readonly needsEnv?: readonly string[];
-  /** May say that there is nothing to grade: such a rollout is kept, and neither trained nor compared with. */
+  /** May return `Ungraded` if there is nothing to grade: the rollout is stored, but neither trained nor used as a baseline. */
   grade(input: GraderInput, ctx: GraderContext): GraderResult | Ungraded | Promise<GraderResult | Ungraded>;
 }
 
-/** Calls a grader within its deadline. Never throws for what the grader did: a failure is a `Grade`. */
+/** Calls a grader within its deadline. Never throws for what the grader does: a failure is a `Grade`. */
 export interface GraderRunner extends AsyncDisposable {
-  /** Whether a hung grader can be killed (a child process) or only abandoned (an inline closure). */
+  /** Whether a hung grader can be killed (child process) or only abandoned (inline closure). */
   readonly killable: boolean;
   grade(input: GraderInput, model?: GraderModel): Promise<Grade>;
 }
 
-// ── sessions and the store ───────────────────────────────────────────────────────────────────────────────────────────────
-
 export interface SessionSpec extends Pick<Workflow, 'roles'> {
   readonly identity: RolloutIdentity;
-  /** Whether a role that is not listed is trained; absent: it is. */
   readonly othersTrainable?: boolean | undefined;
-  /** Only these roles are trained, whatever `roles` says. */
   readonly trainable?: readonly string[] | undefined;
-  /** For trainable roles these win over what the agent asks for. */
+  /** Overrides what the agent requests for trainable roles. */
   readonly sampling: SamplingSettings;
   readonly limits: Limits;
-  /** From which the seed of each call is derived. */
   readonly seed: number;
-  /** Cancels model calls in flight. */
   readonly signal: AbortSignal;
   readonly observer?: SessionObserver;
 }
 
-/** Told what happens in a session. Must not throw. */
+/** Callbacks must not throw. */
 export interface SessionObserver {
   recorded?(identity: RolloutIdentity, turn: Turn): void;
   sealed?(identity: RolloutIdentity, session: Pick<Session, 'turns' | 'unanswered' | 'isAfter'>): void;
@@ -331,13 +307,12 @@ export interface Session {
   model(role?: string, options?: SeatOptions): ModelHandle;
   readonly turns: readonly Turn[];
   readonly unanswered: readonly UnansweredCall[];
-  /** Whether the call that a turn answers was made when the other one had ended: not beside it. */
+  /** Whether the turn's call started after the other call had ended, rather than in parallel with it. */
   isAfter(turn: Turn, call: UnansweredCall): boolean;
-  /** Ends the session: keys die, calls in flight are cancelled and never recorded. Idempotent. */
+  /** Ends the session: invalidates its keys, and cancels calls in flight without recording them. Idempotent. */
   seal(): readonly Turn[];
 }
 
-/** What can open a session: the gateway. */
 export interface SessionHost {
   open(spec: SessionSpec): Session;
   readonly openSessions: number;
@@ -348,24 +323,23 @@ export interface TrajectoryFilter {
   readonly groupId?: string;
   readonly taskId?: string;
   readonly outcome?: Trajectory['outcome']['kind'];
-  /** Only those that entered (or did not enter) a committed step. */
+  /** Only rollouts that are (or are not) part of a committed step. */
   readonly trained?: boolean;
   readonly limit?: number;
 }
 
-/** Keeps trajectories and manifests. What was acknowledged is on disk. */
+/** Stores trajectories and manifests. Everything acknowledged is on disk. */
 export interface Store extends AsyncDisposable {
-  /** Durable when it resolves. The same trajectory again is a no-op; another one under the same id throws STORE_CONFLICT. */
+  /** Durable when it resolves. Appending an equal trajectory again is a no-op; a different one with the same id throws STORE_CONFLICT. */
   append(trajectory: Trajectory): Promise<void>;
   read(rolloutId: string): Promise<Trajectory | undefined>;
-  /** In the order they were appended. */
+  /** In append order. */
   query(filter?: TrajectoryFilter): Promise<readonly Trajectory[]>;
   count(filter?: TrajectoryFilter): Promise<number>;
-  /** A step, in one transaction. Throws STORE_CONFLICT for a rollout that is unknown or was trained, and for a step out of order. */
+  /** Commits a step in one transaction. Throws STORE_CONFLICT if a rollout is unknown or already trained, or the step is out of order. */
   commit(manifest: BatchManifest): Promise<void>;
   manifests(): Promise<readonly BatchManifest[]>;
-  /** All of them or none, durable when it resolves. Throws STORE_CONFLICT for a rollout or a turn that is not kept. */
+  /** All or nothing; durable when it resolves. Throws STORE_CONFLICT if a rollout or turn is not in the store. */
   mark(marks: readonly Mark[]): Promise<void>;
-  /** Every mark ever made, in order. */
   marks(): Promise<readonly Mark[]>;
 }

@@ -1,9 +1,7 @@
 /**
- * `defineWorkflow` and `defineGrader`: how a module says "this is the agent" and "this is the score"; and the way back from what a module
- * exports to the workflow or grader it stands for.
- *
- * Definitions are only checked, marked and named; mistakes are thrown when the module is imported, before anything runs. Whatever carries one
- * of core's symbols is a workflow or grader, or can be lowered to one, so that no shape of authoring needs to be known here.
+ * `defineWorkflow` and `defineGrader`, and the conversion of a module's exports back to workflows and graders. Definitions are only
+ * checked, marked and named; mistakes throw on import, before anything runs. Core's symbols mark an export as a workflow or grader, or as
+ * something that lowers to one, so this file need not know the authoring styles.
  */
 import {
   type DefaultModelLike,
@@ -22,24 +20,23 @@ import { kindOf } from './describe.ts';
 import { TrainyardError } from './errors.ts';
 import { defined } from './json.ts';
 
-/** `null` is nothing too: a reply may have no content. */
+/** `null` counts as no result: a message may have no content. */
 // biome-ignore lint/suspicious/noConfusingVoidType: a function without a return is a workflow too
 type Returned = WorkflowResult | string | null | undefined | void;
 type Run<Config, RoleName extends string> = (ctx: WorkflowContext<Config, RoleName>) => Promise<Returned>;
-/** Made anew for each rollout. */
 type WorkflowClass<Config, RoleName extends string> = new (config: Config) => { run: Run<Config, RoleName> };
 
 export interface WorkflowOptions<Config, RoleName extends string>
   extends Partial<Pick<Workflow, 'name' | 'concurrency' | 'env' | 'grading' | 'accepts'>> {
-  /** `ctx.config`: data in it is copied for each rollout; functions, tools and other instances are shared. */
+  /** Becomes `ctx.config`. Plain data is copied for each rollout; functions, tools and other instances are shared. */
   readonly config?: Config;
-  /** Names of the roles that the model takes, or for each who answers for it while it is not trained. */
+  /** Names of the roles that the model plays, optionally each with the model that answers for it while it is not trained. */
   readonly roles?: readonly RoleName[] | { readonly [Name in RoleName]: { readonly default?: DefaultModelLike } };
-  /** Roles to train, and no others; absent: all. */
+  /** Trains only these roles. Default: all. */
   readonly trainable?: readonly NoInfer<RoleName>[];
-  /** Runs each rollout in a process of its own, which holds no answers, keys or store. */
+  /** Runs each rollout in its own process, which holds no answers, keys or store. */
   readonly isolation?: 'process';
-  /** Once in each process that runs it, before its first rollout and after its last. */
+  /** Called once in each process that runs the workflow, before its first rollout and after its last. */
   readonly setup?: () => void | Promise<void>;
   readonly teardown?: () => void | Promise<void>;
 }
@@ -50,8 +47,8 @@ export interface WorkflowDefinition<Config = undefined, RoleName extends string 
 }
 
 /**
- * Marks an async function, an object with an async `run`, or a class with one as a workflow. `options` are for the function and the class.
- * One signature, not overloads: of these the compiler explains a mistake by the last alone, which may not be the one that was meant.
+ * Marks an async function, or an object or class with an async `run`, as a workflow. `options` apply to functions and classes. Not
+ * overloaded: the compiler explains a mistake only by the last overload, which may not be the one that was meant.
  */
 export function defineWorkflow<Config = undefined, const RoleName extends string = string>(
   given: Run<Config, RoleName> | WorkflowClass<Config, RoleName> | WorkflowDefinition<Config, RoleName>,
@@ -95,7 +92,7 @@ function runOf(given: unknown): { readonly run: Workflow['run']; readonly name: 
   return { run: run.bind(given) as Workflow['run'], name: run.name === 'run' ? '' : run.name };
 }
 
-/** A plain function could return a promise, but one that forgot to is found only after rollouts were spent: ask for `async`. */
+/** A plain function could return a promise, but one that forgets to is found only after rollouts were spent. So `async` is required. */
 function checkAsync(run: unknown, where: string, given: unknown = run): asserts run is Run<unknown, string> {
   if (kindOf(run) === 'AsyncFunction') return;
   throw new TrainyardError(
@@ -157,7 +154,7 @@ function shown(value: unknown): string {
   return typeof value === 'object' ? described(value) : (JSON.stringify(value) ?? kindOf(value));
 }
 
-/** `whose` begins the message of a mistake: `role "judge"`. */
+/** `whose` starts the error message: `role "judge"`. */
 export function checkDefaultModel(given: unknown, whose: string): asserts given is DefaultModelLike {
   if (typeof given === 'function') return;
   if (typeof given === 'object' && given !== null && 'name' in given && typeof given.name === 'string') {
@@ -169,7 +166,7 @@ export function checkDefaultModel(given: unknown, whose: string): asserts given 
   });
 }
 
-/** Without its texts: a key may be among them. */
+/** Omits string values, which may contain a key. */
 export function described(given: unknown): string {
   if (given === '') return "''";
   if (typeof given === 'string' || typeof given === 'function') return `a ${typeof given}`;
@@ -177,20 +174,18 @@ export function described(given: unknown): string {
   return Array.isArray(given) ? 'a list' : `an object with ${Object.keys(given).join(', ') || 'nothing'}`;
 }
 
-// ── graders ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 export type GradeFunction = Grader['grade'];
 
 export interface GraderOptions extends Partial<Omit<Grader, typeof graderSymbol | 'grade'>> {
   grade: GradeFunction;
 }
 
-/** Made once in each process, so that what is loaded in its constructor is loaded once. */
+/** Instantiated once per process, so that its constructor loads data once. */
 export type GraderClass = new () => Pick<GraderOptions, 'grade'> & Partial<GraderOptions>;
 
 const OPTIONS = ['name', 'concurrency', 'deadlineMs', 'retries', 'asksPolicy', 'judges', 'needsEnv', 'grade'] as const;
 
-/** Marks what goes from what the agent did (and the task's answer) to a reward as a grader. Throws GRADER_INVALID for anything else. */
+/** Marks a function, or an object or class with `grade`, as a grader. Throws GRADER_INVALID for anything else. */
 export function defineGrader(given: GradeFunction | GraderOptions | GraderClass): Grader {
   if (typeof given === 'function' && !isClass(given)) {
     return { [graderSymbol]: true, name: given.name || 'grader', grade: given as GradeFunction };
@@ -214,7 +209,7 @@ export function defineGrader(given: GradeFunction | GraderOptions | GraderClass)
     if (value !== undefined && !isWholeFrom(least, value))
       throw invalidGrader(`${option}: expected a whole number from ${least} up, found ${String(value)}`);
   }
-  // Not repeated: what is no name may be the key itself.
+  // The message does not repeat the value: it may be a key given in place of a name.
   if (needsEnv !== undefined && !(Array.isArray(needsEnv) && needsEnv.every((variable) => /^\w+$/.test(String(variable)))))
     throw invalidGrader('needsEnv: expected a list of names of environment variables');
   return {
@@ -225,17 +220,16 @@ export function defineGrader(given: GradeFunction | GraderOptions | GraderClass)
   };
 }
 
-/** What a grader returns where there is nothing to score: the rollout is kept, and neither trained nor compared with. */
+/** For a grader to return if there is nothing to score: the rollout is stored, but neither trained nor used as a baseline. */
 export function rejected(why: string): Ungraded {
   return { kind: 'ungraded', why };
 }
 
-/** What a grader calls where it cannot score what it should: a failure of grading, too many of which stop a run. */
+/** For a grader to call if it cannot score a rollout that it should. This counts as a failed grading; too many stop the run. */
 export function unscorable(why: string): never {
   throw new TrainyardError('GRADER_UNSCORABLE', why);
 }
 
-/** The variables that the grader needs and this process does not have. */
 export function missingEnv({ needsEnv = [] }: Grader): readonly string[] {
   return needsEnv.filter((name) => (process.env[name]?.trim() ?? '') === '');
 }
@@ -252,9 +246,7 @@ function invalidGrader(message: string, options?: { readonly hint: string }): Tr
   return new TrainyardError('GRADER_INVALID', message, options);
 }
 
-// ── exports ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** Undefined where it is none, or an abstract base of some. */
+/** Undefined if the value is not a workflow, or is an abstract base class. */
 export function asWorkflow(value: unknown, module: EntryModule = alone): Workflow | undefined {
   return lowered<Workflow>(value, workflowSymbol, module);
 }
@@ -263,7 +255,7 @@ export function asGrader(value: unknown, module: EntryModule = alone): Grader | 
   return lowered<Grader>(value, graderSymbol, module);
 }
 
-/** All exports; mistakes are thrown as they are found. */
+/** Throws each problem as soon as it is found. */
 export function moduleOf(exports: object): EntryModule {
   return { exports: Object.entries(exports), problem: alone.problem };
 }
@@ -281,26 +273,22 @@ function lowered<T>(value: unknown, symbol: symbol, module: EntryModule): T | un
   return typeof marked === 'function' ? marked.call(value, module) : (value as T);
 }
 
-// ── classes and functions, before they are used ───────────────────────────────────────────────────────────────────────────
-
-/** Whether a class has a method of its own below the base, and does not call itself abstract. */
+/** Whether a class overrides the base's method and does not declare itself abstract. */
 export function isConcrete(Class: object, method: string, base?: object): boolean {
   if (Class === base || saysAbstract(Class)) return false;
   const own = methodOf(Class, method);
   return typeof own === 'function' && own !== (base && methodOf(base, method));
 }
 
-/** `static abstract = true`, of its own: a subclass does not inherit it. */
+/** Whether the class itself has `static abstract = true`; subclasses do not inherit it. */
 export function saysAbstract(Class: object): boolean {
   return Object.hasOwn(Class, 'abstract') && Reflect.get(Class, 'abstract') === true;
 }
 
-/** `AsyncFunction`, `Function`, `Undefined`, … */
 export function methodKind(Class: object, method: string): string {
   return kindOf(methodOf(Class, method));
 }
 
-/** Whether a function must be called with `new`. */
 export function isClass(value: object): boolean {
   return /^class\b/.test(Function.prototype.toString.call(value));
 }

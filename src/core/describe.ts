@@ -1,9 +1,7 @@
 /**
- * Words for messages: foreign values (what a grader returned, threw or printed) in a few of them, and the name that was meant by one that
- * does not exist.
- *
- * Text is bounded and control characters never pass: a grader may print what the policy wrote, and the text ends on a terminal. The description
- * of a value never throws.
+ * Text for messages: short descriptions of foreign values (what a grader returned, threw or printed), and suggestions for misspelt names.
+ * Text is bounded and has no control characters, because a grader may print what the policy wrote, and it ends up on a terminal. Describing
+ * a value never throws.
  */
 import { inspect } from 'node:util';
 import { type ErrorCode, TrainyardError } from './errors.ts';
@@ -11,7 +9,7 @@ import { type ErrorCode, TrainyardError } from './errors.ts';
 const VALUE_CHARS = 200;
 const THROWN_CHARS = 1_000;
 
-/** Control characters other than tab and newline: C0, DEL, C1; line ends of Unicode; what turns the direction of all that follows. */
+/** C0 (except tab and newline), DEL and C1 controls, Unicode line separators, and bidirectional overrides. */
 // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
 const CONTROL = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]/g;
 
@@ -19,22 +17,19 @@ export function printable(text: string): string {
   return text.replace(CONTROL, '');
 }
 
-/** On one line: a line end is shown as ⏎, any other control character as a dot. */
+/** Shows a newline as ⏎ and any other control character as a dot. */
 export function printableLine(text: string): string {
   return text.replaceAll('\n', '⏎').replace(CONTROL, '·').replaceAll('\t', '·');
 }
 
-/** The same, of at most so many characters of the text. */
 export function shortLine(text: string, chars: number): string {
   return printableLine(text.length > chars ? `${text.slice(0, chars)}…` : text);
 }
 
-/** `AsyncFunction`, `Object`, `Undefined`, … */
 export function kindOf(value: unknown): string {
   return Object.prototype.toString.call(value).slice(8, -1);
 }
 
-/** A value on one line. */
 export function describeValue(value: unknown): string {
   try {
     const options = { depth: 1, breakLength: Number.POSITIVE_INFINITY, maxStringLength: VALUE_CHARS };
@@ -44,7 +39,7 @@ export function describeValue(value: unknown): string {
   }
 }
 
-/** What was thrown, and for an Error where. */
+/** Includes the first stack frame of an Error. */
 export function describeThrown(thrown: unknown): string {
   try {
     if (!(thrown instanceof Error)) return `a value that is not an Error: ${describeValue(thrown)}`;
@@ -56,18 +51,15 @@ export function describeThrown(thrown: unknown): string {
   }
 }
 
-/** Without control characters, and at most so many. */
 export function shortened(text: string, chars: number): string {
   const clean = printable(text);
   return clean.length <= chars ? clean : `${clean.slice(0, chars)}…`;
 }
 
-// ── names that do not exist ───────────────────────────────────────────────────────────────────────────────────────────────
-
-/** Differences that a slip of the fingers makes. */
+/** The maximum number of edits that counts as a typo. */
 const MOST_SLIPS = 2;
 
-/** The nearest of `known`, whatever its case; undefined where none is near. A short name must be nearer: two slips make any of it. */
+/** The closest known name, ignoring case; undefined if none is close. Short names must be closer: two edits could produce any of them. */
 export function nearName(name: string, known: readonly string[]): string | undefined {
   const given = name.toLowerCase();
   const near = known
@@ -77,7 +69,7 @@ export function nearName(name: string, known: readonly string[]): string | undef
   return near[0]?.one;
 }
 
-/** One fault for each option that there is not. Values are not repeated: they may be secrets. `whose` begins each. */
+/** Returns one message per unknown option, starting with `whose`. Does not repeat values, which may be secrets. */
 export function unknownOptions(given: object, names: readonly string[], whose = 'it'): readonly string[] {
   return Object.keys(given)
     .filter((name) => !names.includes(name))
@@ -87,13 +79,12 @@ export function unknownOptions(given: object, names: readonly string[], whose = 
     });
 }
 
-/** Throws for options that there are not. */
 export function checkNames(given: object, names: readonly string[], whose: string, code: ErrorCode = 'USAGE'): void {
   const unknown = unknownOptions(given, names, whose);
   if (unknown.length > 0) throw new TrainyardError(code, unknown.join('; also: '));
 }
 
-/** Throws for a field or method that is one of ours but for case and underscores, as Python would write it. Others are the author's own. */
+/** Throws for a field or method that is one of ours but for case and underscores (Python style). Other fields are the author's own. */
 export function checkedFields<T extends object>(instance: T, ours: readonly string[]): T {
   const plain = (text: string): string => text.replaceAll(/(?<!^)_/g, '').toLowerCase();
   for (const field of [...Object.keys(instance), ...Object.getOwnPropertyNames(Object.getPrototypeOf(instance))]) {
@@ -104,7 +95,7 @@ export function checkedFields<T extends object>(instance: T, ours: readonly stri
   return instance;
 }
 
-/** Letters to change, add, leave out or swap; counted to one more than are looked for. */
+/** Edit distance with transpositions. Returns `MOST_SLIPS + 1` at once if the lengths differ by more than `MOST_SLIPS`. */
 function slips(a: string, b: string): number {
   if (Math.abs(a.length - b.length) > MOST_SLIPS) return MOST_SLIPS + 1;
   let [before, row]: [number[], number[]] = [[], Array.from({ length: b.length + 1 }, (_, j) => j)];

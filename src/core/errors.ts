@@ -1,17 +1,15 @@
 /**
- * The error model: one class, one table of codes, one wrapper.
- *
- * Every failure is attributed to the boundary it crossed. `boundary()` wraps foreign errors once; typed errors pass through.
- * A message says what was found; `hint` says what to do. The table is kept equal to docs/reference/errors.md by a test.
+ * The error model: one class, one table of codes, one wrapper. Every failure is attributed to the boundary it crossed; `boundary()` wraps
+ * foreign errors once and lets typed errors through. A message says what was found, `hint` what to do. A test keeps the table equal to
+ * docs/reference/errors.md.
  */
 import type { Json } from './types.ts';
 
-/** Where a failure came from. */
 export type Boundary = 'usage' | 'model' | 'workflow' | 'grader' | 'gateway' | 'engine' | 'trainer' | 'store' | 'run';
 
 interface CodeEntry {
   readonly boundary: Boundary;
-  /** Process exit code when it ends a command: 2 for what the user can fix in the call or its files, 1 otherwise. */
+  /** Exit code of a command that this error ends: 2 if the user can fix the call or its files, else 1. */
   readonly exit: 1 | 2;
   readonly summary: string;
 }
@@ -83,11 +81,10 @@ export type ErrorCode = keyof typeof ERROR_CODES;
 export class TrainyardError extends Error {
   override readonly name = 'TrainyardError';
   readonly code: ErrorCode;
-  /** What to do about it, one sentence. */
   readonly hint: string | undefined;
-  /** The field of a request that it is about. */
+  /** The request field at fault. */
   readonly param: string | undefined;
-  /** What a program that gets the error looks for in it. */
+  /** Machine-readable details for the program that receives the error. */
   readonly details: Json | undefined;
 
   constructor(
@@ -107,7 +104,7 @@ export class TrainyardError extends Error {
   }
 }
 
-/** Runs `fn`; whatever foreign error leaves it becomes a TrainyardError of this code, saying what was being done. */
+/** Runs `fn` and wraps foreign errors in a TrainyardError with this code; `what` says what was being done. */
 export async function boundary<T>(code: ErrorCode, what: string, fn: () => T | Promise<T>, hint?: string): Promise<T> {
   try {
     return await fn();
@@ -117,7 +114,6 @@ export async function boundary<T>(code: ErrorCode, what: string, fn: () => T | P
   }
 }
 
-/** The message of anything that was thrown, whatever it is. */
 export function messageOf(thrown: unknown): string {
   try {
     return String(thrown instanceof Error ? thrown.message : thrown);

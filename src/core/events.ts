@@ -1,48 +1,43 @@
-/**
- * What a run tells the world while it works: one flat JSON object per event, named noun-verb. The terminal, `--json` and the
- * run's events.jsonl all show these and nothing else.
- */
+/** What a run reports: one flat JSON object per event, named noun-verb. The terminal, `--json` and events.jsonl show only these. */
 import { messageOf, TrainyardError } from './errors.ts';
 
-/** What rewards were made of and what else graders measured, by name: means over what was graded and has it. Absent where nothing has any. */
+/** Reward parts and grader metrics by name, each averaged over the graded rollouts that have it. Absent if none do. */
 interface Measured {
   readonly parts?: Readonly<Record<string, number>>;
   readonly metrics?: Readonly<Record<string, number>>;
 }
 
-/** How tasks went. Those that failed, or that the workflow or the grader rejected, are in `n` and count as not successful. */
+/** Results over `n` tasks, which include failed and rejected ones; these count as unsuccessful. */
 interface Tally {
-  /** Mean over tasks of the share of their rollouts that solved them. */
+  /** Fraction of each task's rollouts that solved it, averaged over tasks. */
   readonly success: number;
-  /** Mean over tasks of what was graded of them; null if nothing was. */
+  /** Mean reward of each task's graded rollouts, averaged over tasks; null if nothing was graded. */
   readonly meanReward: number | null;
-  /** Tasks. */
   readonly n: number;
-  /** Rollouts that failed, or whose grading did. */
+  /** Rollouts that failed, or whose grading failed. */
   readonly failed: number;
-  /** Rollouts that were rejected. */
+  /** Rollouts that the workflow or the grader rejected. */
   readonly ungraded: number;
-  /** 95 % interval of `success`, tasks being what is independent. */
+  /** 95 % confidence interval of `success`, with tasks as the independent units. */
   readonly ci?: readonly [low: number, high: number];
 }
 
-/** Of an evaluation during a run: one rollout a task. */
+/** Result of an evaluation during a run: one rollout per task. */
 export interface Score extends Tally, Measured {}
 
-/** Of an evaluation on its own, or of those of its tasks that have a tag. */
+/** Result of a standalone evaluation, or of its tasks that share a tag. */
 export interface TagReport extends Tally {
   readonly ci: readonly [low: number, high: number];
-  /** Null where there is no spread to judge by. */
+  /** Null if there is no spread to estimate it from. */
   readonly meanRewardCi: readonly [low: number, high: number] | null;
 }
 
-/** What an evaluation on its own came to. */
 export interface EvaluationReport extends TagReport, Measured {
   readonly temperature: number;
-  /** Rollouts that each task was to have, and how many there were in all. */
+  /** Rollouts requested per task, and the total number run. */
   readonly perTask: number;
   readonly rollouts: number;
-  /** By k = 1, 2, 4 … and `perTask`: the chance that one of k rollouts of a task, or all of them, solve it. */
+  /** By k = 1, 2, 4 … and `perTask`: the probability that at least one (passAtK) or all (passHatK) of k rollouts solve a task. */
   readonly passAtK: Readonly<Record<string, number>>;
   readonly passHatK: Readonly<Record<string, number>>;
   readonly byTag: Readonly<Record<string, TagReport>>;
@@ -51,66 +46,60 @@ export interface EvaluationReport extends TagReport, Measured {
 export interface StepReport extends Measured {
   readonly step: number;
   readonly policyVersion: number;
-  /** Mean reward over all graded rollouts of the step, trained or not. */
+  /** Mean over all graded rollouts of the step, trained or not. */
   readonly reward: number;
   readonly groups: number;
-  /** Groups in which every reward was equal: nothing to learn from. */
+  /** Groups whose rewards are all equal, so that there is nothing to learn. */
   readonly groupsWithoutSignal: number;
   readonly rollouts: number;
-  /** Rollouts that threw, ran into their deadline, or never asked the policy. */
+  /** Rollouts that threw, reached their deadline, or never called the policy. */
   readonly failedRollouts: number;
   readonly failedGrades: number;
-  /** Rollouts that the workflow or the grader rejected. */
   readonly ungraded: number;
-  /** Rollouts that marks took out of their groups. */
+  /** Rollouts that marks removed from their groups. */
   readonly excludedRollouts: number;
-  /** Groups that were thrown away because they were sampled more policy versions ago than the staleness bound allows. */
+  /** Groups discarded because they exceeded the staleness bound, in policy versions. */
   readonly staleGroups: number;
   /** Tokens sampled for training since the last step. */
   readonly sampledTokens: number;
   readonly trainedTokens: number;
   readonly loss: number;
   readonly gradNorm?: number;
-  /** Of the trainer's probability of a token to the engine's, mean over the trained tokens. */
+  /** Trainer probability divided by engine probability, averaged over the trained tokens. */
   readonly ratio?: number;
-  /** Estimate of KL(policy that sampled ‖ policy in training), mean over the trained tokens. */
+  /** Estimate of KL(policy that sampled ‖ policy in training), averaged over the trained tokens. */
   readonly offPolicyKl?: number;
-  /** Share of the trained tokens whose ratio was clipped. */
+  /** Fraction of the trained tokens whose ratio was clipped. */
   readonly clipped?: number;
-  /** Of the two log-probabilities of a token, over the tokens that the version in training sampled: there only rounding tells them apart. */
+  /** Absolute engine–trainer difference in log-probability, on tokens the version in training sampled, where only rounding causes it. */
   readonly meanDifference?: number;
   readonly largestDifference?: number;
-  /** Waiting for rollouts, training, and writing checkpoint and manifest. */
   readonly rolloutSeconds: number;
   readonly trainSeconds: number;
   readonly saveSeconds: number;
 }
 
-/** What a run is doing. */
 export type Phase = 'evaluating' | 'rolling-out' | 'training' | 'saving';
 
 /** Why a run ended: all steps done, every rollout perfect, no better evaluation for a while, a budget used up, or Ctrl-C. */
 export type RunEnding = 'steps' | 'solved' | 'patience' | 'max-time' | 'max-tokens' | 'interrupted';
 
-/** The checkpoint to use: the last, unless an earlier one did better on the same held-out tasks by more than chance; its success on those. */
+/** The checkpoint to use: the last, unless an earlier one did significantly better on the same held-out tasks (`success`). */
 export interface Best {
   readonly step: number;
   readonly success: number;
   readonly checkpoint: string;
 }
 
-/** What a run was told that is not the default, as far as measuring its model again depends on it. */
+/** Non-default settings that matter for evaluating the run's model again. */
 export interface Unusual {
   readonly flow?: string;
   readonly flows?: string;
-  /** Held-out tasks that are not beside the entry. */
   readonly heldOut?: string;
-  /** Model calls that a rollout may make. */
   readonly turns?: number;
   readonly trainable?: readonly string[];
 }
 
-/** The last event of a training. */
 export interface TrainDone extends Unusual {
   readonly type: 'done';
   readonly before: Score | null;
@@ -121,11 +110,10 @@ export interface TrainDone extends Unusual {
   readonly checkpoint: string | null;
   readonly best: Best | null;
   readonly ending: RunEnding;
-  /** Address of the Tinker server that the weights of the checkpoints are at. */
+  /** Address of the Tinker server that holds the checkpoints' weights. */
   readonly server?: string;
 }
 
-/** The last event of an evaluation on its own. */
 export interface EvalDone extends EvaluationReport {
   readonly type: 'done';
   readonly run: string | null;
@@ -135,17 +123,16 @@ export interface EvalDone extends EvaluationReport {
 interface Start {
   readonly entry: string;
   readonly model: string;
-  /** Address of the Tinker server that the policy is at. */
   readonly server?: string;
   readonly seed: number;
   readonly tasks: number;
-  /** For what is resumed: the last committed step, or the rollouts that were done before. */
+  /** When resuming: the last committed step, or the number of rollouts already done. */
   readonly resumedAt?: number;
 }
 
 export type RunEvent =
   | ({ readonly type: 'run-start'; readonly run: string; readonly steps: number; readonly heldOut: number } & Start)
-  /** An evaluation on its own begins, or is resumed. `run`: null where nothing is kept. */
+  /** A standalone evaluation starts or resumes. `run` is null if nothing is stored. */
   | ({
       readonly type: 'eval-start';
       readonly run: string | null;
@@ -155,24 +142,23 @@ export type RunEvent =
   | {
       readonly type: 'eval-end';
       readonly when: 'before' | 'during' | 'after' | 'only';
-      /** Steps taken so far. */
       readonly step: number;
       readonly score: Score;
-      /** Absent: 0. */
+      /** Default: 0. */
       readonly temperature?: number;
       readonly seconds: number;
     }
   | ({ readonly type: 'step-end' } & StepReport)
-  /** For a live view, several times a second; in a pipe a line where there was silence. Not kept in events.jsonl. */
+  /** For a live view, several times a second; in a pipe, a line after a silence. Not written to events.jsonl. */
   | {
       readonly type: 'progress';
       readonly phase: Phase;
-      /** Rollouts done, of those that this phase is known to need. 0 of 0 where there is nothing to count. */
+      /** Rollouts done, out of those this phase is known to need. 0 of 0 if there is nothing to count. */
       readonly done: number;
       readonly of: number;
-      /** Of those done, where it is counted: rollouts that failed, or whose grading did. */
+      /** Those done that failed, or whose grading failed; absent if not counted. */
       readonly failed?: number;
-      /** Tokens sampled since the run started. */
+      /** Since the run started. */
       readonly sampledTokens: number;
     }
   | {
@@ -188,10 +174,8 @@ export type RunEvent =
 
 export type Emit = (event: RunEvent) => void;
 
-/** Tells the person something they should know; the run goes on. */
 export type Warn = (code: string, message: string) => void;
 
-/** What ends a run that failed. */
 export function errorEvent(thrown: unknown): RunEvent & { readonly type: 'error' } {
   const { code, hint } = thrown instanceof TrainyardError ? thrown : { code: 'INTERNAL', hint: undefined };
   return { type: 'error', code, message: messageOf(thrown), ...(hint === undefined ? {} : { hint }) };

@@ -1,10 +1,7 @@
 /**
- * Checks a JSON value against a JSON Schema: types, enums, constants, objects, arrays, bounds, combinations, and references into the same
- * document.
- *
- * Runs a pattern only with the `matches` that it is given: an expression from outside, on text that a policy made up, can take forever, so
- * whoever wants patterns brings the time limit. Never looks at a format. Keywords that are unknown or malformed say nothing. The work is
- * bounded, whatever the schema: one that takes more is a fault by itself.
+ * Checks a JSON value against a JSON Schema: types, enums, constants, objects, arrays, bounds, combinations, and references within the
+ * document. Patterns run only through the caller's `matches`, which must limit time: an untrusted expression on text from the policy can
+ * take forever. Formats and unknown or malformed keywords are ignored. The work is bounded for any schema; exceeding the bound is a fault.
  */
 import { isDeepStrictEqual } from 'node:util';
 import { canonicalJson, isObject } from './json.ts';
@@ -12,16 +9,14 @@ import { canonicalJson, isObject } from './json.ts';
 type Fields = Readonly<Record<string, unknown>>;
 export type Schema = boolean | Fields;
 
-/** Schemas applied to values in one check, and what is compared along the way: values of an enum, required names, parts of references. */
+/** Bounds the schemas applied to values in one check, plus the comparisons: enum values, required names, parts of references. */
 const MOST_STEPS = 100_000;
-/** References inside references, without any value below them. */
+/** Bounds nesting, including references that lead to references. */
 const MOST_DEPTH = 500;
 
-/** Whether a text has the pattern somewhere in it. */
 type Matches = (pattern: string, text: string) => boolean;
 
 interface Place {
-  /** As in `items.0.name`. */
   readonly path: string;
   readonly depth: number;
 }
@@ -29,10 +24,10 @@ interface Place {
 type Faults = Generator<string, void>;
 
 class TooMuch extends Error {}
-/** The fault where the work was given up. */
+/** The fault reported when the check exceeds its bounds. */
 export const TOO_INVOLVED = 'too deep or too involved to be checked against the schema';
 
-/** The first thing that is wrong, and where; undefined if nothing is. */
+/** Returns the first fault and its place, or undefined. */
 export function schemaFault(schema: Schema, value: unknown, matches?: Matches): string | undefined {
   try {
     return first(new Check(schema, matches).faults(schema, value, { path: '', depth: 0 }));
@@ -42,7 +37,7 @@ export function schemaFault(schema: Schema, value: unknown, matches?: Matches): 
   }
 }
 
-/** Faults are looked for one at a time: who takes the first does none of the work for the others. */
+/** Yields faults lazily, so that a caller that needs only the first one does not pay for the rest. */
 class Check {
   readonly #root: Schema;
   readonly #matches: Matches | undefined;
@@ -101,7 +96,7 @@ class Check {
     }
     const known = isObject(properties) ? properties : {};
     const patterns = isObject(patternProperties) ? Object.entries(patternProperties) : [];
-    // Where patterns cannot be tried, which names they take is not known, so nothing is additional.
+    // Without `matches`, the names that patterns cover are unknown, so no name counts as additional.
     const knowsOthers = others !== undefined && (patternProperties === undefined || this.#matches !== undefined);
     for (const [name, member] of Object.entries(value)) {
       this.#spend(patterns.length);
@@ -118,7 +113,7 @@ class Check {
   *#elements({ prefixItems, items, uniqueItems }: Fields, value: readonly unknown[], at: Place): Faults {
     const twice = uniqueItems === true ? this.#firstTwice(value) : -1;
     if (twice !== -1) yield fault(below(at, String(twice)), 'is there twice, expected unique items');
-    // Older drafts have the first ones in `items`.
+    // Older drafts put the leading schemas in `items`.
     const leading = Array.isArray(prefixItems) ? prefixItems : Array.isArray(items) ? items : [];
     const rest = Array.isArray(items) ? true : items;
     for (const [i, element] of value.entries()) {
@@ -126,7 +121,7 @@ class Check {
     }
   }
 
-  /** Place of the first item that was there before, or -1. */
+  /** Index of the first repeated item, or -1. */
   #firstTwice(items: readonly unknown[]): number {
     const seen = new Set<string>();
     return items.findIndex((item) => {
@@ -161,19 +156,19 @@ function* bounds(schema: Fields, value: unknown, at: Place): Faults {
     if (step > 0 && !isMultiple(value, step)) yield fault(at, `expected a multiple of ${step}, found ${value}`);
     yield* within('minimum', 'maximum', value, 'a number');
   }
-  // In characters as people count them, not in UTF-16 units.
+  // Counts code points, not UTF-16 units.
   if (typeof value === 'string') yield* within('minLength', 'maxLength', [...value].length, 'a length');
   if (Array.isArray(value)) yield* within('minItems', 'maxItems', value.length, 'a number of items');
   if (isObject(value)) yield* within('minProperties', 'maxProperties', Object.keys(value).length, 'a number of properties');
 }
 
-/** Of decimals: 0.3 is a multiple of 0.1. */
+/** Tolerates decimal rounding: 0.3 is a multiple of 0.1. */
 function isMultiple(value: number, step: number): boolean {
   const times = value / step;
   return Math.abs(times - Math.round(times)) <= Number.EPSILON * 4 * Math.max(1, Math.abs(times));
 }
 
-/** Where a JSON pointer into the document leads, as `#/$defs/name`. */
+/** Resolves a JSON pointer into the document, such as `#/$defs/name`. */
 export function referred(root: unknown, ref: string): unknown {
   if (!/^#(?:\/|$)/.test(ref)) return undefined;
   let at: unknown = root;
@@ -201,7 +196,7 @@ const below = ({ path, depth }: Place, name: string): Place => ({
 const deeper = ({ path, depth }: Place): Place => ({ path, depth: depth + 1 });
 const fault = ({ path }: Place, what: string): string => `${path.slice(0, 200) || 'the value'}: ${what}`;
 const shown = (value: unknown): string => JSON.stringify(value).slice(0, 80);
-/** 0 and -0 too. */
+/** Also treats 0 and -0 as equal. */
 const isSame = (a: unknown, b: unknown): boolean => a === b || isDeepStrictEqual(a, b);
 const typeName = (value: unknown): string => (value === null ? 'null' : Array.isArray(value) ? 'array' : typeof value);
 const isOfType = (value: unknown, name: unknown): boolean =>

@@ -1,35 +1,32 @@
 /**
- * JSON tools: what kind of value something is, how much JSON text holds, whether two values are the same JSON, one text and one digest for
- * equal values, and deep copies.
- *
- * Deep nesting parses without complaint and then overflows the stack of whatever walks it; millions of tiny values cost a schema seconds and
- * gigabytes. So text from outside is measured (`sizeOfJson`) before it is used.
+ * JSON utilities: kinds of values, size of JSON text, equality, canonical text and digests, and deep copies. Deeply nested JSON parses
+ * fine, then overflows the stack of code that walks it; millions of tiny values cost a schema seconds and gigabytes. So text from outside
+ * is measured (`sizeOfJson`) before it is used.
  */
 import { createHash } from 'node:crypto';
 import { shortened } from './describe.ts';
 import { TrainyardError } from './errors.ts';
 import type { Json } from './types.ts';
 
-/** An object as JSON has them: neither null nor a list. */
 export function isObject(value: Json | undefined): value is { readonly [key: string]: Json };
 export function isObject(value: unknown): value is Readonly<Record<string, unknown>>;
 export function isObject(value: unknown): boolean {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
-/** Whether an object is of no class: `{}` or without a prototype. */
+/** Whether an object is `{}`-like, or has no prototype. */
 export function isPlain(value: object): boolean {
   const prototype: unknown = Object.getPrototypeOf(value);
   return prototype === null || prototype === Object.prototype;
 }
 
-/** Without the fields that are undefined, for types that tell absent from undefined. */
+/** Drops undefined fields, for types that distinguish absent from undefined. */
 export function defined<T extends object>(fields: T): { [K in keyof T]?: Exclude<T[K], undefined> } {
   const given = Object.entries(fields).filter(([, value]) => value !== undefined);
   return Object.fromEntries(given) as { [K in keyof T]?: Exclude<T[K], undefined> };
 }
 
-/** Undefined where it is no JSON. */
+/** Undefined if the text is not JSON. */
 export function parsedJson(text: string): unknown {
   try {
     return JSON.parse(text) as unknown;
@@ -38,19 +35,14 @@ export function parsedJson(text: string): unknown {
   }
 }
 
-// ── size of text ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** Levels that no honest message, schema or task needs. */
+/** More levels than any legitimate message, schema or task needs. */
 export const MAX_NESTING = 200;
 
 const [QUOTE, BACKSLASH] = [0x22, 0x5c];
-/** In ASCII the braces are the brackets with one bit set. */
+/** In ASCII, a brace is the matching bracket with one bit set. */
 const [OPENING, CLOSING, BRACE_BIT, COMMA, COLON] = [0x5b, 0x5d, 0x20, 0x2c, 0x3a];
 
-/**
- * Of valid JSON; what is inside strings does not count. `values`: lists, objects and what is in them, within a factor of two. `keys`: as often
- * as they are written.
- */
+/** Ignores the contents of strings. `values` counts arrays, objects and their items, within a factor of two; `keys`, every occurrence. */
 export function sizeOfJson(json: string): { readonly nesting: number; readonly values: number; readonly keys: number } {
   let [depth, nesting, values, keys] = [0, 0, 1, 0];
   for (let i = 0; i < json.length; i++) {
@@ -68,7 +60,7 @@ export function sizeOfJson(json: string): { readonly nesting: number; readonly v
 
 export const nestingOf = (json: string): number => sizeOfJson(json).nesting;
 
-/** Place of the quote that ends a string. Most of a request is strings, and finding a character costs far less than looking at each. */
+/** Index of the closing quote. Most of a request is strings, and `indexOf` is far cheaper than looking at each character. */
 function endOfString(json: string, start: number): number {
   for (let from = start; ; ) {
     const quote = json.indexOf('"', from);
@@ -80,9 +72,7 @@ function endOfString(json: string, start: number): number {
   }
 }
 
-// ── equality ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** Whether two values are the same JSON. The order of keys does not count; a key whose value is undefined is not there. */
+/** Whether two values are equal as JSON. Ignores key order and keys whose value is undefined. */
 export function sameJson(a: unknown, b: unknown): boolean {
   if (a === b) return true;
   if (typeof a !== 'object' || typeof b !== 'object' || a === null || b === null) return false;
@@ -99,8 +89,8 @@ export function sameJson(a: unknown, b: unknown): boolean {
 }
 
 /**
- * The same text for the same JSON, whatever the order of its keys; a key whose value is undefined is not there. Typed arrays count by their
- * bytes. The ids of tasks without an id are made of it, so it never changes.
+ * Equal text for equal JSON: ignores key order and keys whose value is undefined. Typed arrays are encoded by their bytes. The ids of tasks
+ * without an id derive from it, so this encoding must never change.
  */
 export function canonicalJson(value: unknown): string {
   if (typeof value !== 'object' || value === null) return JSON.stringify(value) ?? 'null';
@@ -113,7 +103,7 @@ export function canonicalJson(value: unknown): string {
   return `{${fields.map(([key, field]) => `${JSON.stringify(key)}:${canonicalJson(field)}`).join(',')}}`;
 }
 
-/** SHA-256. Each piece goes in with its length first, so that bytes cannot move from one piece into the next unnoticed. */
+/** SHA-256. Each piece is prefixed with its length, so that moving bytes between pieces changes the digest. */
 export function digestBytes(pieces: readonly (string | Uint8Array)[]): Buffer {
   const hash = createHash('sha256');
   for (const piece of pieces) hash.update(`${piece.length}:`).update(piece);
@@ -122,20 +112,18 @@ export function digestBytes(pieces: readonly (string | Uint8Array)[]): Buffer {
 
 export const digestOf = (pieces: readonly (string | Uint8Array)[]): string => digestBytes(pieces).toString('hex');
 
-// ── copies ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** Characters of texts and values together. */
+/** In characters of strings, plus one per value. */
 const MOST_JSON = 1_000_000;
 
 /**
- * A copy of what a workflow returned as JSON holds it. Throws WORKFLOW_BAD_RESULT where JSON would drop or change something: the rollout would
- * be graded for what it never returned. What has a `toJSON` is what that gives; a property that is undefined is none.
+ * Copies a workflow's result as JSON. Throws WORKFLOW_BAD_RESULT if JSON would drop or change something, because the grader would then see
+ * a result that the workflow never returned. Honours `toJSON`; omits undefined properties.
  */
 export function exactJson(given: unknown, name: string, most: number = MOST_JSON): Json {
   const around: object[] = [];
   let room = most + 1;
   const copyOf = (value: unknown, at: string): Json => {
-    // What stands in many places is written as often: without an end to it, a small value could take for ever.
+    // A shared value is copied at each place it appears, so without this bound a small value could take forever.
     room -= typeof value === 'string' ? value.length + 1 : 1;
     if (room < 0) throw noJson(`${name} is longer than ${most} characters`);
     if (value === null || typeof value === 'string' || typeof value === 'boolean' || Number.isFinite(value)) return value as Json;
@@ -149,9 +137,9 @@ export function exactJson(given: unknown, name: string, most: number = MOST_JSON
   };
   const copyOfObject = (value: object, at: string): Json => {
     const { toJSON } = value as { readonly toJSON?: unknown };
-    // An invalid Date gives null.
+    // The `toJSON` of an invalid Date returns null.
     if (typeof toJSON === 'function' && !ArrayBuffer.isView(value)) return copyOf(toJSON.call(value, '') ?? undefined, at);
-    // Above an instance there is more than what every object has.
+    // A class instance has a longer prototype chain than a plain object.
     if (Object.getPrototypeOf(Object.getPrototypeOf(value) ?? Object.prototype) !== null)
       throw noJson(`${at} is an instance of ${value.constructor?.name}`);
     const held = Object.entries(value).filter(([, item]) => item !== undefined);
@@ -165,7 +153,6 @@ function noJson(found: string): TrainyardError {
   return new TrainyardError('WORKFLOW_BAD_RESULT', `run returned what JSON cannot hold: ${shortened(found, 400)}; ${expected}`);
 }
 
-/** As `exactJson`; undefined where it is no JSON. */
 export function asJson(value: unknown, most?: number): Json | undefined {
   try {
     return exactJson(value, '', most);
@@ -174,10 +161,7 @@ export function asJson(value: unknown, most?: number): Json | undefined {
   }
 }
 
-/**
- * `structuredClone` for what is nearly always plain data: the same copy, several times faster. Where anything inside is neither a plain object
- * nor a list, `structuredClone` copies the whole value, or throws.
- */
+/** Like `structuredClone` but several times faster for plain data; falls back to it if anything inside is not plain. */
 export function deepCopy<T>(value: T): T {
   const notPlain = (): never => {
     throw NOT_PLAIN;
@@ -193,8 +177,8 @@ export function deepCopy<T>(value: T): T {
 const NOT_PLAIN = new Error('not plain');
 
 /**
- * A config as each rollout gets it: plain objects and lists are copied, however deep, and of an instance at the top its own fields, so that
- * what one rollout changes no other sees. Functions, tools, clients and models are shared: they are not data and may cost a lot.
+ * Copies a config for one rollout, so that a rollout's changes are invisible to others. Copies plain objects and arrays at any depth, and
+ * the own fields of an instance at the top. Shares functions, tools, clients and models: they are not data and may be expensive.
  */
 export function copyConfig<T>(config: T): T {
   const copies = new Map<object, unknown>();
@@ -211,12 +195,12 @@ export function copyConfig<T>(config: T): T {
   return copyFields(config, Object.create(Object.getPrototypeOf(config) as object) as object, copies, cloneOrShare) as T;
 }
 
-/** Data that is not in fields. */
+/** Classes whose data is not in own fields. */
 function isBuiltIn(value: object): boolean {
   return [Date, Map, Set, Array].some((Class) => value instanceof Class);
 }
 
-/** Copies plain objects and lists, one that stands in several places once; `other` decides about everything else that is no plain value. */
+/** Copies plain objects and arrays, preserving shared references. `other` handles everything else that is not a primitive. */
 function copyPlain(value: unknown, copies: Map<object, unknown>, other: (value: object) => unknown): unknown {
   if (typeof value === 'function' || typeof value === 'symbol') return other(value as object);
   if (typeof value !== 'object' || value === null) return value;
@@ -224,7 +208,7 @@ function copyPlain(value: unknown, copies: Map<object, unknown>, other: (value: 
   if (known !== undefined) return known;
   const prototype: unknown = Object.getPrototypeOf(value);
   if (prototype === Object.prototype) return copyFields(value, {}, copies, other);
-  // Not lists with gaps, or with names beside their places.
+  // Sparse arrays and arrays with named properties are not plain.
   if (prototype !== Array.prototype || Object.keys(value).length !== (value as readonly unknown[]).length) return other(value);
   const list: unknown[] = [];
   copies.set(value, list);
@@ -236,7 +220,7 @@ function copyFields(from: object, to: object, copies: Map<object, unknown>, othe
   copies.set(from, to);
   for (const key of Object.keys(from)) {
     const value = copyPlain((from as Readonly<Record<string, unknown>>)[key], copies, other);
-    // Assigned, it would set the prototype.
+    // Assignment would set the prototype.
     if (key === '__proto__') Object.defineProperty(to, key, { value, enumerable: true, writable: true, configurable: true });
     else (to as Record<string, unknown>)[key] = value;
   }

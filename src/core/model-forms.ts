@@ -1,11 +1,10 @@
 /**
- * Forms in which agent frameworks take a model, by framework. An integration adds its form to `ModelForms` and offers it when it is loaded, so
- * that a shape of authoring can hand out its models in that form without importing the integration; its sub-path loads both.
+ * The forms in which agent frameworks accept a model. An integration adds its form to `ModelForms` and registers it on load, so that an
+ * authoring style can hand out models in that form without importing the integration; the style's sub-path loads both.
  */
 import type { ModelHandle } from './contracts.ts';
 import { TrainyardError } from './errors.ts';
 
-/** By name; empty here. */
 // biome-ignore lint/suspicious/noEmptyInterface: integrations declare their forms into it
 export interface ModelForms {}
 
@@ -15,7 +14,7 @@ export function offerModelForm<F extends keyof ModelForms & string>(form: F, mak
   makers.set(form, make);
 }
 
-/** The model in this form. Throws USAGE where nothing offers it. */
+/** Throws USAGE if no loaded integration offers this form. */
 export function modelInForm<F extends keyof ModelForms & string>(form: F, handle: ModelHandle): ModelForms[F] {
   const make = makers.get(form);
   if (make === undefined) throw new TrainyardError('USAGE', `no integration that is loaded offers models of ${String(form)}`);

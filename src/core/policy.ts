@@ -1,52 +1,49 @@
-/**
- * The contracts of what samples and what learns: an `Engine`, a `Trainer`, and the losses between them. Tokens in, tokens out; nothing here
- * knows text, agents or rewards.
- */
+/** The contracts of sampling and training: `Engine`, `Trainer`, and the losses between them. Knows tokens; no text, agents or rewards. */
 import { messageOf, TrainyardError } from './errors.ts';
 import type { Sample, SamplingSettings, StopReason } from './types.ts';
 
 export interface SampleRequest {
-  /** Not to be changed; may be a part of a larger buffer that prompts share. */
+  /** Read-only; may be a view of a larger buffer that prompts share. */
   readonly promptIds: Int32Array;
   readonly sampling: SamplingSettings;
   readonly stopIds: readonly number[];
-  /** A safe integer. Same request and seed, same weights → same tokens. */
+  /** A safe integer. The same request, seed and weights give the same tokens. */
   readonly seed: number;
-  /** Requests with the same hint share prompts; an engine may use it to place them together. Never changes the result. */
+  /** Requests with the same hint share a prompt prefix, so an engine may place them together. Never changes the result. */
   readonly affinity?: string;
 }
 
 export interface SampleResult {
-  /** Sampled ids; the stop id is the last one when `stopReason` is `stop`. */
+  /** Sampled ids, ending with the stop id if `stopReason` is `stop`. */
   readonly ids: Int32Array;
   readonly logprobs: Float32Array;
   readonly stopReason: StopReason;
-  /** The one version all these tokens were sampled from. */
+  /** The one version that sampled all of these tokens. */
   readonly policyVersion: number;
 }
 
-/** May say how many of these tokens to keep: then sampling ends with them, as by a stop id. */
+/** May return how many of these tokens to keep; sampling then ends there, as if by a stop id. */
 export type OnTokens = (ids: Int32Array, logprobs: Float32Array) => { readonly keep: number } | undefined;
 
 export interface Engine {
   readonly vocabSize: number;
-  /** Prompt and sampled tokens together. */
+  /** Maximum of prompt and sampled tokens together. */
   readonly contextLength: number;
   readonly policyVersion: number;
   /**
-   * Throws CONTEXT_OVERFLOW when the prompt leaves no room for a token. `onTokens` gets the tokens while they are sampled, a few
-   * at a time, all of them before the promise resolves: put together they are the result's. None come after a cancellation.
+   * Throws CONTEXT_OVERFLOW if the prompt leaves no room for a token. `onTokens` receives the tokens in small chunks during sampling, all
+   * before the promise resolves; concatenated, they equal the result. None arrive after a cancellation.
    */
   sample(request: SampleRequest, signal?: AbortSignal, onTokens?: OnTokens): Promise<SampleResult>;
 }
 
-/** One sample's trained tokens, in order; all arrays have the same length. */
+/** The trained tokens of one sample, in order. All arrays have the same length. */
 export interface LossInput {
-  /** Log-probabilities under the weights being trained, at the sampled temperature. */
+  /** Under the weights being trained, at the sampling temperature. */
   readonly logprobs: Float32Array;
-  /** Log-probabilities recorded when the tokens were sampled. */
+  /** As recorded during sampling. */
   readonly sampled: Float32Array;
-  /** Advantages; for cross_entropy the token weights. */
+  /** For cross_entropy, the token weights. */
   readonly advantages: Float32Array;
   readonly reference: Float32Array | undefined;
 }
@@ -54,13 +51,13 @@ export interface LossInput {
 export interface LossOutput {
   /** Summed over tokens. */
   readonly loss: number;
-  /** d loss / d logprobs, token by token. */
+  /** d loss / d logprobs, per token. */
   readonly gradient: Float32Array;
   /** Sums over tokens, for reports. */
   readonly metrics?: Readonly<Record<string, number>>;
 }
 
-/** A pure function of one sample's log-probabilities; a batch's loss is the weighted sum over its samples. */
+/** A pure function of one sample's log-probabilities. A batch's loss is the weighted sum over its samples. */
 export interface Loss {
   readonly name: string;
   readonly settings: Readonly<Record<string, number>>;
@@ -73,7 +70,7 @@ export interface AdamSettings {
   readonly beta2: number;
   readonly epsilon: number;
   readonly weightDecay: number;
-  /** Gradients are scaled down to this global norm; 0 = no clipping. */
+  /** Clips gradients to this global norm; 0 disables clipping. */
   readonly maxGradNorm: number;
 }
 
@@ -82,48 +79,43 @@ export interface ForwardBackwardResult {
   readonly trainedTokens: number;
   /** Sums over trained tokens. */
   readonly metrics: Readonly<Record<string, number>>;
-  /** Of each sample's masked tokens, at the weights of the gradient. */
+  /** For each sample's masked tokens, under the weights that the gradient was computed at. */
   readonly logprobs: readonly Float32Array[];
 }
 
 /**
- * Tinker's verbs. Knows nothing about agents.
- *
- * Verbs take effect in the order they were called, whether or not an earlier one has resolved. When the weights are somewhere else and
- * were lost there, a verb throws POLICY_LOST and has had no effect; `load` begins anew from what was saved.
+ * Tinker's verbs; knows nothing about agents. Verbs take effect in call order, whether or not earlier ones have resolved. If a remote
+ * server has lost the weights, a verb throws POLICY_LOST and has no effect; `load` starts again from a saved state.
  */
 export interface Trainer {
   /** Log-probabilities of each sample's masked tokens under the current or the frozen reference weights. */
   forward(samples: readonly Sample[], weights?: 'current' | 'reference'): Promise<Float32Array[]>;
-  /** Adds the loss's gradient to the accumulated one. */
+  /** Adds the loss's gradient to the accumulated gradient. */
   forwardBackward(samples: readonly Sample[], loss: Loss): Promise<ForwardBackwardResult>;
   /**
-   * One AdamW update with the accumulated gradient, which is then zero. Fails if the forwardBackward before it failed: no step is taken
-   * on part of a gradient. The norm is that before clipping, where it is told.
+   * Applies one AdamW update with the accumulated gradient, then zeroes it. Fails if the preceding forwardBackward failed, so that no step
+   * uses a partial gradient. `gradNorm` is measured before clipping; undefined if the backend does not report it.
    */
   optimStep(adam: AdamSettings): Promise<{ readonly gradNorm: number | undefined }>;
   /** The engine serves the current weights as this version from now on. */
   publish(policyVersion: number): Promise<void>;
   /** Writes weights and optimizer state into an existing empty folder. Does not fsync. */
   save(dir: string): Promise<void>;
-  /** Reads what `save` wrote; a folder without optimizer state, or `optimizer: false`, starts it fresh. Throws CHECKPOINT_MISMATCH for another model. */
+  /** Starts with a fresh optimizer if none was saved, or with `optimizer: false`. Throws CHECKPOINT_MISMATCH for another model. */
   load(dir: string, options?: { readonly optimizer?: boolean }): Promise<void>;
-  /** What was saved in this folder is about to be removed and will not be loaded again. Never throws. */
+  /** Announces that this saved folder is about to be removed and will not be loaded again. Never throws. */
   forget(dir: string): Promise<void>;
-  /** Keeps the current weights as the reference for `forward(…, 'reference')`. */
   freezeReference(): Promise<void>;
 }
 
-// ── checks of what engines and trainers are asked ─────────────────────────────────────────────────────────────────────────
-
 type ModelBounds = Pick<Engine, 'vocabSize' | 'contextLength'>;
 
-/** Below it, scaled logits leave the range of float32. */
+/** Below this, scaled logits overflow float32. */
 const MIN_TEMPERATURE = 1e-3;
 
 const isTemperature = (value: number): boolean => Number.isFinite(value) && value >= MIN_TEMPERATURE;
 
-/** Throws CONTEXT_OVERFLOW when the prompt leaves no room for a token, REQUEST_INVALID for anything else that cannot be sampled. */
+/** Throws CONTEXT_OVERFLOW if the prompt leaves no room for a token, REQUEST_INVALID for anything else that cannot be sampled. */
 export function checkRequest({ promptIds, sampling, seed }: SampleRequest, { contextLength, vocabSize }: ModelBounds): void {
   if (promptIds.length === 0) throw invalid('the prompt is empty, expected at least one token');
   const hint = 'shorten the conversation or use a model with a longer context';
@@ -148,7 +140,7 @@ function invalid(found: string): TrainyardError {
   return new TrainyardError('REQUEST_INVALID', found);
 }
 
-/** Throws SAMPLE_REFUSED for what cannot be trained as it is. */
+/** Throws SAMPLE_REFUSED if the sample cannot be trained as it is. */
 export function checkSample(sample: Sample, index: number, bounds: ModelBounds): void {
   const refuse = (found: string) => {
     throw new TrainyardError('SAMPLE_REFUSED', `sample ${index} (rollout ${JSON.stringify(sample.rolloutId)}): ${found}`);
@@ -175,7 +167,6 @@ export function checkSample(sample: Sample, index: number, bounds: ModelBounds):
   }
 }
 
-/** The engine, sampling in another way. */
 export function engineWith(engine: Engine, sample: Engine['sample']): Engine {
   const { vocabSize, contextLength } = engine;
   return {
@@ -186,12 +177,7 @@ export function engineWith(engine: Engine, sample: Engine['sample']): Engine {
   };
 }
 
-// ── a loss on the samples of a batch ──────────────────────────────────────────────────────────────────────────────────────
-
-/**
- * The loss of one sample: one finite derivative for each trained token, else TRAINER_FAILED. `logprobs` are those of the sample's masked
- * tokens, in order. `index`: its place in the batch.
- */
+/** Throws TRAINER_FAILED unless loss and derivatives are finite, one per token. `logprobs`: of the masked tokens. `index`: in the batch. */
 export function evaluateLoss(loss: Loss, sample: Sample, logprobs: Float32Array, index: number): LossOutput {
   const { reference } = sample;
   let output: LossOutput;
@@ -213,7 +199,7 @@ export function evaluateLoss(loss: Loss, sample: Sample, logprobs: Float32Array,
   });
 }
 
-/** Undefined: a sample without trained tokens. In the order of the samples, so that the sum does not depend on timing. */
+/** An output is undefined if its sample has no trained tokens. Sums in sample order, so that the result does not depend on timing. */
 export function sumOfLosses(
   samples: readonly Sample[],
   outputs: readonly (LossOutput | undefined)[],
@@ -229,7 +215,7 @@ export function sumOfLosses(
   return { loss, trainedTokens, metrics };
 }
 
-/** Of a sample's masked tokens, in order. `values` may begin at a later position of the sample. */
+/** The values of a sample's masked tokens, in order. `values[0]` belongs to position `from` of the sample. */
 export function masked({ mask }: Sample, values: ArrayLike<number>, from = 0): Float32Array<ArrayBuffer> {
   let count = 0;
   for (let i = 0; i < mask.length; i++) count += mask[i]!;

@@ -1,7 +1,7 @@
 /**
- * What a grader or a workflow may give as a reward, checked: a finite number, or a finite `value` with what it is made of. Rewards are at most
- * 1e30 from 0: advantages are single floats, and the squares and sums on the way to them must not become infinite. Nothing is rounded, clamped,
- * replaced or dropped: what is not a reward is an error, never a number.
+ * Validates rewards from graders and workflows: a finite number, or a finite `value` with its parts. Values stay within ±1e30, because
+ * advantages are single floats and the squares and sums on the way to them must not overflow. Nothing is rounded, clamped, replaced or
+ * dropped: an invalid reward is an error, never a number.
  */
 import { describeValue, nearName, shortened } from './describe.ts';
 import { TrainyardError } from './errors.ts';
@@ -9,20 +9,19 @@ import { defined, isObject, isPlain } from './json.ts';
 import { turnNamed } from './turns.ts';
 import type { ForkCause, Reward, RolloutIdentity, Trajectory, Turn } from './types.ts';
 
-/** They are stored with every trajectory; parts become columns of reports. */
+/** Limits, since all of these are stored with every trajectory and parts become report columns. */
 const MOST = { parts: 256, metrics: 256, byThread: 1000, byRole: 1000, byTurn: 100_000 } as const;
 type Named = keyof typeof MOST;
-/** Characters: a name is kept with every rollout, and repeated in every report. */
+/** In characters. Every rollout stores the names, and every report repeats them. */
 const LONGEST_NAME = 1_000;
-/** What is only looked at may be any finite number. */
+/** Informational only, so any finite number is allowed. */
 const LOOKED_AT: readonly Named[] = ['parts', 'metrics'];
 const LARGEST_REWARD = 1e30;
-/** What a reward may have, as messages list it. */
 const KEYS = ['value', 'success', 'parts', 'metrics', 'byTurn', 'byThread', 'byRole', 'untrained'] as const;
-/** Of a reward that was checked before, such as the workflow's own that a grader passes on: said anew, whatever it says. */
+/** Set on a reward that was validated before, such as the workflow's own when a grader passes it on. Ignored: set again later. */
 const STORED = ['source', 'credit'] as const;
 
-/** Throws GRADER_BAD_REWARD, saying what `who` returned. `turns`: how many the rollout has, for rewards that come as a list. */
+/** Throws GRADER_BAD_REWARD, naming `who`. `turns` is the rollout's number of turns, which a `byTurn` list must match. */
 export function toReward(result: unknown, who = 'the grader', turns = 0): Reward {
   if (typeof result === 'number') return { value: amount(result, `${who} returned`) };
   if (!isObject(result)) {
@@ -46,7 +45,7 @@ export function toReward(result: unknown, who = 'the grader', turns = 0): Reward
   };
 }
 
-/** With turns by their index, whatever they were called. Throws GRADER_BAD_REWARD for a turn, thread or role that is not there. */
+/** Rewrites `byTurn` keys to turn indexes. Throws GRADER_BAD_REWARD for a turn, thread or role that the rollout does not have. */
 export function settledReward(reward: Reward, identity: RolloutIdentity, turns: readonly Turn[]): Reward {
   const { byTurn, byThread = {}, byRole = {}, untrained = [] } = reward;
   for (const [what, given] of [
@@ -71,7 +70,7 @@ export function settledReward(reward: Reward, identity: RolloutIdentity, turns: 
   return { ...reward, byTurn: Object.fromEntries(settled) };
 }
 
-/** A misspelt `success` would silently be no success at all. */
+/** A misspelt `success` would otherwise be silently ignored. */
 function checkKeys(result: object, who: string): void {
   const unknown = Object.keys(result).find((key) => !([...KEYS, ...STORED] as readonly string[]).includes(key));
   if (unknown === undefined) return;
@@ -97,7 +96,7 @@ function numbers(name: Named, given: unknown, who: string): Readonly<Record<stri
   );
 }
 
-/** A list must fit: with one number too few or too many, all behind the gap would be rewards of other turns. */
+/** The length must match: after a missing or extra number, every reward would belong to the wrong turn. */
 function byIndex(given: unknown, turns: number, who: string): unknown {
   if (!Array.isArray(given)) return given;
   if (given.length === turns) return { ...given };
@@ -130,7 +129,7 @@ function finite(value: unknown, found: string): number {
   throw badReward(`${found} ${describeValue(value)}, expected a finite number${likely(value)}`);
 }
 
-/** What was most likely forgotten. In the message, because of a failed grading nothing else is kept. */
+/** The likely mistake. Part of the message, because a failed grading stores nothing else. */
 function likely(found: unknown): string {
   if (typeof found === 'boolean') return '; write Number(…) around it';
   return found === undefined ? '; is a `return` missing?' : '';
@@ -140,23 +139,21 @@ function badReward(message: string, hint = 'return a finite number, for example 
   return new TrainyardError('GRADER_BAD_REWARD', message, { hint });
 }
 
-// ── credit ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-// A reward counts, times the discount, for the turn before it, and so on to the beginning of its branch. Turns are a tree: a turn belongs to
-// the one that its prompt continues. Each branch is followed on its own, so conversations that alternate, as those of sub-agents do, never
-// earn for each other. Where a conversation went on in several ways, the turn before them gets the mean of what they earned. Turns of other
-// models than the policy earn nothing, and neither do answers that nobody got.
+// Credit. A reward also counts, discounted, for the turn before it, and so on back to the start of its branch. Turns form a tree: a turn's
+// parent is the turn that its prompt continues. Each branch is followed separately, so conversations that alternate, such as those of
+// sub-agents, never earn for each other. A turn with several continuations gets the mean of what they earned. Turns of models other than
+// the policy and undelivered responses earn nothing.
 
 const CREDIT_UNITS = ['turn', 'row'] as const;
 
 export interface Credit {
-  /** From 0, every turn for itself, to 1, all that follows counts in full. */
+  /** From 0 (each turn earns only its own reward) to 1 (all later rewards count in full). */
   readonly turnDiscount: number;
   /** `row`: every turn of a training row gets what the row's last turn earned. */
   readonly per: (typeof CREDIT_UNITS)[number];
 }
 
-/** Forks after which the same conversation goes on in other words. */
+/** Forks after which the same conversation continues in changed form. */
 const GOES_ON: readonly ForkCause[] = [
   'changed_tools',
   'compaction',
@@ -167,8 +164,8 @@ const GOES_ON: readonly ForkCause[] = [
 ];
 
 /**
- * With a reward for each of the policy's turns. Where the reward names turns these earned it and the others nothing of their own; where it
- * is one value, the end of each branch earned it. Not to be applied twice: throws USAGE where it was before.
+ * Assigns a reward to each of the policy's turns. If the reward has `byTurn`, unlisted turns earn nothing of their own; if it is one value,
+ * the end of each branch earns it. Throws USAGE if credit was already applied.
  */
 export function credited(reward: Reward, turns: readonly Turn[], credit: Credit): Reward {
   checkCredit(credit);
@@ -205,10 +202,10 @@ function parentOf({ after, fork }: Turn): number | undefined {
   return after ?? (fork !== undefined && GOES_ON.includes(fork.cause) ? fork.from : undefined);
 }
 
-/** The last turn of each turn's row. Of turns that go on from the same one, the first is in its row. */
+/** Maps each turn to the last turn of its row. If several turns continue the same one, the first is in its row. */
 function rowEnds(turns: readonly Turn[]): ReadonlyMap<number, number> {
   const ends = new Map<number, number>();
-  // Backwards, so that what follows is known; the first of several is written last.
+  // Iterates backwards, so that later turns are known; the first of several continuations is written last and wins.
   const next = new Map<number, number>();
   for (const { index, after } of turns.toSorted((a, b) => b.index - a.index)) {
     const following = next.get(index);
@@ -218,15 +215,15 @@ function rowEnds(turns: readonly Turn[]): ReadonlyMap<number, number> {
   return ends;
 }
 
-/** `pool`: name of what the reward is compared with. */
+/** `pool` names the set of rewards that this one is compared with. */
 interface Earned {
   readonly pool: string;
   readonly reward: number;
 }
 
 /**
- * The most particular reward that was given: by turn, then by thread, by role, and the rollout's value. Undefined where nothing of the turn is
- * trained: no grade, no trainable role, no sampled token, or a thread that is left out.
+ * The most specific reward for the turn: by turn, then thread, then role, then the rollout's value. Undefined if the turn is not trained:
+ * no grade, no trainable role, no sampled token, or an untrained thread.
  */
 export function earnedBy({ grade }: Pick<Trajectory, 'grade'>, turn: Turn): Earned | undefined {
   if (grade.kind !== 'graded' || !turn.trainable || turn.sampledIds.length === 0) return undefined;

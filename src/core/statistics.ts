@@ -1,18 +1,17 @@
 /**
- * Statistics of evaluations: 95 % confidence intervals (what would other tasks of the same kind have given?), paired differences, pass@k.
- * Tasks are the independent units: several tries of one task never count as so many tasks. Nothing here is ever NaN.
+ * Statistics for evaluations: 95 % confidence intervals (how other tasks of the same kind would turn out), paired differences, pass@k.
+ * Tasks are the independent units: repeated attempts at one task never count as more tasks. No result is ever NaN.
  */
 
-/** Lower and upper end. */
 export type Interval = readonly [low: number, high: number];
 
 const COVERAGE = 0.95;
-/** Standard deviations of a normal distribution to either side that hold that much. */
+/** The two-sided normal quantile for that coverage. */
 const Z = 1.959963984540054;
-/** From here on the expansion for many degrees of freedom is exact to nine digits. */
+/** Above this many degrees of freedom, the asymptotic expansion is exact to nine digits. */
 const MANY = 200;
 
-/** Wilson's interval of a share seen in n independent tries; n need not be whole. With nothing seen, everything is possible. */
+/** Wilson interval of a proportion from n independent attempts; n need not be an integer. [0, 1] if there are none. */
 export function wilson(share: number, n: number): Interval {
   if (!(n > 0)) return [0, 1];
   const centre = (share + (Z * Z) / (2 * n)) / (1 + (Z * Z) / n);
@@ -21,43 +20,42 @@ export function wilson(share: number, n: number): Interval {
 }
 
 /**
- * Of the mean of the tasks' shares, each of `tries` tries. Wilson's interval with as many tries as independent ones would have had to be
- * for the spread between tasks, fewer where there are too few tasks to judge that spread by (Korn and Graubard's correction). Never
- * fewer than there are tasks: that is Wilson's own interval where each was tried once.
+ * Interval of the mean success rate over tasks, with `tries` attempts each. A Wilson interval with the effective number of independent
+ * attempts that explains the spread between tasks, reduced if there are too few tasks to estimate that spread (Korn and Graubard's
+ * correction). At least the number of tasks, which is the plain Wilson interval for one attempt each.
  */
 export function sharesInterval(shares: readonly number[], tries: number): Interval {
   const n = shares.length;
   if (n === 0) return [0, 1];
   const mean = meanOf(shares);
   const single = mean * (1 - mean);
-  // Where every try ended the same way, how much tries of one task have in common cannot be seen: the cautious answer is "everything".
+  // If all attempts agree, their correlation within a task is unknown; the conservative assumption is full correlation.
   if (single < 1e-12 || n === 1) return wilson(mean, n);
   const between = shares.reduce((sum, share) => sum + (share - mean) ** 2, 0) / n;
   const effective = Math.min(n * tries, (n * single) / between) * (Z / studentQuantile(n - 1)) ** 2;
   return wilson(mean, Math.max(n, effective));
 }
 
-/** Student's interval of a mean. Null where there is no spread to judge by: fewer than two values, or all of them equal. */
+/** Student interval of a mean. Null if there is no usable spread: fewer than two values, all values equal, or overflow. */
 export function meanInterval(values: readonly number[]): Interval | null {
   const n = values.length;
   if (n < 2) return null;
   const mean = meanOf(values);
   const variance = values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (n - 1);
   const half = studentQuantile(n - 1) * Math.sqrt(variance / n);
-  // Rounding leaves a little spread in values that are equal; what overflows says nothing either.
+  // Rounding leaves a little spread in equal values; an overflow carries no information either.
   const isUsable = Number.isFinite(half) && half > 1e-12 * values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
   return isUsable ? [mean - half, mean + half] : null;
 }
 
-/** 0 for no values. */
 export function meanOf(values: readonly number[]): number {
   if (values.length === 0) return 0;
   const sum = values.reduce((total, value) => total + value, 0);
-  // The sum of finite numbers need not be finite; dividing first is not as exact, so only then.
+  // A sum of finite numbers can overflow. Dividing first is less exact, so it is only the fallback.
   return Number.isFinite(sum) ? sum / values.length : values.reduce((mean, value) => mean + value / values.length, 0);
 }
 
-/** How many standard errors to either side of a mean hold 95 %, with so many degrees of freedom. */
+/** The two-sided 95 % quantile of Student's t. */
 export function studentQuantile(freedom: number): number {
   if (freedom > MANY) {
     const terms = [
@@ -76,7 +74,7 @@ export function studentQuantile(freedom: number): number {
   return (low + high) / 2;
 }
 
-/** Chance that Student's t lies between −t and t, for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4). */
+/** P(−t < T < t) of Student's t with integer degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4). */
 function studentWithin(t: number, freedom: number): number {
   const angle = Math.atan(t / Math.sqrt(freedom));
   const cosine = Math.cos(angle);
@@ -90,16 +88,14 @@ function studentWithin(t: number, freedom: number): number {
   return isOdd ? (2 / Math.PI) * (angle + Math.sin(angle) * sum) : Math.sin(angle) * sum;
 }
 
-// ── paired differences ────────────────────────────────────────────────────────────────────────────────────────────────────
+// Paired differences compare two measurements task by task, which removes the variation in task difficulty.
 
-// Two measurements of the same tasks, compared task by task: that removes what makes some tasks harder than others.
-
-/** Additions above which the exact distribution is not computed. */
+/** Maximum number of additions for the exact distribution. */
 const MOST_WORK = 20_000_000;
 
 /**
- * 95 % interval of the mean of differences of shares, each from −1 to 1. Agresti's and Min's: as if two more tasks had been seen, one
- * without a difference and one half better, half worse. So equal measurements of few tasks do not look certain.
+ * 95 % interval of the mean difference of proportions, each from −1 to 1, after Agresti and Min: adds two pseudo-tasks, one without a
+ * difference and one half better, half worse. So equal measurements of few tasks do not look certain.
  */
 export function shareDifferenceInterval(differences: readonly number[]): Interval {
   if (differences.length === 0) return [-1, 1];
@@ -111,9 +107,9 @@ export function shareDifferenceInterval(differences: readonly number[]): Interva
 }
 
 /**
- * Chance of a sum at least this far from 0, if each difference were as likely to have the other sign: the sign-flip test, two-sided. For
- * differences of −1, 0 and 1 it is McNemar's exact test. Whole numbers; exact but for very many and large ones, where it is the normal
- * distribution's.
+ * Two-sided p-value of the sign-flip test: the probability of a sum at least this far from 0 if each sign were random. For differences of
+ * −1, 0 and 1 it is McNemar's exact test. Expects integers. Exact, except for very many and large values, where it uses the normal
+ * approximation.
  */
 export function signFlipChance(differences: readonly number[]): number {
   const sizes = differences.map(Math.abs).filter((size) => size > 0);
@@ -123,7 +119,7 @@ export function signFlipChance(differences: readonly number[]): number {
   const reach = steps.reduce((sum, step) => sum + step, 0);
   const seen = Math.abs(differences.reduce((sum, difference) => sum + difference, 0)) / unit;
   if (reach * steps.length > MOST_WORK) return normalTails(seen / Math.sqrt(steps.reduce((sum, step) => sum + step ** 2, 0)));
-  // Sums have steps of two: each flip moves by twice the size. `chances[i]` is that of the sum −reach + 2i.
+  // Each flip changes the sum by twice the size. `chances[i]` is the probability of the sum −reach + 2i.
   let chances = new Float64Array(reach + 1);
   chances[0] = 1;
   for (const step of steps) {
@@ -142,29 +138,26 @@ function divisor(a: number, b: number): number {
   return b === 0 ? a : divisor(b, a % b);
 }
 
-/** Chance of more than z standard deviations to either side (Abramowitz and Stegun 7.1.26, to 1e-7). */
+/** P(|Z| > z) of the standard normal (Abramowitz and Stegun 7.1.26, to 1e-7). */
 function normalTails(z: number): number {
   const t = 1 / (1 + (0.3275911 * z) / Math.SQRT2);
   const polynomial = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))));
   return polynomial * Math.exp(-(z * z) / 2);
 }
 
-// ── pass@k ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+// Unbiased pass@k estimates from n attempts, counting draws without replacement (https://arxiv.org/abs/2107.03374).
 
-// From how often a task was solved in n tries to how often it would be in k: without bias, by counting draws without replacement
-// (https://arxiv.org/abs/2107.03374).
-
-/** Chance that at least one of k tries, drawn from n of which c were successful, is a success. */
+/** Probability that at least one of k attempts, drawn from n of which c succeeded, is a success. */
 export function passAtK(n: number, c: number, k: number): number {
   return 1 - drawn(n, n - c, k);
 }
 
-/** Chance that all k tries, drawn from n of which c were successful, are successes: "pass^k". */
+/** "pass^k": probability that all k attempts, drawn from n of which c succeeded, are successes. */
 export function passHatK(n: number, c: number, k: number): number {
   return drawn(n, c, k);
 }
 
-/** Chance that k draws from n, without replacement, are all among m of them. Throws where k is above n: it is never guessed. */
+/** Probability that k draws from n, without replacement, all fall among m of them. Throws RangeError if k > n rather than extrapolate. */
 function drawn(n: number, m: number, k: number): number {
   if (k > n) throw new RangeError(`${k} of ${n} tries cannot be drawn`);
   if (m < k) return 0;

@@ -1,7 +1,6 @@
-/** Turns and rollouts as they are named, shown and excluded from training. Reads no store. */
+/** How turns and rollouts are named, summarised and excluded from training. Reads no store. */
 import type { Exclusion, Mark, RolloutIdentity, Trajectory, Turn } from './types.ts';
 
-/** For people and their tools: where its prompt comes from, how much was said, what was special. No token ids. */
 export function turnSummary(turn: Turn) {
   const { index, thread, role, after, fork, stopReason, policyVersion, trainable, request, formatError, response } = turn;
   return {
@@ -26,15 +25,12 @@ export function turnSummary(turn: Turn) {
 
 export type TurnSummary = ReturnType<typeof turnSummary>;
 
-/** The id of the completion that a client gets. The seed of a turn is known before it is complete, and no other turn of the rollout has it. */
+/** The completion id that the client receives. A turn's seed is known before the turn completes and is unique within the rollout. */
 export function completionId({ rolloutId }: Pick<RolloutIdentity, 'rolloutId'>, seed: number): string {
   return `${rolloutId.replaceAll(/[^\w-]/g, '_')}-${seed.toString(36)}`;
 }
 
-/**
- * The turn of this index or completion id. An id may have the prefix that a dialect puts before it (`chatcmpl-`, `resp_`, `msg_`). Of
- * several answers to one call, which share an id, it is the first.
- */
+/** Finds a turn by index or completion id, with or without a dialect's prefix. If several responses share the id, returns the first. */
 export function turnNamed(identity: RolloutIdentity, turns: readonly Turn[], name: number | string): Turn | undefined {
   if (typeof name === 'number' || /^\d+$/.test(name)) return turns.find(({ index }) => index === Number(name));
   return turns.find(({ sampling }) => {
@@ -43,25 +39,23 @@ export function turnNamed(identity: RolloutIdentity, turns: readonly Turn[], nam
   });
 }
 
-// ── exclusion by marks ────────────────────────────────────────────────────────────────────────────────────────────────────
+// Exclusion by marks. An excluded rollout is removed before rewards are compared, so it does not count towards its group's mean. An
+// excluded turn stays in its conversation as context: it is not trained, and its reward is compared with nothing.
 
-// An excluded rollout is removed before anything is compared, so that its group's mean is that of the others. An excluded turn stays in its
-// conversation as context: it is not trained, and what it earned is compared with nothing.
-
-/** The marks that hold and exclude something, by rollout and turn. */
+/** The marks in effect that exclude something, sorted by rollout and turn. */
 export function exclusionsIn(marks: Iterable<Mark>): readonly Mark[] {
   const latest = new Map<string, Mark>();
   for (const mark of marks) latest.set(placeOf(mark), mark);
   return [...latest.values()].filter(({ excluded }) => excluded).toSorted(byRolloutAndTurn);
 }
 
-/** Of these rollouts alone: a store may hold marks of very many others. */
+/** Looks only at these rollouts: a store may hold marks of many others. */
 export function exclusionsOf(rolloutIds: ReadonlySet<string>, marks: readonly Mark[]): readonly Exclusion[] {
   const own = exclusionsIn(marks.filter(({ rolloutId }) => rolloutIds.has(rolloutId)));
   return own.map(({ rolloutId, turn }) => ({ rolloutId, ...(turn === undefined ? {} : { turn }) }));
 }
 
-/** The same trajectories, as far as they are trained. What nobody marked is the same object. */
+/** Drops excluded rollouts and makes excluded turns untrainable. Unmarked trajectories are returned as the same objects. */
 export function withoutExcluded(trajectories: readonly Trajectory[], exclusions: readonly Exclusion[]): readonly Trajectory[] {
   const byRollout = Map.groupBy(exclusions, ({ rolloutId }) => rolloutId);
   return trajectories.flatMap((trajectory) => {
@@ -73,7 +67,6 @@ export function withoutExcluded(trajectories: readonly Trajectory[], exclusions:
   });
 }
 
-/** One text for one rollout or turn. */
 export function placeOf({ rolloutId, turn }: Exclusion): string {
   return JSON.stringify([rolloutId, turn ?? null]);
 }

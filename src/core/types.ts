@@ -1,27 +1,26 @@
 /**
- * The nouns of Trainyard, in the order one task meets them: task → rollout → turn → trajectory → reward → sample.
- *
- * Everything here is plain readonly data. From `Turn` inward tokens are typed arrays, never text: text is for people and graders, tokens are
- * for training. Times are milliseconds since the epoch.
+ * The nouns of Trainyard, in the order a task meets them: task → rollout → turn → trajectory → reward → sample. All plain readonly data.
+ * From `Turn` on, tokens are typed arrays, never text: text is for people and graders, tokens are for training. Times are milliseconds
+ * since the epoch.
  */
 
 export type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };
 
-/** One chat message, in the shape the OpenAI Chat Completions API gave the world. */
+/** A chat message in the shape of the OpenAI Chat Completions API. */
 export interface Message {
   readonly role: 'system' | 'user' | 'assistant' | 'tool';
   readonly content: string | null;
   readonly tool_calls?: readonly ToolCall[];
   readonly tool_call_id?: string;
   readonly name?: string;
-  /** What the policy thought before it spoke, where its chat template keeps that apart from the content. */
+  /** The policy's reasoning, if its chat template separates it from the content. */
   readonly reasoning?: string;
 }
 
 export interface ToolCall {
   readonly id: string;
   readonly type: 'function';
-  /** `arguments` is the text the policy sampled, never a re-serialisation of it. */
+  /** `arguments` is the exact text that the policy sampled, never re-serialised. */
   readonly function: { readonly name: string; readonly arguments: string };
 }
 
@@ -30,25 +29,25 @@ export interface Tool {
   readonly function: { readonly name: string; readonly description?: string; readonly parameters?: Json };
 }
 
-/** A message of a task's prompt. Its type fits the OpenAI client's parameters as it is. */
+/** A message of a task's prompt, assignable to the OpenAI client's parameters. */
 export type PromptMessage =
   | { readonly role: 'system'; readonly content: string }
   | { readonly role: 'user'; readonly content: string }
   | { readonly role: 'assistant'; readonly content: string };
 
-/** What a workflow may see of a task. */
+/** The part of a task that a workflow may see. */
 export interface TaskView {
   readonly id: string;
   readonly prompt: readonly PromptMessage[];
   readonly metadata?: Json;
 }
 
-/** One dataset row. `answer` goes to the grader and nowhere else. */
+/** One dataset row. Only the grader sees `answer`. */
 export interface Task extends TaskView {
   readonly answer?: Json;
 }
 
-/** How tokens are drawn. `topP` 1 and `topK` 0 mean "no truncation"; `temperature` 0 means the most likely token. */
+/** `topP` 1 and `topK` 0 mean no truncation; `temperature` 0 means greedy. */
 export interface SamplingSettings {
   readonly temperature: number;
   readonly topP: number;
@@ -60,17 +59,17 @@ export interface SamplingSettings {
 export const LIMIT_NAMES = ['turns', 'tokens', 'context', 'bytes', 'deadline'] as const;
 export type LimitName = (typeof LIMIT_NAMES)[number];
 
-/** Per rollout: model calls, sampled tokens, wall clock. */
+/** Per rollout: model calls, sampled tokens, wall-clock time. */
 export interface Limits {
   readonly turns: number;
   readonly tokens: number;
   readonly deadlineMs: number;
 }
 
-/** `stop`: a stop token was sampled (and is the last id). `length`: the token budget or the context ran out first. */
+/** `stop`: a stop token was sampled and is the last id. `length`: the token budget or the context ran out first. */
 export type StopReason = 'stop' | 'length';
 
-/** Why the prompt of a turn is not the latest turn of its thread, extended. */
+/** Why a turn's prompt does not simply extend the latest turn of its thread. */
 export const FORK_CAUSES = [
   'asked_again',
   'changed_tools',
@@ -85,7 +84,7 @@ export const FORK_CAUSES = [
 ] as const;
 export type ForkCause = (typeof FORK_CAUSES)[number];
 
-/** `from`: the turn that this one would have continued. `message`: place, in the request, of the first one that differs, if one does. */
+/** `from`: the turn that this one would have continued. `message`: index in the request of the first message that differs, if any. */
 export interface Fork {
   readonly cause: ForkCause;
   readonly from: number;
@@ -95,20 +94,19 @@ export interface Fork {
 export const DIALECT_NAMES = ['chat', 'responses', 'messages'] as const;
 export type DialectName = (typeof DIALECT_NAMES)[number];
 
-/** One model call: the engine's exact ids and log-probabilities, and what was said in words. */
+/** One model call: the engine's exact ids and log-probabilities, and the messages as text. */
 export interface Turn {
   /** Order of completion within the rollout, from 0. */
   readonly index: number;
-  /** The turn whose ids, prompt and sampled, this one's prompt begins with; absent where the prompt was rendered afresh. */
+  /** The turn whose prompt and sampled ids this prompt starts with; absent if the prompt was rendered from scratch. */
   readonly after?: number;
-  /** Present where the conversation did not simply go on. */
   readonly fork?: Fork;
   readonly thread: string;
   readonly role: string;
   readonly trainable: boolean;
-  /** Who answered, where it was not the policy: then there are no ids, and nothing is trained. */
+  /** The model that answered instead of the policy. Such a turn has no ids and is not trained. */
   readonly model?: string;
-  /** Present where nobody got the answer, nor asked for it again before the rollout ended. Such a turn is not trained. */
+  /** Present if no client received the response, or asked for it again, before the rollout ended. Such a turn is not trained. */
   readonly undelivered?: true;
   readonly promptIds: Int32Array;
   readonly sampledIds: Int32Array;
@@ -125,25 +123,25 @@ export interface Turn {
     readonly dialect?: DialectName;
     readonly messages: readonly Message[];
     readonly tools: readonly Tool[];
-    /** Parameters that the client gave and that have no effect here. */
+    /** Parameters from the client that have no effect here. */
     readonly ignored?: readonly string[];
   };
   readonly response: Message;
-  /** What is wrong with the response where the client asked for a format; it got the text as it was sampled. */
+  /** How the response violates the format that the client asked for. The client received the text as sampled. */
   readonly formatError?: string;
   readonly startedAt: number;
   readonly endedAt: number;
 }
 
-/** A model call that ended without an answer. What was sampled of it is not a turn and is never trained. */
+/** A model call that ended without a response. What it sampled is not a turn and is never trained. */
 export interface UnansweredCall {
   readonly thread: string;
   readonly role: string;
   readonly promptTokens: number;
   readonly sampledTokens: number;
-  /** Turns of the rollout that were recorded when it ended. */
+  /** How many turns the rollout had recorded when this call ended. */
   readonly turnsBefore: number;
-  /** What its client was told, and the limit that refused it, if one did. Absent: its client gave it up. */
+  /** The error that the client received, and the limit that refused the call, if any. Absent if the client cancelled. */
   readonly failure?: { readonly code: string; readonly message: string; readonly limit?: LimitName };
   readonly startedAt: number;
   readonly endedAt: number;
@@ -159,34 +157,33 @@ export type Outcome =
 export interface Reward {
   /** Finite. */
   readonly value: number;
-  /** Absent: a value of 1 or more is a success. */
+  /** Default: true if `value` is at least 1. */
   readonly success?: boolean;
-  /** What the value is made of, by name. */
+  /** The components of the value, by name. */
   readonly parts?: Readonly<Record<string, number>>;
-  /** What else was measured, for people: not part of the value. */
+  /** Other measurements, for people; not part of the value. */
   readonly metrics?: Readonly<Record<string, number>>;
   /**
-   * What parts of the rollout earned, where that is not `value`: by the index of a turn, by thread, by role. Of a turn the most
-   * particular one holds. Each is compared with its like in the other rollouts of the group.
+   * Rewards that replace `value` for part of the rollout: by turn index, thread or role. The most specific one applies to a turn. Each is
+   * compared with its counterparts in the other rollouts of the group.
    */
   readonly byTurn?: Readonly<Record<string, number>>;
   readonly byThread?: Readonly<Record<string, number>>;
   readonly byRole?: Readonly<Record<string, number>>;
-  /** Threads of which nothing is trained, whatever they earned. */
+  /** Threads that are not trained, whatever they earned. */
   readonly untrained?: readonly string[];
-  /** Present where `byTurn` holds what later turns earned too, discounted: how it was done, so that it is done once. */
+  /** Present if `byTurn` includes discounted rewards of later turns. Records how, so that the discount is applied only once. */
   readonly credit?: { readonly turnDiscount: number; readonly per: 'turn' | 'row' };
-  /** Who gave it, where it was not the grader. */
+  /** Present if the workflow gave the reward instead of the grader. */
   readonly source?: 'workflow';
 }
 
-/** Something the workflow wanted kept with its rollout, for people. */
 export interface LogLine {
   readonly at: number;
   readonly text: string;
 }
 
-/** What the grader made of a trajectory. A grader that failed gave no reward: that is never the same as reward 0. */
+/** The result of grading. A failed grader gave no reward, which is never the same as reward 0. */
 export type Grade =
   | { readonly kind: 'graded'; readonly reward: Reward }
   | { readonly kind: 'ungraded'; readonly why: string }
@@ -194,7 +191,7 @@ export type Grade =
 
 export type Purpose = 'train' | 'eval';
 
-/** Names of one rollout: which task, which group, which place in the group. Identity is data, never a position in an array. */
+/** Identifies one rollout. Identity is data, never a position in an array. */
 export interface RolloutIdentity {
   readonly rolloutId: string;
   readonly groupId: string;
@@ -208,9 +205,8 @@ export interface Trajectory extends RolloutIdentity {
   readonly grade: Grade;
   readonly turns: readonly Turn[];
   readonly unanswered?: readonly UnansweredCall[];
-  /** What the workflow said of itself when it returned. */
   readonly output?: Json;
-  /** What it returned that decided its grade, where a grader had the last word; `untrained`: turns that were trainable until then. */
+  /** Returned values that influenced the grade, if a grader had the last word. `untrained`: turns that were trainable until then. */
   readonly returned?: {
     readonly reward?: Reward;
     readonly success?: boolean;
@@ -225,8 +221,8 @@ export interface Trajectory extends RolloutIdentity {
 }
 
 /**
- * One training row. All arrays have the length of `tokens`; position i holds what belongs to token i itself (not to its
- * successor). `mask` is 1 exactly where the policy sampled the token; logprobs, advantages and versions are 0 elsewhere.
+ * One training row. All arrays have the length of `tokens`; position i describes token i itself, not its successor. `mask` is 1 exactly
+ * where the policy sampled the token; logprobs, advantages and versions are 0 elsewhere.
  */
 export interface Sample {
   readonly tokens: Int32Array;
@@ -234,54 +230,52 @@ export interface Sample {
   readonly logprobs: Float32Array;
   readonly advantages: Float32Array;
   readonly versions: Int32Array;
-  /** Log-probabilities of the frozen reference policy, where a loss wants them. */
+  /** Log-probabilities under the frozen reference policy, for losses that need them. */
   readonly reference?: Float32Array;
-  /** Temperature the tokens were sampled at: the trainer scores at the same. */
+  /** Temperature the tokens were sampled at; the trainer scores at the same one. */
   readonly temperature: number;
-  /** Factor on this row's loss. */
   readonly weight: number;
   readonly rolloutId: string;
   readonly groupId: string;
 }
 
-/** What is left out of training: a rollout, or the turn of it with this index. */
+/** A rollout, or one turn of it by index, that is left out of training. */
 export interface Exclusion {
   readonly rolloutId: string;
   readonly turn?: number;
 }
 
-/** Somebody's word on what is trained. Marks are only ever added; of those for one rollout or turn the latest holds. */
+/** Whether something is excluded from training. Append-only: the latest mark for a rollout or turn applies; `excluded: false` revokes. */
 export interface Mark extends Exclusion {
-  /** False takes back an earlier mark. */
   readonly excluded: boolean;
   readonly reason: string;
   readonly at: number;
 }
 
-/** Turns that are more than `most` versions behind the one in training are left out, or count less. */
+/** Turns more than `most` versions behind the one in training are dropped or down-weighted. */
 export interface StaleRule {
   readonly policyVersion: number;
   readonly most: number;
   readonly rule: 'drop' | 'weigh';
 }
 
-/** Which rollouts made which policy version. Committed together with the version, after the checkpoint is on disk. */
+/** Which rollouts produced which policy version. Committed together with the version, after the checkpoint is on disk. */
 export interface BatchManifest {
   readonly step: number;
   /** The version this step produced. */
   readonly policyVersion: number;
   readonly rolloutIds: readonly string[];
-  /** What was left out of their groups by marks when the batch was made; absent: nothing. */
+  /** What marks excluded from the groups when the batch was made. Default: nothing. */
   readonly excluded?: readonly Exclusion[];
-  /** What whoever trains somewhere else calls the batch; such a step has no checkpoint here. */
+  /** The id that an external trainer uses for the batch; such a step has no checkpoint here. */
   readonly batchId?: string;
-  /** What was too old for it, where whoever asked said so: the batch is the same again only by the same rule. */
+  /** The staleness rule that the caller requested. Reproducing the batch requires the same rule. */
   readonly stale?: StaleRule;
-  /** Checkpoint folder, relative to the run directory; null where checkpoints are rarer than steps. */
+  /** Checkpoint folder, relative to the run directory; null if this step wrote none. */
   readonly checkpoint: string | null;
-  /** Digests of the samples that were trained and of the checkpoint's files, by which the step can be proved later. */
+  /** Digests of the trained samples and of the checkpoint's files, to verify the step later. */
   readonly digests?: { readonly samples: string; readonly weights?: string };
-  /** Where the numbering of groups stood when the batch was taken, so that a run can be resumed behind it. */
+  /** State of group numbering when the batch was taken, from which a run resumes. */
   readonly groups: { readonly next: number; readonly pending: readonly number[] };
   readonly metrics: Readonly<Record<string, number>>;
   readonly createdAt: number;

@@ -1,13 +1,9 @@
-/**
- * What every reader of tasks yields: rows with their place, or the places where no row could be read. Whether a row is a task is not for
- * the readers to say (`task-row.ts`). And the reader of rows that are given as values.
- */
+/** Rows with their places, as every reader yields them, and the reader of rows given as values. `task-row.ts` validates rows. */
 import { deadlineSignal, orAborted } from '../core/async.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { defined, isObject } from '../core/json.ts';
 import type { Json, PromptMessage } from '../core/types.ts';
 
-/** One row as it is written: the columns of a file, or an object of a list. */
 export interface TaskRow {
   readonly id?: string | number | null | undefined;
   readonly prompt?: string | readonly PromptMessage[] | null | undefined;
@@ -24,13 +20,13 @@ export type TaskSource = string | Iterable<TaskRow> | AsyncIterable<TaskRow>;
 
 export type RawRow =
   | { readonly kind: 'row'; readonly place: string; readonly row: Readonly<Record<string, unknown>> }
-  /** `problem` goes on from the place: "line 3" + " is not valid JSON". */
+  /** `problem` continues the place: "line 3" + " is not valid JSON". */
   | { readonly kind: 'bad'; readonly place: string; readonly problem: string };
 
-/** More than any list of tasks has; a source that never ends is found by it. */
+/** Stops a source that never ends. */
 const MAX_ROWS = 10_000_000;
 
-/** Most bytes of one line of JSONL, and characters of one row of CSV. */
+/** Per line of JSONL; per row of CSV, in characters. */
 export const MAX_LINE_BYTES = 16 * 2 ** 20;
 
 export const TOO_LARGE =
@@ -43,7 +39,7 @@ export function invalid(message: string, options: { readonly hint?: string; read
   return new TrainyardError('DATASET_INVALID', message, { hint: FORMAT_HINT, ...options });
 }
 
-/** What a value is, without saying it: it may be an answer. */
+/** Names the kind of a value without showing it: it may be an answer. */
 export function kindOf(value: unknown): string {
   if (value === undefined) return 'nothing';
   if (value === null) return 'null';
@@ -56,7 +52,7 @@ export function kindOf(value: unknown): string {
 
 const IDLE_MS = 600_000;
 
-/** Of a list, or of anything that can be iterated. A source that throws, does not end, or does not answer ends the reading in words. */
+/** Reads any iterable. Throws DATASET_INVALID if the source throws, yields too many rows, or yields none for `idleMs`. */
 export async function* givenRows(source: Exclude<TaskSource, string>, idleMs = IDLE_MS): AsyncGenerator<RawRow> {
   let number = 0;
   try {
@@ -95,7 +91,7 @@ async function* answering(rows: AsyncIterator<unknown>, idleMs: number): AsyncGe
   try {
     for (let row = await next(); !row.done; row = await next()) yield row.value;
   } finally {
-    // A source that does not answer would not answer to this either.
+    // A source that no longer responds would not respond to this either.
     if (!isSilent) await rows.return?.();
   }
 }

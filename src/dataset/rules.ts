@@ -1,10 +1,8 @@
 /**
- * The rules that rows are held to, by the names of their columns, in `metadata`, and against answers where an agent could read them.
- *
- * Columns have known names only, so that a misspelt `answer` never silently becomes "no answer". Metadata is an object with something in it
- * in every row, no empty object inside, and under one key one type in all rows. What breaks that cannot be written as a table, and mostly
- * is a mistake of whoever made the file. An answer in the metadata under a name that says so is refused. Elsewhere it is warned about, since
- * it may belong there: a text to correct, a list of choices.
+ * Rules for rows: column names, `metadata`, and answers that an agent could read. Only known column names are allowed, so that a misspelt
+ * `answer` never silently becomes "no answer". Metadata is a non-empty object in every row, contains no empty objects, and has one type per
+ * key across rows; anything else cannot be written as a table and is mostly a mistake. An answer in metadata under a telling key is an
+ * error. Elsewhere it is a warning, since it may belong there: a text to correct, a list of choices.
  */
 
 import { nearName } from '../core/describe.ts';
@@ -12,10 +10,8 @@ import { isObject, sameJson } from '../core/json.ts';
 import type { Json, Task } from '../core/types.ts';
 import { kindOf } from './rows.ts';
 
-/** More are not told of one row. */
 const MOST_PROBLEMS = 10;
 
-/** What is known of one key, and of the keys of the objects under it. */
 interface Known {
   type?: { readonly name: string; readonly place: string };
   readonly keys: Map<string, Known>;
@@ -24,7 +20,6 @@ interface Known {
 export class MetadataRules {
   readonly #root: Known = { keys: new Map() };
 
-  /** What is wrong with the metadata of one row. */
   problems(metadata: unknown, place: string): readonly string[] {
     if (!isObject(metadata) || Object.keys(metadata).length === 0) {
       return [`metadata: expected an object with at least one key, found ${kindOf(metadata)}`];
@@ -33,7 +28,7 @@ export class MetadataRules {
     const walk = (object: Readonly<Record<string, unknown>>, known: Known, path: string): void => {
       for (const [key, value] of Object.entries(object)) {
         if (problems.length >= MOST_PROBLEMS) return;
-        // Null says that there is nothing, and fits every type.
+        // Null means no value, and fits every type.
         if (value === null) continue;
         const below: Known = known.keys.get(key) ?? { keys: new Map() };
         known.keys.set(key, below);
@@ -56,7 +51,7 @@ export class MetadataRules {
   }
 }
 
-/** Items of a list may differ in type. */
+/** Does not compare types: items of a list may differ. */
 function holdsEmpty(value: unknown): boolean {
   if (Array.isArray(value)) return value.some(holdsEmpty);
   if (!isObject(value)) return false;
@@ -73,9 +68,9 @@ function typeOf(value: unknown): string {
 
 const COLUMNS = ['id', 'prompt', 'system_prompt', 'user_prompt', 'answer', 'ground_truth', 'label', 'metadata'] as const;
 const KNOWN: ReadonlySet<string> = new Set(COLUMNS);
-/** Null in a row is as if it had none; without a prompt or metadata it would be no task. */
+/** Null counts as absent. Not for prompt and metadata: a row without them is not a task. */
 const NULLABLE = ['id', 'system_prompt', 'answer', 'ground_truth', 'label'];
-/** What others call a column: meant where the row has none of ours for it. */
+/** Names used elsewhere, suggested if the row has none of our columns for the same purpose. */
 const ELSEWHERE = [
   { ours: ['prompt', 'user_prompt'], theirs: ['question', 'query', 'input', 'instruction', 'problem', 'messages', 'text'] },
   {
@@ -84,7 +79,6 @@ const ELSEWHERE = [
   },
 ];
 
-/** Everything wrong with the names in the first row. */
 export function columnProblems(names: readonly string[]): readonly string[] {
   const unknown = names.filter((name) => !KNOWN.has(name)).map((name) => unknownColumn(name, names));
   const has = (name: string): boolean => names.includes(name);
@@ -93,7 +87,6 @@ export function columnProblems(names: readonly string[]): readonly string[] {
   return [...unknown, 'missing required columns: expected either prompt or user_prompt, or metadata, found neither'];
 }
 
-/** How a row's names differ from those of the first row. */
 export function difference(names: readonly string[], first: ReadonlySet<string>): string | undefined {
   const extra = names.filter((name) => !first.has(name));
   if (extra.length === 0 && names.length === first.size) return undefined;
@@ -120,16 +113,16 @@ function unknownColumn(name: string, names: readonly string[]): string {
   return `unknown column ${shown(name)}${meant === undefined ? ', put it into metadata' : `, did you mean ${meant}?`}`;
 }
 
-/** Without case, hyphens and underscores. `target` and `expected` are not among them: often they are part of the question. */
+/** Lower case, without hyphens and underscores. Omits `target` and `expected`, which are often part of the question. */
 const LABEL_KEYS: ReadonlySet<string> = new Set(
   'answer correctanswer expectedanswer finalanswer goldanswer gold groundtruth label referenceanswer solution'.split(' '),
 );
-/** Shorter answers occur in texts by themselves: a number, a name of a choice. */
+/** Shorter answers, such as a number or the name of a choice, occur in texts by chance. */
 const TELLING_CHARS = 12;
 
 type Labelled = Pick<Task, 'answer' | 'prompt' | 'metadata'> & { readonly id?: string | undefined };
 
-/** The path of the key in the metadata that holds the answer and is named like one. Lists are not searched: they may be choices. */
+/** Path of a metadata key that holds the answer and is named like one. Does not search lists: they may be choices. */
 export function labelInMetadata({ answer, metadata }: Pick<Task, 'answer' | 'metadata'>): string | undefined {
   if (answer === undefined || answer === null) return undefined;
   return labelIn(metadata, answer, 'metadata');
@@ -150,7 +143,6 @@ function isSame(found: unknown, answer: Json): boolean {
   return sameJson(found, answer) || (typeof found !== 'object' && typeof answer !== 'object' && String(found) === String(answer));
 }
 
-/** Where a warning says the answer is. */
 export type LabelPlace = 'prompt' | 'metadata' | 'id';
 
 export function labelPlaces({ id, answer, prompt, metadata }: Labelled): readonly LabelPlace[] {
@@ -163,7 +155,7 @@ export function labelPlaces({ id, answer, prompt, metadata }: Labelled): readonl
   return places;
 }
 
-/** Whether a value shows the answer; undefined where the answer is too short to say. */
+/** Returns a test for whether a value contains the answer; undefined if the answer is too short to tell. */
 function finderOf(answer: Json | undefined): ((value: unknown) => boolean) | undefined {
   if (typeof answer === 'string' || typeof answer === 'number') {
     const text = String(answer).trim();

@@ -1,9 +1,7 @@
 /**
- * Readers of tables, CSV and Parquet, both to rows with their places.
- *
- * CSV is RFC 4180 as csv-parse reads it: UTF-8, a header, LF or CRLF. Cells are text; an empty cell is null, an empty cell in quotes an empty
- * text. Parquet is what hyparquet reads, one group of rows at a time; lists and structs become JSON. In both, the text of a `metadata` cell
- * is JSON and that of a `prompt` cell may be a list of messages.
+ * Reads CSV and Parquet into rows with their places. CSV is RFC 4180 as csv-parse reads it: UTF-8, a header, LF or CRLF. Its cells are
+ * text; an empty cell is null, a quoted empty cell is ''. Parquet is read by hyparquet, one row group at a time; lists and structs become
+ * JSON. In both, the text of a `metadata` cell is JSON, and that of a `prompt` cell may be a list of messages.
  */
 import { pipeline } from 'node:stream';
 import { brotliDecompressSync, gunzipSync, zstdDecompressSync } from 'node:zlib';
@@ -15,8 +13,6 @@ import { parseJson } from './task-file.ts';
 
 const COMMAS_HINT = 'write the file again with commas between the cells, under a name that ends in .csv';
 const QUOTES_HINT = 'put cells that hold commas, quotes or line ends in quotes, and write a quote in them twice';
-
-// ── CSV ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 export async function* readCsv(chunks: AsyncIterable<Uint8Array>, path: string): AsyncGenerator<RawRow> {
   const { parse } = await import('csv-parse');
@@ -31,7 +27,7 @@ export async function* readCsv(chunks: AsyncIterable<Uint8Array>, path: string):
   let header: readonly string[] | undefined;
   let number = 0;
   try {
-    // A failure of the source ends the parser too, so it is thrown below.
+    // A failure of the source also ends the parser, so the loop below throws it.
     pipeline(textIn(chunks), parser, () => {});
     for await (const record of parser as AsyncIterable<(string | null)[]>) {
       if (header === undefined) {
@@ -78,23 +74,19 @@ const CSV_FAULTS: Readonly<Record<string, string>> = {
 
 interface CsvFailure {
   readonly code: string;
-  /** How many were read before. */
   readonly records?: number;
 }
 
-/** The parser's own messages quote cells, which may hold an answer. */
+/** Does not use the parser's own messages: they quote cells, which may hold an answer. */
 function brokenCsv(path: string, { code, records = 0 }: CsvFailure): Error {
   if (code === 'ERR_ENCODING_INVALID_ENCODED_DATA') return invalid(`${path} is not UTF-8`);
   const place = records === 0 ? 'the first line' : `row ${records}`;
   return invalid(`${path} ${place}: found ${CSV_FAULTS[code] ?? `what is not CSV (${code})`}`, { hint: QUOTES_HINT });
 }
 
-/** A file that says by its name that tabs are between its cells. */
 export function refuseTabs(path: string): never {
   throw invalid(`${path}: the columns of a .tsv file are separated by tabs, expected commas`, { hint: COMMAS_HINT });
 }
-
-// ── Parquet ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 const compressors: Compressors = {
   GZIP: (bytes) => gunzipSync(bytes),
@@ -112,7 +104,7 @@ function decodeText(bytes: Uint8Array): string {
   }
 }
 
-/** Text that is not UTF-8 is an error, and the message about a cell that is not JSON does not quote it. */
+/** Rejects text that is not UTF-8, and reports invalid JSON without quoting the cell. */
 const parsers = {
   stringFromBytes: (bytes: Uint8Array | undefined) => bytes && decodeText(bytes),
   jsonFromBytes: (bytes: Uint8Array | undefined) => {
@@ -146,8 +138,8 @@ export async function* readParquet(path: string): AsyncGenerator<RawRow> {
 }
 
 /**
- * The scales of the decimal columns, by name. hyparquet multiplies by a power of ten that no number holds, so that 0.3 comes out as
- * 0.30000000000000004: the schema is changed to have nothing to multiply by, and `jsonRow` makes the whole numbers decimals.
+ * Returns the scales of decimal columns, by name. hyparquet multiplies by a power of ten that floats cannot represent, so 0.3 becomes
+ * 0.30000000000000004. This sets the scale in the schema to 0, and `jsonRow` converts the integers exactly.
  */
 function takeDecimals(tree: SchemaTree, path: string): ReadonlyMap<string, number> {
   const scales = new Map<string, number>();
@@ -169,7 +161,7 @@ function takeDecimals(tree: SchemaTree, path: string): ReadonlyMap<string, numbe
   return scales;
 }
 
-/** Whole numbers and decimals become numbers where those are exact, times become ISO 8601; anything else that is not JSON is refused. */
+/** Converts integers and decimals to numbers if they are exact, and times to ISO 8601. Rejects anything else that is not JSON. */
 function jsonRow(row: Readonly<Record<string, unknown>>, place: string, decimals: ReadonlyMap<string, number>): RawRow {
   const json = (value: unknown, name: string): unknown => {
     if (value === undefined || value === null) return null;
@@ -195,8 +187,6 @@ function jsonRow(row: Readonly<Record<string, unknown>>, place: string, decimals
   }
 }
 
-// ── cells ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 function fromCells(cells: Readonly<Record<string, unknown>>, place: string): RawRow {
   const { metadata, prompt } = cells;
   const row = typeof prompt === 'string' ? { ...cells, prompt: messagesIn(prompt) ?? prompt } : cells;
@@ -206,7 +196,7 @@ function fromCells(cells: Readonly<Record<string, unknown>>, place: string): Raw
   return { kind: 'row', place, row: { ...row, metadata: parsed.value } };
 }
 
-/** A text that merely looks like JSON is a prompt as it stands. */
+/** Undefined if the text only looks like JSON: it is then the prompt itself. */
 function messagesIn(text: string): unknown {
   if (!/^\s*\[\s*\{/.test(text)) return undefined;
   const parsed = parseJson(text);

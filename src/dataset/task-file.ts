@@ -1,9 +1,7 @@
 /**
- * A file of tasks: opening it, and reading it as JSONL, one JSON object a line.
- *
- * Whatever is not an ordinary file is refused at once, since reading a pipe or a device may never end; a file of another kind is refused by
- * its first bytes instead of as a line that is not JSON. JSONL is UTF-8, read in pieces. A message never repeats the text of a line, which may
- * hold an answer.
+ * Opens a task file, and reads it as JSONL: UTF-8, one JSON object per line, read in chunks. Rejects anything but a regular file at once,
+ * since reading a pipe or device may never end. Recognises other file formats by their first bytes, rather than report a line that is not
+ * JSON. Messages never quote a line, which may hold an answer.
  */
 import { constants } from 'node:fs';
 import { type FileHandle, open } from 'node:fs/promises';
@@ -43,7 +41,7 @@ export async function openTaskFile(path: string): Promise<FileHandle> {
 
 async function opened(path: string): Promise<FileHandle> {
   try {
-    // Without it, opening a pipe waits until somebody writes to it.
+    // Without O_NONBLOCK, opening a pipe waits for a writer.
     return await open(path, constants.O_RDONLY | constants.O_NONBLOCK);
   } catch (cause) {
     const code = (cause as NodeJS.ErrnoException).code ?? 'unknown';
@@ -80,7 +78,7 @@ const KINDS: readonly (readonly [head: string, what: string, hint: string])[] = 
   ['\xfe\xff', 'UTF-16', 'write it again as UTF-8'],
 ];
 
-/** Throws DATASET_INVALID where its first bytes begin a file that is none of tasks, or not of the kind that its name says. */
+/** Throws DATASET_INVALID if the first bytes are those of another file format, or of Parquet under another extension. */
 function checkHead(path: string, head: string): void {
   const isMisnamed = head.startsWith('PAR1') && extname(path).toLowerCase() !== '.parquet';
   const found = isMisnamed
@@ -90,8 +88,6 @@ function checkHead(path: string, head: string): void {
   const [, what, hint] = found;
   throw invalid(`expected JSONL, CSV or Parquet by the name of the file, found that ${path} is ${what}`, { hint });
 }
-
-// ── JSONL ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 const NEWLINE = 0x0a;
 
@@ -116,7 +112,7 @@ export async function* readJsonl(chunks: AsyncIterable<Uint8Array>, path: string
   }
 }
 
-/** JSON over many lines, or all rows in one list: said of the file, not of each line. `text`: of the first line. */
+/** Reports multi-line JSON or one big list once for the file, not per line. `text` is the first line. */
 function refuseOneValue(text: string, path: string): void {
   const isList = text.startsWith('[');
   if (!isList && text !== '{') return;
@@ -125,7 +121,7 @@ function refuseOneValue(text: string, path: string): void {
   throw invalid(`${path}${found}, expected one JSON object a line`, { hint: `write it again with one object a line: ${again}` });
 }
 
-/** `isEnded`: whether a line end follows; the last line may have none. */
+/** `isEnded`: whether a newline follows; the last line may have none. */
 async function* linesOf(
   chunks: AsyncIterable<Uint8Array>,
   path: string,
@@ -160,13 +156,13 @@ function rowOf(text: string, place: string, isEnded: boolean): RawRow {
   return { kind: 'bad', place, problem: `: expected a JSON object, found ${kindOf(parsed.value)}` };
 }
 
-/** The value, or what is wrong, to go on from the name of the place. */
+/** `problem` continues the name of the place. */
 export function parseJson(text: string): { readonly value: unknown } | { readonly problem: string } {
   const { nesting, keys } = sizeOfJson(text);
   if (nesting > MAX_NESTING) return { problem: `: nested deeper than ${MAX_NESTING} levels` };
   try {
     const value: unknown = JSON.parse(text);
-    // Of two values for one key the last would win, and the other be lost without a word.
+    // `JSON.parse` silently keeps only the last value of a duplicate key.
     return keysIn(value) === keys ? { value } : { problem: ': an object has one key twice' };
   } catch (thrown) {
     const literal = /[:[,]\s*-?(NaN|Infinity)\b/.exec(text)?.[1];
@@ -180,7 +176,7 @@ function keysIn(value: unknown): number {
   return items.reduce<number>((sum, item) => sum + keysIn(item), Array.isArray(value) ? 0 : items.length);
 }
 
-/** Where the mistake is, without the text around it: that may be an answer. */
+/** Gives the position without the surrounding text, which may be an answer. */
 function positionIn(thrown: unknown): string {
   const position = /position (\d+)/.exec(messageOf(thrown))?.[1];
   return position === undefined ? '' : ` (at character ${Number(position) + 1})`;

@@ -1,4 +1,4 @@
-/** Makes a task of a row, or says what is wrong with it; the same for every source. Also the hash that tasks without an id are known by. */
+/** Converts a row from any source to a task, or says what is wrong with it. Also computes the hash that identifies tasks without an id. */
 import { hash } from 'node:crypto';
 import { z } from 'zod';
 import { messageOf } from '../core/errors.ts';
@@ -10,12 +10,11 @@ import { labelInMetadata, type MetadataRules } from './rules.ts';
 const messages = z.array(z.strictObject({ role: z.enum(['system', 'user', 'assistant']), content: z.string() })).min(1);
 const ID = /^[^\p{C}]{1,200}$/u;
 
-/** Without an id where the row has none. */
 export type ReadTask = Omit<Task, 'id'> & { readonly id?: string };
 
 export type RowRead = { readonly task: ReadTask } | { readonly problems: readonly string[] };
 
-/** `rules`: present where the source has a column `metadata`; then a prompt is not needed. */
+/** `rules` is present if the source has a `metadata` column; the prompt is then optional. */
 export function taskOf(given: Readonly<Record<string, unknown>>, place: string, rules: MetadataRules | undefined): RowRead {
   const problems: string[] = [];
   const problem = (text: string): void => void problems.push(text);
@@ -47,7 +46,7 @@ function idOf(id: unknown, problem: (text: string) => void): string | undefined 
   return undefined;
 }
 
-/** The first that is there; where all are null, null. */
+/** The first that is not null; null if all are. */
 function answerOf(row: Readonly<Record<string, unknown>>): Json | undefined {
   const given = ['answer', 'ground_truth', 'label']
     .map((name) => row[name] as Json | undefined)
@@ -84,7 +83,7 @@ function messagesOf(asked: unknown, name: string, problem: (text: string) => voi
 
 class NotJson extends Error {}
 
-/** A copy that is JSON: rows given as values may hold anything, and JSON text may hold numbers that no number holds. */
+/** Copies a value as JSON. Rows given as values may hold anything, and JSON text may hold numbers that JavaScript cannot represent. */
 function copyOf(value: unknown, path: string, depth: number): Json {
   if (depth > MAX_NESTING) throw new NotJson(`${path.slice(0, 80)}: nested deeper than ${MAX_NESTING} levels`);
   if (typeof value === 'string') return textOf(value, path);
@@ -99,7 +98,7 @@ function copyOf(value: unknown, path: string, depth: number): Json {
   return Object.fromEntries(Object.entries(value).map(copied));
 }
 
-/** Neither tokens nor the store can hold half a surrogate pair. */
+/** Neither tokens nor the store can represent a lone surrogate. */
 function textOf(text: string, path: string): string {
   if (!text.isWellFormed()) throw new NotJson(`${path}: expected text, found half of a surrogate pair in it`);
   return text;
@@ -117,8 +116,8 @@ function classOf({ constructor: made }: object): string {
 }
 
 /**
- * The id of a task whose row has none: a hash of the prompt and metadata, 16 hexadecimal digits. It stays the same when the file is shuffled,
- * split, appended to or written in another format. The answer is not hashed: an agent sees the id, and could try answers against it.
+ * The id of a task without one: a hash of prompt and metadata, 16 hex digits. Stable when the file is shuffled, split, appended to or
+ * converted to another format. Leaves out the answer: an agent sees the id and could test guesses against it.
  */
 export function contentHash({ prompt, metadata }: Pick<TaskView, 'prompt' | 'metadata'>): string {
   const messages = prompt.map(({ role, content }) => ({ role, content }));

@@ -1,8 +1,7 @@
 /**
- * Tasks, from a JSONL, CSV or Parquet file or from the rows themselves: the same rows are the same tasks, whatever they were read from.
- *
- * Everything wrong is found before anything runs, and told together: the first five, with their places. A message never holds the text of
- * a row, which may be an answer.
+ * Reads tasks from a JSONL, CSV or Parquet file, or from rows given as values. The same rows give the same tasks, whatever the source.
+ * Problems are reported before anything runs, the first five together, with their places. Messages never quote a row, which may hold an
+ * answer.
  */
 
 import { hash } from 'node:crypto';
@@ -17,23 +16,22 @@ import { openTaskFile, readJsonl } from './task-file.ts';
 import { contentHash, type ReadTask, type RowRead, taskOf } from './task-row.ts';
 
 const SHOWN_PROBLEMS = 5;
-/** Of the memory that is left to this process for values, the most that tasks may take: a process that runs out of it ends without a word. */
+/** Largest fraction of the free heap that tasks may take: a process that runs out of memory dies without a message. */
 const MAX_SHARE_OF_HEAP = 0.6;
-/** What V8 sets aside for what was just made. */
+/** Heap that V8 reserves for young objects. */
 const YOUNG_BYTES = 192 * 2 ** 20;
-/** What a task takes besides its content: its id, and what it is found by. */
+/** Per-task overhead besides its content: id and index entries. */
 const BYTES_PER_TASK = 512;
 
 export interface DatasetOptions {
-  /** Fewer rows are refused. */
+  /** Throws DATASET_INVALID for fewer rows. */
   readonly minTasks?: number | undefined;
-  /** What rows that come from no file are called in messages. */
+  /** Name in messages for rows that do not come from a file. */
   readonly name?: string | undefined;
 }
 
 export interface Dataset {
   readonly tasks: readonly Task[];
-  /** What a person should know about them. */
   readonly warnings: readonly { readonly code: string; readonly message: string }[];
 }
 
@@ -53,7 +51,7 @@ export async function readDataset(
   return reading.end(minTasks);
 }
 
-/** The rows as they are, with their places, before anything is made of them. */
+/** Yields raw rows with their places, before validation. */
 export async function* readRows(source: TaskSource): AsyncGenerator<RawRow> {
   if (typeof source !== 'string') return yield* givenRows(source);
   await using file = await openTaskFile(source);
@@ -72,9 +70,8 @@ class Reading {
   readonly #tasks: Task[] = [];
   readonly #problems: string[] = [];
   readonly #places = new Map<string, string>();
-  /** By a hash of what is asked: how often. */
   readonly #asked = new Map<string, number>();
-  /** Places of rows that ask what an earlier one asks, or that show their answer. */
+  /** Places of duplicate rows, and of rows that reveal their answer. */
   readonly #copies: string[] = [];
   readonly #leaks: Readonly<Record<LabelPlace, string[]>> = { prompt: [], metadata: [], id: [] };
   readonly #maxBytes = memoryForTasks();
@@ -87,7 +84,6 @@ class Reading {
     this.#name = name;
   }
 
-  /** Whether there are more problems than are shown. */
   get isHopeless(): boolean {
     return this.#problems.length > SHOWN_PROBLEMS;
   }
@@ -123,7 +119,7 @@ class Reading {
       this.#hasWrongColumns = problems.length > 0;
       if (problems.length > 0) return { problems };
     } else {
-      // Said once, of the first row.
+      // Reported once, for the first row.
       if (this.#hasWrongColumns) return { problems: [] };
       const problem = difference(names, this.#columns);
       if (problem !== undefined) return { problems: [problem] };
@@ -146,7 +142,7 @@ class Reading {
     this.#tasks.push(task);
   }
 
-  /** Rows that ask the same are told apart by their order. */
+  /** Numbers duplicates in row order. */
   #freeId(id: string, copy: number): string {
     for (let n = copy; ; n++) {
       const free = n === 1 ? id : `${id}#${n}`;
@@ -192,17 +188,15 @@ function memoryForTasks(): number {
   return Math.max(0, limit - used - YOUNG_BYTES) * MAX_SHARE_OF_HEAP;
 }
 
-// ── held-out tasks ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-// A share of the tasks, held out from training. Each task is on its side by itself, by a hash of what is asked and the seed: tasks that
-// are added later move none, and tasks that ask the same are on the same side.
+// Held-out split. A hash of the task's content and the seed decides its side, so tasks added later move no others, and duplicates land on
+// the same side.
 
 export interface Split {
   readonly tasks: readonly Task[];
   readonly heldOut: readonly Task[];
 }
 
-/** `share`: between 0 and 1. Throws DATASET_INVALID where nothing would be held out, or fewer than `minTasks` left to train on. */
+/** `share` is between 0 and 1. Throws DATASET_INVALID if no task is held out, or fewer than `minTasks` are left to train on. */
 export function splitTasks(
   all: readonly Task[],
   { share, seed, minTasks = 1 }: { readonly share: number; readonly seed: number; readonly minTasks?: number | undefined },
@@ -216,12 +210,11 @@ export function splitTasks(
   });
 }
 
-/** From 0 to below 1, evenly. */
+/** Uniform in [0, 1). */
 function placeOf(task: Task, seed: number): number {
   return hash('sha256', `${seed}/${contentHash(task)}`, 'buffer').readUIntBE(0, 6) / 2 ** 48;
 }
 
-/** How many of the held-out tasks ask what a training task asks. */
 export function seenInTraining({ tasks, heldOut }: Split): number {
   const asked = new Set(tasks.map(contentHash));
   return heldOut.filter((task) => asked.has(contentHash(task))).length;

@@ -1,8 +1,8 @@
 /**
- * One grading: what a grader sees of a finished rollout, one call of it, and trying again.
+ * One grading: a grader's input from a finished rollout, one call of the grader, and retries.
  *
- * `callGrader` is the only place that turns what a grader does into a `Grade`, and the one check of what it returns; it runs in the child
- * process of the pool, and in this process for an inline grader. It never rejects and does not bound time: the runner around it does.
+ * `callGrader` is the only place that turns a grader's behaviour into a `Grade` and validates what it returns. It runs in the pool's child
+ * process, or in this process for an inline grader. It never rejects and sets no deadline: the runner around it does.
  */
 import type { Grader, GraderContext, GraderInput, GraderModel, GraderTurn, Ungraded, WorkflowResult } from '../core/contracts.ts';
 import { describeThrown, kindOf } from '../core/describe.ts';
@@ -11,16 +11,15 @@ import { defined, isObject } from '../core/json.ts';
 import { toReward } from '../core/reward.ts';
 import type { Grade, Message, Task, Trajectory, Turn } from '../core/types.ts';
 
-/** What a grading process is asked. */
 export interface GraderCall {
   readonly input: GraderInput;
   readonly model: GraderModel | undefined;
 }
 
-/** A failure is stored with its rollout. */
+/** Truncated, because failures are stored with their rollouts. */
 const shortWhy = (why: string): string => (why.length <= 2000 ? why : `${why.slice(0, 2000)}…`);
 
-/** Throws GRADER_INVALID where it is none. `where` begins the message. */
+/** Throws GRADER_INVALID if the value is not a grader. `where` starts the message. */
 export function checkGrader(given: unknown, where: string): asserts given is Grader {
   if (isObject(given) && typeof given['grade'] === 'function') return;
   const isFunction = typeof given === 'function';
@@ -46,13 +45,12 @@ export async function callGrader(grader: Grader, input: GraderInput, ctx: Grader
   }
 }
 
-/** Undefined where a grader's result says something else than that there is nothing to grade. */
+/** Undefined unless the grader returned `Ungraded`. */
 export function ungradedOf(result: unknown): Ungraded | undefined {
   if (typeof result !== 'object' || result === null || !('kind' in result) || result.kind !== 'ungraded') return undefined;
   return { kind: 'ungraded', why: 'why' in result ? shortWhy(String(result.why)) : 'the grader gave no reward' };
 }
 
-/** Undefined for what is none of our errors. */
 function ownFailure(thrown: unknown, boundary?: 'grader'): Grade | undefined {
   if (!(thrown instanceof TrainyardError) || (boundary !== undefined && thrown.boundary !== boundary)) return undefined;
   return { kind: 'failed', code: thrown.code, message: shortWhy(thrown.message) };
@@ -62,22 +60,16 @@ export function failed(message: string): Grade {
   return { kind: 'failed', code: 'GRADER_FAILED', message };
 }
 
-// ── trying again ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 export const DEFAULT_RETRIES = 1;
-/** For one attempt. */
+/** Per attempt. */
 export const DEFAULT_DEADLINE_MS = 30_000;
 
 export interface Attempt {
   readonly grade: Grade;
-  /** Whether another attempt may do better. */
   readonly mayPass: boolean;
 }
 
-/**
- * Tries again what failed for a reason that may pass: a throw, a crash, a timeout. What the grader said on purpose (a reward, nothing to
- * grade, cannot be scored) is never asked twice, and neither is a result that is no reward. The failure that remains names all reasons.
- */
+/** Retries a throw, crash or timeout; never a grader's decision or an invalid reward. The final failure lists all reasons. */
 export async function withRetries(retries: number, attempt: () => Promise<Attempt>): Promise<Grade> {
   const reasons: string[] = [];
   for (;;) {
@@ -89,7 +81,6 @@ export async function withRetries(retries: number, attempt: () => Promise<Attemp
   }
 }
 
-/** Whether a failure that the grader itself made may pass. */
 export function mayPass(grade: Grade): boolean {
   return grade.kind === 'failed' && (grade.code === 'GRADER_FAILED' || grade.code === 'GRADER_TIMEOUT');
 }
@@ -102,7 +93,6 @@ export function cancelled(): Grade {
   return { kind: 'failed', code: 'CANCELLED', message: 'the grader was closed before it answered' };
 }
 
-/** Throws USAGE for what is no number of retries. */
 export function checkedRetries(retries: number): number {
   if (Number.isSafeInteger(retries) && retries >= 0) return retries;
   throw new TrainyardError('USAGE', `retries is ${retries}, expected a whole number from 0 up`);
@@ -113,20 +103,18 @@ function inWords(reasons: readonly string[]): string {
   return new Set(reasons).size === 1 ? `${times}, each time: ${reasons[0]}` : `${times}: ${reasons.join('; then ')}`;
 }
 
-// ── what a grader sees ──────────────────────────────────────────────────────────────────────────────────────────────────
-
 interface FinishedRollout extends Pick<Trajectory, 'turns' | 'outcome'> {
   readonly result?: WorkflowResult;
   readonly artifactsDir?: string | null;
 }
 
 /**
- * A rollout may hold several conversations. `messages` is the one of the last turn that a trainable role completed, because the policy's last
- * word is what is being scored; where no role is trainable, that of the last turn. The answers of all threads are in `turns`, in order of
- * completion. Without any turn `messages` is empty rather than the prompt, so that no grader scores the question.
+ * Builds the grader's input. A rollout may hold several conversations: `messages` is that of the last turn by a trainable role, because the
+ * policy's final response is what is scored; if no role is trainable, that of the last turn. `turns` has the responses of all threads, in
+ * order of completion. Without turns, `messages` is empty rather than the prompt, so that no grader scores the question.
  */
 export function graderInput(task: Task, { turns, outcome, result = {}, artifactsDir = null }: FinishedRollout): GraderInput {
-  // An answer that nobody got is the end of no conversation.
+  // An undelivered response ends no conversation.
   const delivered = turns.filter(({ undelivered }) => !undelivered);
   const last = turns.findLast((turn) => turn.trainable) ?? delivered.at(-1);
   const lastOfThreads = new Map(delivered.map((turn) => [turn.thread, turn]));
@@ -142,23 +130,20 @@ export function graderInput(task: Task, { turns, outcome, result = {}, artifacts
   };
 }
 
-/** Without what is said elsewhere and would be sent again with every turn: the request, and the ids of the prompt. */
+/** Drops what every turn would repeat: the request and the prompt ids. */
 function graderTurn({ request: _request, promptIds, sampling: _sampling, ...turn }: Turn): GraderTurn {
   return { ...turn, promptTokens: promptIds.length };
 }
 
-/** What a grader is told of a workflow's result, its output aside. */
 export function saidOfItself({ reward, success, metadata, metrics }: WorkflowResult): GraderInput['result'] {
   return defined({ reward, success, metadata, metrics });
 }
 
 /**
- * The conversation that a turn ended, in one shape whatever client, dialect or framework the agent used: the fields that messages have here
- * and no others, a message that only calls tools without content, and what the policy said in its own words.
- *
- * Clients send back what the policy said, and some write it anew on the way: arguments as objects, say. Where a turn goes on from another's
- * very ids, that turn's recorded answer is what the policy said. Where it does not, the message stays as the client sent it: it is what the
- * policy was shown. Nothing is guessed, left out or put in another order.
+ * The conversation that ends with a turn, in one shape for every client, dialect and framework: only the fields of `Message`, null content
+ * for messages that only call tools, and the policy's own words. Some clients rewrite what the policy said before they send it back, for
+ * example arguments as objects. If a turn continues another's exact ids, the recorded response replaces the message. Otherwise the message
+ * stays as sent, because that is what the policy was shown. Nothing is guessed, dropped or reordered.
  */
 function conversationOf(turn: Turn, turns: readonly Turn[]): readonly Message[] {
   const messages = [...turn.request.messages];

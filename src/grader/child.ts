@@ -1,8 +1,4 @@
-/**
- * The program of a grader's process: imports the user's module, then answers one grading after another.
- *
- * Arguments: the module's URL and the name of the exported grader.
- */
+/** The program of a grading process. Arguments: the URL of the user's module and the name of the exported grader. */
 
 import { asGrader, moduleOf } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';

@@ -1,11 +1,10 @@
 /**
- * Runs a grader in this process: for closures, which cannot be imported by a child process.
+ * Runs a grader in this process, for closures, which a child process cannot import. `gradeOnce` is for unit tests of a grader: the same
+ * path as in a run, but nothing is sampled or stored.
  *
- * Contract: an asynchronous grader that overruns its deadline is abandoned with GRADER_TIMEOUT and its late answer ignored.
- * What it cannot do: stop a grader that computes without awaiting. That blocks this whole process, deadline included, until it
- * returns (its answer then still counts), and a grader that exits or crashes takes this process along. `warning` says so.
- *
- * `gradeOnce` is for unit tests of a grader: the same path as in a run, and nothing is sampled or stored.
+ * An async grader that exceeds its deadline is abandoned with GRADER_TIMEOUT, and its late result ignored. A grader that computes without
+ * awaiting cannot be stopped: it blocks this process, deadline included, until it returns (its result then still counts), and one that
+ * exits or crashes takes this process with it. `warning` says so.
  */
 import { deadlineSignal, orAborted } from '../core/async.ts';
 import type { Grader, GraderInput, GraderModel, GraderRunner } from '../core/contracts.ts';
@@ -29,20 +28,19 @@ import {
 
 export interface InlineGraderRunner extends GraderRunner {
   readonly killable: false;
-  /** For the run to show once. */
   readonly warning: string;
 }
 
 interface InlineGraderOptions {
-  /** Per grading. Default 30 s. */
+  /** Per attempt. Default: 30 s. */
   readonly deadlineMs?: number;
-  /** How often a grading that failed is tried again. Default: never. */
+  /** Retries after a failed grading. Default: 0. */
   readonly retries?: number;
 }
 
 export function inlineGrader(grader: Grader, options: InlineGraderOptions = {}): InlineGraderRunner {
   const deadlineMs = checkedDeadline(options.deadlineMs ?? DEFAULT_DEADLINE_MS);
-  /** Its reason is the grade of what is cut off. */
+  /** The abort reason is the grade of interrupted gradings. */
   const closing = new AbortController();
   const retries = checkedRetries(options.retries ?? 0);
 
@@ -50,7 +48,7 @@ export function inlineGrader(grader: Grader, options: InlineGraderOptions = {}):
     if (closing.signal.aborted) return { grade: cancelled(), mayPass: false };
     let own: GraderInput;
     try {
-      // A copy, as the pool's children get: a grader that changes its input must not change what is stored and trained.
+      // A copy, as in the pool: a grader that modifies its input must not change what is stored and trained.
       own = deepCopy(input);
     } catch (thrown) {
       return { grade: failed(`the grader's input cannot be copied: ${describeThrown(thrown)}`), mayPass: false };
@@ -71,34 +69,28 @@ export function inlineGrader(grader: Grader, options: InlineGraderOptions = {}):
   };
 }
 
-// ── one grading of what you say an agent did ────────────────────────────────────────────────────────────────────────────
-
 export interface GradedCase {
-  /** What the policy said last: short for `messages` with the prompt and this answer. */
+  /** The policy's final response: short for `messages` with the prompt and this response. */
   readonly said?: string;
-  /** The whole conversation, where it is more than that. */
   readonly messages?: readonly Message[];
-  /** Every conversation by thread; absent: `messages`, as the thread `default`. */
+  /** Every conversation by thread. Default: `messages` as the thread `default`. */
   readonly threads?: GraderInput['threads'];
-  /** What was asked. */
   readonly prompt?: string | readonly PromptMessage[];
   readonly answer?: Json;
   readonly metadata?: Json;
   readonly taskId?: string;
-  /** What the workflow returned. */
   readonly output?: Json;
   readonly result?: GraderInput['result'];
-  /** Absent: one turn for each message of the assistant, without tokens. */
+  /** Default: one turn for each assistant message, without tokens. */
   readonly turns?: GraderInput['turns'];
   readonly truncated?: GraderInput['truncated'];
   readonly artifactsDir?: string | null;
-  /** For a grader that asks a model. */
   readonly model?: GraderModel;
 }
 
 const FIELDS = 'said messages threads prompt answer metadata taskId output result turns truncated artifactsDir model'.split(' ');
 
-/** Throws GRADER_INVALID for what is no grader and USAGE for a case that no rollout could be; never for what the grader does. */
+/** Throws GRADER_INVALID for an invalid grader and USAGE for an impossible case, but never for what the grader does. */
 export async function gradeOnce(grader: Grader, given: GradedCase): Promise<Grade> {
   checkGrader(grader, 'gradeOnce');
   const input = inputOf(given);

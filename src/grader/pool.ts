@@ -1,12 +1,11 @@
 /**
- * The grader pool: child processes that each import the user's module and grade one trajectory at a time.
+ * The grader pool: child processes that import the user's module and grade one trajectory at a time. Users that ask for the same grader
+ * with the same limits share processes, which end with the last user. They inherit the whole environment: a grader is the developer's own
+ * code and may need its keys.
  *
- * Contract: `grade` never rejects. What a grader does wrong is a failed `Grade`, never a number: GRADER_FAILED for a throw or a
- * crash, GRADER_TIMEOUT past the deadline (counted from when a process begins with it, not from when it was queued),
- * GRADER_BAD_REWARD for a result that is no reward, CANCELLED when the pool was closed first. What may pass is tried again in another
- * process. The processes have this process's environment, whole: a grader is the developer's own code and may need its keys.
- *
- * Who asks for the same grader with the same limits shares its processes; they end with the last user.
+ * `grade` never rejects. It returns a failed `Grade`, never a number: GRADER_FAILED for a throw or crash, GRADER_TIMEOUT past the deadline
+ * (which starts when a process starts grading, not when the grading is queued), GRADER_BAD_REWARD for an invalid result, CANCELLED if the
+ * pool closed first. Failures that may pass are retried in another process.
  */
 import { hash } from 'node:crypto';
 import { availableParallelism } from 'node:os';
@@ -39,13 +38,13 @@ export interface GraderPoolOptions {
   /** Path or file URL of the module. */
   readonly module: string;
   readonly exportName: string;
-  /** Processes. Default: one per core, up to 8. */
+  /** Number of processes. Default: one per core, up to 8. */
   readonly workers?: number;
-  /** Per grading. Default 30 s. */
+  /** Per attempt. Default: 30 s. */
   readonly deadlineMs?: number;
-  /** How often a grading that failed is tried again. Default: never. */
+  /** Retries after a failed grading. Default: 0. */
   readonly retries?: number;
-  /** Resident memory of one process with all it starts. Default 2048. */
+  /** Resident memory of one process and its children. Default: 2048. */
   readonly memoryMb?: number;
   /** Closes the pool when it aborts. */
   readonly signal?: AbortSignal;
@@ -54,13 +53,13 @@ export interface GraderPoolOptions {
 
 export interface GraderPool extends GraderRunner {
   readonly killable: true;
-  /** How often graders were called by this user, for how many gradings. */
+  /** Gradings requested by this user, and calls of the grader made for them. */
   readonly counts: { readonly gradings: number; readonly attempts: number };
 }
 
 const pools = new SharedPools<ProcessPool>();
 
-/** Resolves when every process has imported the module. Rejects with why one could not. */
+/** Resolves when every process has imported the module. Rejects with the reason if one cannot. */
 export async function openGraderPool(options: GraderPoolOptions): Promise<GraderPool> {
   const workers = options.workers ?? Math.min(availableParallelism(), MOST_DEFAULT_WORKERS);
   if (poolKind() !== undefined) {
@@ -82,7 +81,7 @@ export function graderProgram(module: string, exportName: string, memoryMb: numb
   return { kind: 'grader', script: siblingScript(import.meta.url, 'child'), args, memoryMb, words: WORDS };
 }
 
-/** Processes keep the folder, the environment and the code they were started with. */
+/** Includes the folder, the environment and the sources, because processes keep those they started with. */
 function keyOf({ args, memoryMb }: ChildProgram, workers: number, sources: unknown): string {
   const around = hash('sha256', JSON.stringify([process.cwd(), process.env]), 'hex');
   return JSON.stringify([args, memoryMb, workers, around, sources]);
@@ -93,7 +92,6 @@ class PoolUser implements GraderPool {
   readonly #key: string;
   readonly #deadlineMs: number;
   readonly #retries: number;
-  /** What ends each grading under way. */
   readonly #pending = new Set<() => void>();
   #isClosed = false;
   #pool: ProcessPool | undefined;
@@ -133,7 +131,7 @@ class PoolUser implements GraderPool {
     if (this.#isClosed) return Promise.resolve(cancelled());
     this.#gradings += 1;
     return new Promise((settle) => {
-      // One for each: a signal is slow to leave where hundreds listen to it.
+      // One controller each: removing a listener from a signal is slow if hundreds listen to it.
       const given = new AbortController();
       const cancel = (): void => {
         settle(cancelled());
@@ -147,7 +145,7 @@ class PoolUser implements GraderPool {
     });
   }
 
-  /** Pending gradings end as cancelled at once; resolves when no process is left, where nobody else uses them. Idempotent. */
+  /** Cancels pending gradings at once. Resolves when all processes have ended, unless others use them. Idempotent. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#forgetSignal();
     this.#isClosed = true;
@@ -189,7 +187,7 @@ function attemptOf(answer: Answer): Attempt {
 function gradeOf(answer: Answer): Grade {
   switch (answer.kind) {
     case 'answered':
-      // Checked there, by `callGrader`.
+      // Already validated by `callGrader` in the child.
       return answer.value as Grade;
     case 'late':
       return timedOut(answer.deadlineMs);
@@ -207,7 +205,7 @@ function gradeOf(answer: Answer): Grade {
   }
 }
 
-/** Nothing that goes wrong exits with 0. */
+/** An uncaught failure never exits with 0. */
 function likely(how: string): string {
   return /^exited with code 0\b/.test(how) ? '; did it call process.exit?' : '';
 }

@@ -1,11 +1,10 @@
 /**
- * Group commit: writes that are asked for together share one transaction, and transactions share one wait for the disk.
+ * Group commit: concurrent writes share one transaction, and transactions share one disk sync. Writes apply in call order.
  *
- * A write is acknowledged only when it is on the disk: after COMMIT and after a sync that began later. The wait is spent off the
- * main thread, and writes that come meanwhile are committed and join the next sync. One that is refused is undone alone, by its
- * savepoint; its neighbours stay. When the transaction fails, every write in it fails and none is kept. When a sync fails, it is not
- * known what is on the disk, and a later sync would not tell: no write is acknowledged from then on. Writes apply in the order
- * they were asked for.
+ * A write is acknowledged only when it is on disk: after COMMIT and a sync that started later. The sync runs off the main thread; writes
+ * that arrive meanwhile are committed and join the next sync. A refused write is rolled back alone, by its savepoint. If the transaction
+ * fails, every write in it fails. If a sync fails, the state of the disk is unknown and a later sync would not reveal it, so no write is
+ * acknowledged from then on.
  */
 
 import { closeSync, fdatasync, fdatasyncSync, openSync } from 'node:fs';
@@ -18,7 +17,6 @@ interface PendingWrite {
   readonly reject: (cause: unknown) => void;
 }
 
-/** How what was committed gets onto the disk. */
 export interface DiskSync {
   later(): Promise<void>;
   now(): void;
@@ -30,7 +28,7 @@ export class GroupCommit {
   readonly #database: DatabaseSync;
   readonly #disk: DiskSync;
   #pending: PendingWrite[] = [];
-  /** Committed, but not known to be on the disk. */
+  /** Committed, but not known to be on disk. */
   #committed: PendingWrite[] = [];
   #syncing: Promise<void> | undefined;
   #syncFailure: { readonly cause: unknown } | undefined;
@@ -40,16 +38,16 @@ export class GroupCommit {
     this.#disk = disk;
   }
 
-  /** `apply` runs inside the transaction and throws to refuse. */
+  /** `apply` runs inside the transaction and throws to refuse the write. */
   write(apply: () => void): Promise<void> {
     return new Promise((resolve, reject) => {
       this.#pending.push({ apply, resolve, reject });
-      // Whatever is asked for while this round of the event loop runs joins the same transaction.
+      // Writes requested during this turn of the event loop join the same transaction.
       if (this.#pending.length === 1) setImmediate(() => this.#flush());
     });
   }
 
-  /** Writes what is pending, now. Resolves when nobody waits for the disk any more. */
+  /** Commits pending writes now. Resolves when no write waits for the disk. */
   async close(): Promise<void> {
     this.#commit();
     const left = this.#committed.splice(0);
@@ -67,7 +65,7 @@ export class GroupCommit {
     });
   }
 
-  /** One sync after another, for as long as something was committed during the last one. */
+  /** Syncs repeatedly while writes were committed during the last sync. */
   async #sync(): Promise<void> {
     while (this.#committed.length > 0) {
       const batch = this.#committed.splice(0);
@@ -120,7 +118,7 @@ export class GroupCommit {
     try {
       write.apply();
     } catch (cause) {
-      // A full disk may make SQLite roll back the whole transaction by itself: then the neighbours are gone as well.
+      // On a full disk SQLite may roll back the whole transaction, including the other writes.
       if (!this.#database.isTransaction) throw cause;
       this.#database.exec('ROLLBACK TO one_write; RELEASE one_write');
       return { kind: 'refused', cause };
@@ -140,15 +138,12 @@ function settle(writes: readonly PendingWrite[], sync: () => void): void {
   }
 }
 
-// ── the log ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-// In WAL mode a commit is durable once its frames in the log are; SQLite would sync them inside COMMIT, on the calling thread, where every
-// rollout of the process waits for the disk. The log is never locked, so a handle of our own on it disturbs nobody; it stays open as long as
-// the database does, for which time SQLite neither removes nor replaces the log.
+// In WAL mode a commit is durable once its frames in the log are synced. SQLite would sync inside COMMIT, on the calling thread, and stall
+// every rollout of the process. The log is never locked, so our own handle on it is harmless. It stays open as long as the database does,
+// and SQLite neither removes nor replaces the log in that time.
 
 const sync = promisify(fdatasync);
 
-/** Puts a SQLite file's write-ahead log onto the disk, off the main thread. */
 export class LogSync implements DiskSync {
   readonly #path: string;
   #file: number | undefined;
@@ -170,7 +165,7 @@ export class LogSync implements DiskSync {
     this.#file = undefined;
   }
 
-  /** Not before the first commit, which creates the log. Windows syncs only what may be written to. */
+  /** Opens lazily, because the first commit creates the log. Writable, because Windows requires that for a sync. */
   #open(): number {
     this.#file ??= openSync(this.#path, 'r+');
     return this.#file;

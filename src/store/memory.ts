@@ -1,8 +1,4 @@
-/**
- * The store in its plainest form: a map and a list. Other stores are tested against it; tests and short evaluations may use it.
- *
- * Keeps the whole contract except durability: what it holds is gone with the process.
- */
+/** The in-memory store, which keeps the whole contract except durability. Other stores are tested against it. */
 import { isDeepStrictEqual } from 'node:util';
 import type { Store, TrajectoryFilter } from '../core/contracts.ts';
 import { defined } from '../core/json.ts';
@@ -15,7 +11,7 @@ export function memoryStore(): Store {
 }
 
 class MemoryStore implements Store {
-  /** In insertion order, which is the order of appending. */
+  /** Insertion order is append order. */
   readonly #trajectories = new Map<string, Trajectory>();
   readonly #manifests: BatchManifest[] = [];
   readonly #stepOf = new Map<string, number>();

@@ -1,11 +1,10 @@
 /**
- * Records as a store keeps them: a deep copy in one canonical form, taken when the call is made, so that neither side can change the other's
- * data afterwards and equal records have equal encodings; and that copy ⇄ rows.
+ * Records as a store keeps them: a deep copy in canonical form, taken when the call is made, and its conversion to and from rows. So
+ * neither side can change the other's data later, and equal records have equal encodings. Knows no SQL.
  *
- * Canonical: object keys are sorted, undefined properties are absent, -0 is 0. Token ids and log-probabilities are copied bit by bit. What
- * JSON cannot hold is refused with STORE_FAILED before anything is written; it is never quietly turned into null. In rows, words are JSON
- * text, ids and log-probabilities BLOBs of little-endian 32-bit values, and a digest over all of it recognises equal records and finds a
- * damaged one when it is read. Knows no SQL.
+ * Canonical: sorted keys, no undefined properties, 0 for -0; token ids and log-probabilities bit for bit. Values that JSON cannot hold
+ * throw STORE_FAILED before anything is written; they never become null. Rows hold JSON text, BLOBs of little-endian 32-bit values, and a
+ * digest over both that identifies equal records and detects damage on reading.
  */
 import { endianness } from 'node:os';
 import type { z } from 'zod';
@@ -16,10 +15,10 @@ import { digestBytes } from '../core/json.ts';
 import type { BatchManifest, Mark, Trajectory, Turn } from '../core/types.ts';
 import { filterSchema, manifestSchema, markSchema, misfitOf, trajectorySchema } from './schemas.ts';
 
-/** Far below what overflows the stack of a JSON parser. A cycle ends here too. */
+/** Far below what overflows a JSON parser's stack. Also stops cycles. */
 const MAX_DEPTH = 500;
 
-// Copies that the caller cannot reach. They throw STORE_FAILED for what is not such a record.
+// These return private copies, and throw STORE_FAILED for an invalid record.
 
 export function keepTrajectory(trajectory: Trajectory): Trajectory {
   return kept(`trajectory ${JSON.stringify(trajectory.rolloutId)}`, trajectorySchema, (trail) => {
@@ -43,7 +42,7 @@ function kept<T>(what: string, schema: z.ZodType<T>, copyOf: (trail: Trail) => o
   return copy as T;
 }
 
-/** Throws USAGE for a limit that is not a whole number: SQL would read a negative one as "no limit". */
+/** Throws USAGE unless the limit is a non-negative integer: SQL would read a negative one as "no limit". */
 export function checkFilter(filter: TrajectoryFilter): void {
   const misfit = misfitOf(filterSchema, filter);
   const hint = 'pass a limit of 0 or more, or none';
@@ -51,9 +50,9 @@ export function checkFilter(filter: TrajectoryFilter): void {
 }
 
 interface Trail {
-  /** Where in the record the copying is, for the message: pushed and popped on the way, joined only when something is wrong. */
+  /** Current path in the record, for messages. Joined only on an error. */
   readonly at: (string | number)[];
-  /** Turn after turn repeats what was said before, as the same objects: each is copied once, and the copies share it likewise. */
+  /** Consecutive turns repeat earlier messages as the same objects: each is copied once, and the copies share it too. */
   readonly copies: Map<object, unknown>;
 }
 
@@ -72,7 +71,7 @@ function plainObject(value: object, trail: Trail): object {
     const inner = source[key];
     if (inner === undefined) continue;
     const plain = plainInside(inner, trail, key);
-    // Assigned, this key would set the prototype; defined, it is an ordinary one.
+    // Assignment would set the prototype.
     if (key === '__proto__')
       Object.defineProperty(copy, key, { value: plain, enumerable: true, writable: true, configurable: true });
     else copy[key] = plain;
@@ -80,10 +79,10 @@ function plainObject(value: object, trail: Trail): object {
   return copy;
 }
 
-/** Up to this many, the sort below is the faster one. */
+/** Up to this many keys, the insertion sort below is faster. */
 const FEW = 24;
 
-/** By code units, as `sort` does; but `sort` on the few keys of each of a record's hundred objects makes more garbage than the record. */
+/** Sorts by code units, like `sort`, which would allocate more garbage for a record's hundred small objects than the record itself. */
 function sortedKeys(source: object): readonly string[] {
   const keys = Object.keys(source);
   if (keys.length > FEW) return keys.sort();
@@ -117,7 +116,7 @@ function copied(value: object, trail: Trail): unknown {
   const isList = Array.isArray(value);
   if (!isList && kindOf(value) !== 'Object') throw noJson(kindOf(value), trail);
   const copy = isList ? Array.from(value, (inner, position) => plainInside(inner, trail, position)) : plainObject(value, trail);
-  // Only when it is whole: what contains itself must not find itself.
+  // Only once complete, so that a cycle does not find itself here.
   trail.copies.set(value, copy);
   return copy;
 }
@@ -131,8 +130,6 @@ function unfit(message: string): TrainyardError {
     hint: 'nothing was written; records hold JSON with finite numbers, and one log-probability per sampled id',
   });
 }
-
-// ── rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 export interface EncodedTurn {
   readonly words: string;
@@ -148,13 +145,12 @@ export interface EncodedTrajectory {
   readonly digest: Uint8Array;
 }
 
-/** Of a manifest or a mark. */
 export interface EncodedRecord {
   readonly record: string;
   readonly digest: Uint8Array;
 }
 
-/** Says what is wrong with bytes that were read; the store adds which file. */
+/** Describes damage in bytes that were read; the store adds the file. */
 export class DecodeError extends Error {
   override readonly name = 'DecodeError';
 }
@@ -169,7 +165,7 @@ export function encodeTrajectory(kept: Trajectory): EncodedTrajectory {
 export function decodeTrajectory({ record, turns, digest }: EncodedTrajectory): Trajectory {
   checkDigest('a trajectory', piecesOf(record, turns), digest);
   const { abandoned, ...rest } = parseObject(record) as { readonly abandoned?: readonly object[] };
-  // As calls without an answer were kept once, without their roles and places.
+  // Older files kept unanswered calls as `abandoned`, without role and position.
   const unanswered = abandoned?.map((call) => ({ role: 'default', turnsBefore: 0, ...call }));
   const decoded = { ...rest, ...(unanswered && { unanswered }), turns: turns.map(decodeTurn) };
   return fitting('a trajectory', trajectorySchema, decoded);
@@ -207,13 +203,13 @@ export function sameBytes(a: Uint8Array, b: Uint8Array): boolean {
   return Buffer.compare(a, b) === 0;
 }
 
-/** A view where the machine is little-endian, a swapped copy elsewhere. Swapping bytes leaves every bit pattern intact. */
+/** A view on little-endian machines, else a byte-swapped copy. Either way every bit pattern is preserved. */
 function bytesOf(values: Int32Array | Float32Array): Uint8Array {
   const bytes = Buffer.from(values.buffer, values.byteOffset, values.byteLength);
   return endianness() === 'LE' ? bytes : Buffer.from(bytes).swap32();
 }
 
-/** A copy in a buffer of its own: a BLOB may start at any byte offset, a typed array only at a multiple of four. */
+/** Copies, because a BLOB may start at any byte offset, but a typed array needs a multiple of four. */
 function alignedWords(bytes: Uint8Array): ArrayBuffer {
   if (bytes.byteLength % 4 !== 0) throw new DecodeError(`found ${bytes.byteLength} bytes of 32-bit values`);
   const copy = new Uint8Array(bytes);

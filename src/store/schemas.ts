@@ -1,8 +1,6 @@
 /**
- * The shape of every record a store keeps, as schemas: checked when a record comes in and again when it is read back, so
- * that whatever was acknowledged can be read.
- *
- * They check and never rewrite: callers keep the value they passed in, fields unknown to this version included.
+ * Schemas of every record a store keeps. Checked on write and again on read, so that whatever was acknowledged can be read. They only
+ * check: callers keep the value they passed in, including fields unknown to this version.
  */
 import { z } from 'zod';
 import {
@@ -19,7 +17,7 @@ import {
   type UnansweredCall,
 } from '../core/types.ts';
 
-/** SQL text is UTF-8: a lone surrogate in an id would come back as another id. */
+/** SQL text is UTF-8: a lone surrogate would change the id. */
 const id = z
   .string()
   .min(1, 'expected a non-empty id')
@@ -28,7 +26,7 @@ const id = z
 const natural = z.int().min(0);
 const optional = z.exactOptional;
 
-/** Already known to be JSON where this is used: it was parsed from text, or copied by `plainJson`. */
+/** Already known to be JSON here: parsed from text, or copied by `plainJson`. */
 const json = z.custom<Json>((value) => value !== undefined, 'expected JSON');
 
 const toolCall = z.object({
@@ -51,10 +49,10 @@ const tool: z.ZodType<Tool> = z.object({
   function: z.object({ name: z.string(), description: optional(z.string()), parameters: optional(json) }),
 });
 
-/** Of the record that is being checked. */
+/** Items already checked in the current record. */
 const found = new Set<unknown>();
 
-/** A list of these. Turn after turn repeats what was said before as the same objects: each is looked at once in a record, which is far cheaper. */
+/** Consecutive turns repeat earlier messages as the same objects. Checking each object once per record is far cheaper. */
 function listOf<T>(item: z.ZodType<T>): z.ZodType<readonly T[]> {
   const list = z.array(item);
   return z.custom<readonly T[]>().superRefine((value: unknown, context) => {
@@ -186,7 +184,7 @@ export const markSchema: z.ZodType<Mark> = z.object({
 
 export const filterSchema = z.object({ limit: z.optional(natural) });
 
-/** What is wrong with a value, in one line, or undefined when it has the shape. */
+/** Describes the first problem in one line; undefined if the value fits. */
 export function misfitOf(schema: z.ZodType, value: unknown): string | undefined {
   found.clear();
   const issue = schema.safeParse(value).error?.issues[0];

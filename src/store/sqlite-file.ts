@@ -1,8 +1,6 @@
 /**
- * The store's file: opens or creates it, and refuses whatever is not a store of this format version, untouched.
- *
- * The format is recognised by SQLite's application id and user version. There is no migration: another version is an error
- * that says so.
+ * Opens or creates the store's file. Rejects, and leaves untouched, anything that is not a store of this format version, identified by
+ * SQLite's application id and user version. There is no migration: another version is an error.
  */
 import { statSync } from 'node:fs';
 import { DatabaseSync } from 'node:sqlite';
@@ -14,11 +12,11 @@ import { damageError, formatError, isBusy, sqliteError } from './store-errors.ts
 const APPLICATION_ID = 0x54726e79;
 const FORMAT_VERSION = 2;
 
-/** How long a statement waits for another process's transaction, milliseconds. */
+/** How long a statement waits for another process's transaction. */
 const BUSY_TIMEOUT_MS = 5_000;
 const BUSY_RETRY_MS = 10;
 
-/** `seq` is the order of appending. `record` holds everything that has no column of its own, and again what has one. */
+/** `seq` is the append order. `record` holds everything but the turns, including what also has a column. */
 const TABLES = `
   CREATE TABLE trajectories (
     seq INTEGER PRIMARY KEY,
@@ -52,7 +50,7 @@ const TABLES = `
   ) STRICT;
 `;
 
-/** Files of before there were marks, or before runs had ids, have no such tables. */
+/** Missing from files written before there were marks and run ids. */
 const LATER_TABLES = `
   CREATE TABLE IF NOT EXISTS owner (run TEXT NOT NULL) STRICT;
   CREATE TABLE IF NOT EXISTS marks (
@@ -63,14 +61,14 @@ const LATER_TABLES = `
   ) STRICT;
 `;
 
-/** Throws STORE_FORMAT for a file that is not a store of this version, STORE_FAILED when the file cannot be used. */
+/** Throws STORE_FORMAT if the file is not a store of this version, STORE_FAILED if it cannot be used. */
 export async function openStoreFile(path: string, run?: string): Promise<DatabaseSync> {
   const deadline = Date.now() + BUSY_TIMEOUT_MS;
   while (true) {
     try {
       return tryOpen(path, run);
     } catch (cause) {
-      // SQLite does not wait by itself where two processes turn the same new file to WAL mode.
+      // SQLite does not wait by itself when two processes switch the same new file to WAL mode.
       if (!isBusy(cause) || Date.now() > deadline) throw sqliteError(path, 'open the store', cause);
       await setTimeout(BUSY_RETRY_MS);
     }
@@ -81,7 +79,7 @@ function tryOpen(path: string, run: string | undefined): DatabaseSync {
   refuseLostFile(path);
   const database = new DatabaseSync(path, { timeout: BUSY_TIMEOUT_MS });
   try {
-    // Before any write: a file that is not ours stays as it is.
+    // Checks before any write, so that a foreign file stays unchanged.
     const isNew = inTransaction(database, 'DEFERRED', () => checkFormat(path, database));
     makeDurable(path, database);
     if (isNew) inTransaction(database, 'IMMEDIATE', () => createTables(path, database));
@@ -94,7 +92,7 @@ function tryOpen(path: string, run: string | undefined): DatabaseSync {
   }
 }
 
-/** A deferred one gives several reads the same view of the file. */
+/** DEFERRED gives several reads a consistent view of the file. */
 function inTransaction<T>(database: DatabaseSync, kind: 'DEFERRED' | 'IMMEDIATE', fn: () => T): T {
   database.exec(`BEGIN ${kind}`);
   const result = fn();
@@ -103,8 +101,8 @@ function inTransaction<T>(database: DatabaseSync, kind: 'DEFERRED' | 'IMMEDIATE'
 }
 
 /**
- * SQLite deletes the write-ahead log of an empty file, and with it all that was acknowledged since the last checkpoint.
- * The log is looked at first: whoever creates a store writes to the data file before there is a log.
+ * SQLite deletes the write-ahead log of an empty file, and with it everything acknowledged since the last checkpoint. Looks at the log
+ * first, because a process that creates a store writes the data file before the log.
  */
 function refuseLostFile(path: string): void {
   if (sizeOf(`${path}-wal`) === 0 || sizeOf(path) > 0) return;
@@ -115,7 +113,7 @@ function sizeOf(path: string): number {
   return statSync(path, { throwIfNoEntry: false })?.size ?? 0;
 }
 
-/** Whether the file is empty. Throws STORE_FORMAT if it is neither empty nor ours. */
+/** Returns whether the file is empty. Throws STORE_FORMAT if it is neither empty nor ours. */
 function checkFormat(path: string, database: DatabaseSync): boolean {
   const application = numberOf(database, 'PRAGMA application_id');
   const version = numberOf(database, 'PRAGMA user_version');
@@ -130,10 +128,7 @@ function checkFormat(path: string, database: DatabaseSync): boolean {
   throw formatError(path, `found ${found}, expected a Trainyard store`, 'give another path; the file was not changed');
 }
 
-/**
- * NORMAL leaves syncing the log after a commit to us (group-commit.ts); everything else that must be on the disk before something else,
- * SQLite syncs itself, also past the drive's cache on macOS.
- */
+/** NORMAL leaves syncing the log after a commit to us (group-commit.ts). SQLite does all other syncs, past the drive's cache on macOS. */
 function makeDurable(path: string, database: DatabaseSync): void {
   const mode = Object.values(database.prepare('PRAGMA journal_mode = WAL').get() ?? {})[0];
   if (mode !== 'wal') {
@@ -145,12 +140,12 @@ function makeDurable(path: string, database: DatabaseSync): void {
 }
 
 function createTables(path: string, database: DatabaseSync): void {
-  // Another process may have created them since the first look.
+  // Another process may have created the tables since the first check.
   if (!checkFormat(path, database)) return;
   database.exec(`${TABLES} ${LATER_TABLES} PRAGMA application_id = ${APPLICATION_ID}; PRAGMA user_version = ${FORMAT_VERSION}`);
 }
 
-/** A store belongs to the first run that opens it: another's rollouts would be taken for its own. */
+/** A store belongs to the first run that opens it; otherwise a run would treat another's rollouts as its own. */
 function checkOwner(path: string, database: DatabaseSync, run: string): void {
   const owner = Object.values(database.prepare('SELECT run FROM owner').get() ?? {})[0];
   if (owner === undefined) database.prepare('INSERT INTO owner VALUES (?)').run(run);

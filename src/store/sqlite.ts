@@ -1,9 +1,7 @@
 /**
- * The store of a run on one machine: a SQLite file in WAL mode, synced at every commit, through Node's own `node:sqlite`.
- *
- * Several processes may append to one file. Writes go through group commit; reads see what was acknowledged. Every read checks
- * the digest written with the record, so damage is an error and never a different trajectory. Nothing is ever updated or
- * deleted. SQLite runs on the calling thread; only the wait for the disk does not.
+ * The store of a run on one machine: a SQLite file in WAL mode, synced at every commit, through Node's own `node:sqlite`. Several processes
+ * may append to one file. Writes use group commit; reads see what was acknowledged and verify each record's digest, so damage is an error
+ * and never a different trajectory. Nothing is updated or deleted. SQLite runs on the calling thread; only the disk sync does not.
  */
 import type { DatabaseSync, SQLOutputValue } from 'node:sqlite';
 import type { Store, TrajectoryFilter } from '../core/contracts.ts';
@@ -27,10 +25,7 @@ import {
 import { openStoreFile } from './sqlite-file.ts';
 import { checkManifest, closedError, conflictError, damageError, sqliteError, unmarkable } from './store-errors.ts';
 
-/**
- * Opens the store in this file, creating it when there is none. The folder must exist. `run`: the id of the run whose store it is; another
- * run's is refused.
- */
+/** Opens the store, or creates it; the folder must exist. Throws STORE_FORMAT if the store belongs to a run other than `run`. */
 export async function openSqliteStore(path: string, run?: string): Promise<Store> {
   return new SqliteStore(path, await openStoreFile(path, run));
 }
@@ -56,7 +51,7 @@ class SqliteStore implements Store {
     const kept = keepTrajectory(trajectory);
     const encoded = encodeTrajectory(kept);
     const { rolloutId, groupId, taskId, purpose, outcome } = kept;
-    // No more than that: thousands of rollouts may end at once, and all of them wait for one transaction.
+    // Only what the closure needs: thousands of rollouts may end at once, and none should stay in memory until the transaction.
     const columns = [rolloutId, groupId, taskId, purpose, outcome.kind] as const;
     await this.#write(`append ${JSON.stringify(rolloutId)}`, () => this.#insertTrajectory(columns, encoded));
   }
@@ -108,7 +103,7 @@ class SqliteStore implements Store {
     return this.#reading('read marks', () => this.#statements.marks.all().map((row) => decodeMark(recordIn(row))));
   }
 
-  /** Waits for pending writes. Closing twice is closing once. */
+  /** Waits for pending writes. Idempotent. */
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;
@@ -201,9 +196,7 @@ function recordIn(row: Row): EncodedRecord {
   return { record: textIn(row, 'record'), digest: blobIn(row, 'digest') };
 }
 
-// ── SQL ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-// Values are always bound, never spliced into the text.
+// SQL. Values are always bound, never interpolated.
 
 type Row = Readonly<Record<string, SQLOutputValue>>;
 
@@ -231,7 +224,6 @@ function prepared(database: DatabaseSync) {
   };
 }
 
-/** The rows of `trajectories` that a filter means, in the order of appending. */
 function selection(filter: TrajectoryFilter): { readonly where: string; readonly values: readonly (string | number)[] } {
   const conditions: string[] = [];
   const values: (string | number)[] = [];

@@ -1,13 +1,10 @@
 /**
- * What all stores refuse, in the same words: another record under a kept id, a step that may not be committed, use after closing, and
- * whatever SQLite reports.
- *
- * Damage (or another file format) is told apart from trouble with the disk: the first needs another file, the second may pass.
+ * The errors of all stores: a conflicting record, a step that cannot be committed, use after closing, and SQLite's errors. Damage or a
+ * foreign format (STORE_FORMAT) needs another file; trouble with the disk (STORE_FAILED) may pass.
  */
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { BatchManifest, Exclusion } from '../core/types.ts';
 
-/** Primary result codes of SQLite. */
 const SQLITE_BUSY = 5;
 const SQLITE_CORRUPT = 11;
 const SQLITE_FULL = 13;
@@ -39,7 +36,7 @@ export function damageError(path: string, found: string, cause?: unknown): Train
   return formatError(path, found, 'restore the file from a copy, or start a new run directory; nothing was changed', cause);
 }
 
-/** What SQLite threw, as an error of this store. Typed errors pass through. */
+/** Wraps what SQLite threw. Typed errors pass through. */
 export function sqliteError(path: string, doing: string, cause: unknown): TrainyardError {
   if (cause instanceof TrainyardError) return cause;
   const code = primaryCode(cause);
@@ -50,7 +47,6 @@ export function sqliteError(path: string, doing: string, cause: unknown): Trainy
   return new TrainyardError('STORE_FAILED', `${path}: ${told}`, { cause, hint: hintFor(code) });
 }
 
-/** Whether SQLite gave up because another connection holds the file. */
 export function isBusy(cause: unknown): boolean {
   return primaryCode(cause) === SQLITE_BUSY;
 }
@@ -66,23 +62,19 @@ function hintFor(code: number | undefined): string {
   return 'check that the folder exists, is writable and has free space, then try again; what was acknowledged is kept';
 }
 
-// ── steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+// A step can be committed if it follows the last one, and each of its rollouts is in the store and in no other step. Nothing is read here:
+// the caller supplies the facts from inside the transaction that writes.
 
-// A step may be committed where it follows the last one, and each of its rollouts is kept and in no other step. Nothing is read here: the
-// caller asks inside the transaction that will write.
-
-/** What a store knows when a manifest arrives. */
 export interface ManifestFacts {
   readonly last: BatchManifest | undefined;
   isKept(rolloutId: string): boolean;
-  /** The committed step a rollout is in. */
   stepOf(rolloutId: string): number | undefined;
 }
 
 /** Ids shown in one message; a batch may hold thousands. */
 const SHOWN_IDS = 5;
 
-/** Throws STORE_CONFLICT, naming everything that stands against the manifest. */
+/** Throws STORE_CONFLICT, naming every problem with the manifest. */
 export function checkManifest(manifest: BatchManifest, facts: ManifestFacts): void {
   const found = [...orderProblems(manifest, facts.last), ...memberProblems(manifest, facts)];
   if (found.length === 0) return;
