@@ -1,50 +1,45 @@
 /**
- * The answers of one session by request, so that a client's retry gets the answer it missed instead of a second turn.
+ * The completions of one session, keyed by request, so that a client's retry gets the response it missed instead of a second turn.
  *
- * A request is in one of four states: `running` (being sampled), `owed` (its sampling failed or was cancelled; nothing was recorded),
- * held (recorded, and given to one attempt or more), `missed` (recorded, and every attempt it was given to missed it). Refused requests are
- * not kept: they would be refused again.
+ * A request is `running` (being sampled), `owed` (sampling failed or was cancelled; nothing was recorded), held (recorded and given to an
+ * attempt) or `missed` (recorded, but missed by every attempt that was given it). Refused requests are not kept: a retry is refused again.
  *
  *     asked ─▶ running ─▶ held ◀─▶ missed
  *                ▲  └──▶ owed
  *                └────────┘
  *
- * Attempts say what they ask, not which request they repeat, so each is matched to the likeliest, in this order: one that was missed; for
- * a marked retry one that is owed, then the oldest running (waited for), then the one given out last. An attempt that matches none is a new
- * sample: asking the same k times is how an agent gets k opinions. A new sample settles what was owed before it, so that a request its client
- * gave up does not become an extra turn later.
- *
- * Identical requests under way at the same time are not told apart; clients do that with an idempotency key, which is part of `key`.
+ * An attempt states what it asks, not which request it repeats. It is matched in this order: a missed completion; then, for a marked retry,
+ * an owed request, the oldest running one (awaited), the completion given out last. Any other attempt is a new sample: an agent may ask k
+ * times to get k opinions. A new sample settles one owed request, so a request its client gave up does not become an extra turn later.
+ * Identical concurrent requests are indistinguishable unless the client sends an idempotency key, which is part of `key`.
  */
 import type { Turn } from '../core/types.ts';
 import { newMessagesAfter } from '../tokens/history.ts';
 import { gatewayFailure } from './wire-protocol.ts';
 
-/** What was sampled, as given to one attempt. */
 export interface Answer<T> {
   readonly value: T;
-  /** This attempt did not get it. Counts once; as long as another attempt has it, the request stays answered. */
+  /** Reports, once, that this attempt did not receive the value. The request stays answered while another attempt holds it. */
   miss(): void;
 }
 
 interface RequestState<T> {
   /** Oldest first. */
   readonly running: Set<Promise<T>>;
-  /** How many attempts were given this value and did not miss it. */
+  /** Number of attempts that were given the value and did not miss it. */
   readonly holders: Map<T, number>;
   readonly missed: Set<T>;
   owed: number;
-  /** A retry came before its first attempt. That one, when it comes, asks nothing new: if it is cancelled, nothing is owed. */
+  /** A retry arrived before its first attempt. If the first attempt then arrives and is cancelled, nothing is owed. */
   overtaken: boolean;
   latest: T | undefined;
-  /** Attempts that wait for one that runs. */
   waiting: number;
 }
 
 export class Answers<T extends object> {
   readonly #requests = new Map<string, RequestState<T>>();
 
-  /** `key`: what is asked, and by whom. */
+  /** `key` identifies the request and its caller. */
   async get(key: string, isRetry: boolean, sample: () => Promise<T>): Promise<Answer<T>> {
     const state = this.#requests.get(key) ?? newState<T>();
     this.#requests.set(key, state);
@@ -58,7 +53,7 @@ export class Answers<T extends object> {
         state.overtaken = true;
         break;
       }
-      // It may yet be cancelled with its connection; then one of those who waited samples, and the others wait for that one.
+      // The running attempt may still be cancelled with its connection. Then one waiter samples, and the others wait for that one.
       state.waiting++;
       const value = await oldest.catch(() => undefined).finally(() => state.waiting--);
       if (value !== undefined) return give(state, value);
@@ -66,7 +61,7 @@ export class Answers<T extends object> {
     state.owed = Math.max(0, state.owed - 1);
     const owes = isRetry || !state.overtaken;
     if (!isRetry) state.overtaken = false;
-    // Those who wait for it go on when the state is up to date.
+    // Waiters resume only after these handlers have updated the state.
     const running: Promise<T> = sample()
       .catch((thrown) => {
         if (owes && isWorthRetrying(thrown)) state.owed++;
@@ -77,23 +72,22 @@ export class Answers<T extends object> {
     try {
       return give(state, await running);
     } finally {
-      // Refused requests are forgotten, or an agent that goes on asking beyond its limits would fill the memory.
+      // Refused requests are forgotten. Otherwise an agent that keeps asking beyond its limits would fill the memory.
       if (isForgettable(state)) this.#requests.delete(key);
     }
   }
 
-  /** How many different requests are remembered. */
   get size(): number {
     return this.#requests.size;
   }
 
-  /** What was sampled and nobody got. */
+  /** Values that were sampled but reached no client. */
   *missed(): Iterable<T> {
     for (const state of this.#requests.values()) yield* state.missed;
   }
 }
 
-/** Also a cancelled call: its client may be back. */
+/** A cancelled call counts too: its client may come back. */
 function isWorthRetrying(thrown: unknown): boolean {
   const { status } = gatewayFailure(thrown);
   return status >= 500 || status === 429 || status === 410;
@@ -103,7 +97,6 @@ function newState<T>(): RequestState<T> {
   return { running: new Set(), holders: new Map(), missed: new Set(), owed: 0, overtaken: false, latest: undefined, waiting: 0 };
 }
 
-/** Whether the request can be forgotten. */
 function isForgettable({ running, owed, overtaken, latest, waiting }: RequestState<object>): boolean {
   return running.size === 0 && owed === 0 && !overtaken && latest === undefined && waiting === 0;
 }
@@ -123,15 +116,15 @@ function give<T>(state: RequestState<T>, value: T): Answer<T> {
   return { value, miss };
 }
 
-/** Whether the client says that this may not be its first attempt: by its SDK's count, or by naming what it asks. */
+/** Whether this may not be the client's first attempt: its SDK counts retries, or it sent an idempotency key. */
 export function isMarkedRetry(header: (name: string) => string | undefined): boolean {
   if (header('idempotency-key')) return true;
   return ['x-stainless-retry-count', 'x-retry-count'].some((name) => Number(header(name) ?? 0) > 0);
 }
 
 /**
- * Of the turns that no client got, those whose words did not come back in a later request either. A turn came back if another continues it, if
- * the template or the client repeated it in other tokens, or, for a default model's turn, which is never continued, if its words are quoted.
+ * The missed turns whose text no later request contains. A turn does come back if another turn continues it, if the template or the client
+ * repeats it in other tokens, or, for a default model's turn, which is never continued, if a request quotes it.
  */
 export function lostTurns(turns: readonly Turn[], missed: readonly Turn[]): readonly Turn[] {
   if (missed.length === 0) return [];
@@ -139,7 +132,7 @@ export function lostTurns(turns: readonly Turn[], missed: readonly Turn[]): read
   return missed.filter((turn) => !continued.has(turn.index) && !(turn.model !== undefined && isQuoted(turn, turns)));
 }
 
-/** The turn whose answer is in this one's request, though the template or the client wrote it in other tokens. */
+/** The turn whose response this turn's request contains, rewritten in other tokens by the template or the client. */
 function rewordedIn({ fork, request }: Turn, turns: readonly Turn[]): number | undefined {
   const from = fork && turns[fork.from];
   if (from === undefined) return undefined;

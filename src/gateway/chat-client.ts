@@ -1,7 +1,6 @@
 /**
- * Chat Completions from the client's side, without an SDK: how a request is written and an answer read, for default models and judges on a
- * server; and the model handle where the policy is in another process, which the policy records the same turns for as for its own handle. In
- * words only: tokens stay where the policy is. Each caller decides what a failure is called.
+ * The client side of Chat Completions, without an SDK, for default models, judges and the model handle of a policy in another process. That
+ * policy records the same turns as in process, but only text crosses the wire, no tokens. Each caller chooses its own error codes.
  */
 
 import { fetchInThread } from '../core/context.ts';
@@ -11,15 +10,14 @@ import { parsedJson } from '../core/json.ts';
 import type { Json, Message, SamplingSettings, Tool, ToolCall } from '../core/types.ts';
 import { STATUS } from './wire-protocol.ts';
 
-/** Servers that look at no key are given `EMPTY`, `none` or the like. */
+/** Servers that ignore the key are given placeholders like `EMPTY` or `none`. */
 const SHORTEST_SECRET = 8;
 const QUOTED = 200;
 
 export interface ChatServer {
-  /** For the `model` parameter. */
   readonly name: string;
   readonly baseURL: string;
-  /** Absent or empty: none is sent. */
+  /** If absent or empty, no key is sent. */
   readonly apiKey?: string;
 }
 
@@ -37,7 +35,6 @@ interface ChatAnswer extends Pick<Generation, 'id' | 'toolCalls' | 'stopReason'>
   readonly reasoning: string | undefined;
 }
 
-/** For `fetch(...)`. */
 export function chatRequest({ name, baseURL, apiKey }: ChatServer, request: ChatRequest): [url: string, init: RequestInit] {
   const { messages, tools = [], tool, temperature, topP, topK, maxTokens, stop = [], format, signal } = request;
   const body = {
@@ -57,18 +54,18 @@ export function chatRequest({ name, baseURL, apiKey }: ChatServer, request: Chat
   return [url, { method: 'POST', headers, body: JSON.stringify(body), ...(signal && { signal }) }];
 }
 
-/** What a server said, who may repeat what it was sent. A few letters are no secret, and occur in any text. */
+/** Removes the key from a server's text, which may echo the request. Short keys are placeholders, which may occur in any text. */
 export function withoutKey(text: string, { apiKey = '' }: Pick<ChatServer, 'apiKey'>): string {
   return apiKey.length < SHORTEST_SECRET ? text : text.replaceAll(apiKey, '[key]');
 }
 
-/** `fetch` says only that it failed; why is in the cause, which may quote what was sent. */
+/** `fetch` reports only that it failed. The reason is in the cause, which may quote the request. */
 export function whyUnreachable(thrown: unknown, server: ChatServer): string {
   const cause = thrown instanceof Error && thrown.cause !== undefined ? thrown.cause : thrown;
   return withoutKey(messageOf(cause), server).slice(0, QUOTED) || 'the connection failed';
 }
 
-/** A schema has a name on the wire, which says nothing. */
+/** The wire format requires a name for the schema; it has no meaning. */
 const formatOf = ({ schema }: NonNullable<ChatRequest['format']>): object =>
   schema === undefined ? { type: 'json_object' } : { type: 'json_schema', json_schema: { name: 'answer', schema } };
 
@@ -79,14 +76,14 @@ interface CompletionMessage {
   readonly reasoning_content: string;
 }
 
-/** Servers write what there is none of as `null`, or not at all. */
+/** Servers write absent fields as `null` or omit them. */
 type Sparse<T> = { readonly [K in keyof T]?: T[K] | null };
 type Completion = Sparse<{
   id: string;
   choices: readonly Sparse<{ finish_reason: string; message: Sparse<CompletionMessage> }>[];
 }>;
 
-/** Undefined where the text is no completion with a message. */
+/** Undefined if the text is not a completion with a message. */
 export function chatAnswerIn(text: string): ChatAnswer | undefined {
   const completion = parsedJson(text) as Completion | null | undefined;
   const choice = completion?.choices?.[0];
@@ -101,30 +98,25 @@ export function chatAnswerIn(text: string): ChatAnswer | undefined {
   };
 }
 
-// ── the policy in another process ────────────────────────────────────────────────────────────────────────────────────────
-
-/** What a process must know to call the policy as one role. */
 export interface ModelAddress {
   readonly role: string;
-  /** For the client's `model` parameter. */
   readonly name: string;
   readonly baseURL: string;
   readonly apiKey: string;
 }
 
-/** The `fetch` of a thread; by default the global one, with the thread in a header where it is not the role's own. */
+/** Returns a thread's `fetch`. Default: the global one, plus a header naming the thread unless it is the role's own. */
 export type FetchIn = (thread: string) => typeof globalThis.fetch;
 
-/** By the gateway's names for them. A cancelled call has the name of a sealed session, which says why it was cancelled. */
+/** By wire name. CANCELLED shares its wire name with SESSION_SEALED, which is why the call was cancelled. */
 const CODES: ReadonlyMap<unknown, ErrorCode> = new Map(
   Object.entries(STATUS).flatMap(([code, row]) => (code === 'CANCELLED' ? [] : [[row.code, code as ErrorCode]])),
 );
 
-/** The fields of a handle that any client needs. */
 export function clientFields({ role, name, baseURL, apiKey }: ModelAddress, fetch: typeof globalThis.fetch) {
-  // A client without a key would look for one in the environment.
+  // Without a key, the client would look for one in the environment.
   const openai = (): ClientOptions => ({ baseURL, apiKey: apiKey || 'none', fetch, maxRetries: 0 });
-  // Anthropic's client adds /v1/messages by itself.
+  // Anthropic's client appends /v1/messages itself.
   const anthropic = (): ClientOptions => ({ ...openai(), baseURL: baseURL.replace(/\/v1$/, '') });
   return { role, name, baseURL, apiKey, fetch, openai, anthropic };
 }
@@ -196,7 +188,7 @@ function refusalOf(status: number, text: string): TrainyardError {
   const known = CODES.get(code);
   const said = typeof message === 'string' ? message : text.slice(0, 500);
   if (known === undefined) return new TrainyardError('POLICY_REFUSED', `the policy answered ${status}: ${said}`);
-  // The hint stands behind the message on the wire.
+  // On the wire, the message ends with the hint.
   const own = typeof hint === 'string' ? said.replace(` (${hint})`, '') : said;
   return new TrainyardError(known, own, typeof hint === 'string' ? { hint } : {});
 }

@@ -1,6 +1,6 @@
 /**
- * The routes that call no model: open, list, read and seal sessions, for admins and viewers; and the one model there is, as OpenAI's and
- * Anthropic's clients ask for it. No key of a rollout reaches the sessions.
+ * The routes that do not call the model: `sessions`, which viewers and admins read, only admins open and seal, and agent and flow keys
+ * cannot reach; and `models`, which describes the only model to OpenAI's and Anthropic's clients.
  */
 import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
@@ -11,7 +11,7 @@ import { invalid, parsed } from './dialects/dialect.ts';
 import type { LiveSession, SessionTable } from './sessions.ts';
 import { GATEWAY_LIMITS, refused } from './wire-protocol.ts';
 
-/** What a session opened over HTTP is sampled with and may use. */
+/** Sampling settings and limits of sessions that are opened over HTTP. */
 export type SessionDefaults = Pick<SessionSpec, 'sampling' | 'limits' | 'seed' | 'observer'>;
 
 const name = z.string().regex(/^(?!\.{1,2}$)[\w.:~-]{1,128}$/, 'at most 128 letters, digits and . : ~ - _');
@@ -44,7 +44,7 @@ export function listSessions(sessions: SessionTable): HttpReply {
   return jsonReply(200, { sessions: Array.from(sessions.all(), summaryOf) });
 }
 
-/** `seal`: afterwards; the reply is what was true before. */
+/** With `seal`, seals the session afterwards; the reply shows its state before. */
 export function showSession(sessions: SessionTable, rollout: string, { seal }: { readonly seal: boolean }): HttpReply {
   const session = find(sessions, rollout);
   const { turns, unanswered } = session;
@@ -64,7 +64,6 @@ function summaryOf(session: LiveSession): object {
   return { rolloutId, turns: turns.length, tokens: sampledTokens, idleSeconds: Math.floor(idleMs / 1000), openCalls };
 }
 
-/** The one model there is: listed, or by its name in the path. */
 export function models(id: string, isAnthropic: boolean, segment: string | undefined): HttpReply {
   const wanted = segment === undefined ? id : decoded(segment);
   if (wanted !== id) throw refused('not_found', `no model ${JSON.stringify(wanted.slice(0, 100))}`);

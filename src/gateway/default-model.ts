@@ -1,9 +1,7 @@
 /**
- * Default models, which answer for roles that are not trained: made from whatever a developer has (an OpenAI-compatible server, a function, or a
- * default model already), and asked in the place of the policy. What they say is recorded without ids.
- *
- * Whatever one does wrong is DEFAULT_MODEL_FAILED; one that ignores its signal is not waited for. A server's key goes to the server that was
- * named, and is in nothing that comes back from here.
+ * Default models answer for roles that are not trained: an OpenAI-compatible server, a function or a `DefaultModel`. The gateway asks them
+ * in place of the policy and records their completions without token ids. Every failure is DEFAULT_MODEL_FAILED; a model that ignores its
+ * abort signal is not awaited. A server's key is sent only to that server and never appears in results or errors.
  */
 import { orAborted } from '../core/async.ts';
 import type { DefaultModel, DefaultModelAnswer, DefaultModelLike, DefaultModelRequest } from '../core/contracts.ts';
@@ -16,19 +14,16 @@ import { invalid, type ModelRequest } from './dialects/dialect.ts';
 
 export function defaultModelOf(given: DefaultModelLike): DefaultModel {
   if (typeof given === 'function') {
-    // A function in `{ default: () => … }` has the name of its field.
+    // JavaScript names the function in `{ default: () => … }` after its field.
     const name = given.name === '' || given.name === 'default' ? 'function' : given.name;
     const asAnswer = (said: string | DefaultModelAnswer): DefaultModelAnswer =>
       typeof said === 'string' ? { content: said } : said;
     return { name, generate: async (request) => asAnswer(await given(request)) };
   }
-  // A model handle has both `generate` and `baseURL`: its server takes everything that a default model is asked.
+  // A model handle has both `generate` and `baseURL`. Its server accepts everything that a default model is asked.
   return 'baseURL' in given ? { name: given.name, generate: (request) => askServer(given, request) } : given;
 }
 
-// ── asked in the place of the policy ─────────────────────────────────────────────────────────────────────────────────────
-
-/** One answer, of the policy or of a default model. */
 export interface Sampled {
   readonly assistant: Assistant;
   readonly stopReason: StopReason;
@@ -53,7 +48,7 @@ export async function askDefaultModel(
 
 async function answerOf(model: DefaultModel, request: ModelRequest, signal: AbortSignal): Promise<DefaultModelAnswer> {
   const { forced, requested, stopTexts } = request;
-  // Copies: what the model does to them must not change what is recorded.
+  // Copies, so that the model cannot change what is recorded.
   const { messages, tools } = structuredClone({ messages: request.messages, tools: request.tools });
   const [sampling, stop] = [{ ...requested }, [...stopTexts]];
   const tool = forced === undefined ? {} : { tool: forced.name ?? (true as const) };
@@ -90,14 +85,12 @@ function assistantOf({ content, toolCalls = [] }: DefaultModelAnswer, stopTexts:
   return { content: said || (toolCalls.length === 0 ? '' : null), toolCalls };
 }
 
-// ── on a server ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 interface Server extends ChatServer {
   readonly fetch?: typeof globalThis.fetch;
 }
 
 async function askServer(server: Server, { sampling, ...asked }: DefaultModelRequest): Promise<DefaultModelAnswer> {
-  // OpenAI's own servers do not know top_k, and refuse what they do not know.
+  // OpenAI's own servers reject unknown parameters, including top_k.
   const { topK: _, ...known } = sampling;
   const text = await replyTo(server, ...chatRequest(server, { ...asked, ...known }));
   const answer = chatAnswerIn(text);
@@ -107,7 +100,7 @@ async function askServer(server: Server, { sampling, ...asked }: DefaultModelReq
   return { content, stopReason, ...(toolCalls.length > 0 ? { toolCalls } : {}) };
 }
 
-/** Follows no redirect: it would send the conversation, and maybe the key, to somebody else. */
+/** Follows no redirect: it would send the conversation, and possibly the key, to another server. */
 async function replyTo(server: Server, url: string, init: RequestInit): Promise<string> {
   const { fetch = globalThis.fetch } = server;
   let response: Response;
@@ -116,7 +109,7 @@ async function replyTo(server: Server, url: string, init: RequestInit): Promise<
     response = await fetch(url, { ...init, redirect: 'manual' });
     text = withoutKey(await response.text(), server);
   } catch (thrown) {
-    // Without a cause: that quotes what was sent, too.
+    // Without the cause, which may quote the request too.
     throw failed(server, `cannot be reached: ${whyUnreachable(thrown, server)}`);
   }
   const { status, headers } = response;

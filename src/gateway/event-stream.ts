@@ -1,15 +1,13 @@
 /**
- * One answer on its way to one client while it is sampled. The sampler pushes pieces and never waits; the client's side reads text
- * at its own pace.
- *
- * Pieces that were not read yet are merged, so a client that does not read costs no more than the text of one turn, and delays
- * nobody. Everything pushed is read before the end or the failure. Knows nothing of HTTP, nor of any dialect: see `EventEncoder`.
+ * Streams one response to one client while it is sampled, independent of HTTP and dialect. The sampler pushes pieces and never waits; the
+ * client reads at its own pace. Unread pieces are merged, so a client that stops reading costs no more than the text of one turn and delays
+ * no other client. Everything pushed is read before the end or the failure.
  */
 import type { Turn } from '../core/types.ts';
 import type { BodyStream } from '../http/message.ts';
 import type { Piece } from '../tokens/response-stream.ts';
 
-/** Sampled tokens, told before the pieces that they settle, where the client asked for log-probabilities. */
+/** Sampled tokens, pushed before the text they complete, and only if the client asked for log-probabilities. */
 export interface Tokens {
   readonly kind: 'tokens';
   readonly ids: Int32Array;
@@ -18,15 +16,13 @@ export interface Tokens {
 
 export type StreamPiece = Piece | Tokens;
 
-/** A piece of one of the answers that were asked for. */
 export interface ChoicePiece {
   readonly choice: number;
   readonly piece: StreamPiece;
 }
 
-/** How a dialect writes the events of one answer. */
+/** Writes the events of one response in a dialect. */
 export interface EventEncoder {
-  /** What comes before the first piece. */
   start(): string;
   pieces(pieces: readonly ChoicePiece[]): string;
   end(turns: readonly Turn[]): string;
@@ -34,12 +30,11 @@ export interface EventEncoder {
 }
 
 export class EventStream implements BodyStream {
-  /** Called when the stream is cut, also if all of it was read but its reader has not come back for the end. */
+  /** Called when the stream is cut, even if everything was read but the reader has not yet returned for the end. */
   onCut: ((reason: unknown) => void) | undefined;
-  /** Called when all of it is in the client's hands, and nobody needs to cut it any more. */
+  /** Called when the client has received everything and the stream need not be cut any more. */
   onDelivered: (() => void) | undefined;
   #encoder: EventEncoder | undefined;
-  /** Written but not read. */
   #text = '';
   #pieces: ChoicePiece[] = [];
   #ended = false;
@@ -47,17 +42,14 @@ export class EventStream implements BodyStream {
   #cut: { readonly reason: unknown } | undefined;
   #waiting: PromiseWithResolvers<string> | undefined;
 
-  /** Whether it has begun; before that there is nothing to read. */
   get opened(): boolean {
     return this.#encoder !== undefined;
   }
 
-  /** Whether all of it, its end included, was read. */
+  /** Whether everything, including the end, was read. */
   get drained(): boolean {
     return this.#ended && this.#cut === undefined && this.#text === '';
   }
-
-  // ── the sampler's side ───────────────────────────────────────────────────────────────────────────────────────────────
 
   open(encoder: EventEncoder): void {
     this.#encoder = encoder;
@@ -83,9 +75,7 @@ export class EventStream implements BodyStream {
     this.#end((encoder) => encoder.failure(thrown));
   }
 
-  // ── the client's side ────────────────────────────────────────────────────────────────────────────────────────────────
-
-  /** The next text, as soon as there is some; undefined at the end. Rejects with the reason of a cut. One read at a time. */
+  /** Resolves with the next text, or undefined at the end; rejects with the reason if the stream was cut. One read at a time. */
   read(): Promise<string | undefined> {
     if (this.#cut) return Promise.reject(this.#cut.reason);
     const text = this.#take();
@@ -96,19 +86,18 @@ export class EventStream implements BodyStream {
     return this.#waiting.promise;
   }
 
-  /** Called when all of it was handed over. */
   delivered(): void {
     this.onCut = undefined;
     this.onDelivered?.();
   }
 
-  /** Ends it for a client that waits to read with a failure that it will see; for one that does not, by a cut. */
+  /** If the client is waiting to read, ends the stream with a failure that it sees; otherwise cuts it. */
   stop(thrown: unknown): void {
     if (this.#waiting) this.fail(thrown);
     else this.cut(thrown);
   }
 
-  /** Ends it at once; what was not read is gone. */
+  /** Ends the stream at once and drops unread text. */
   cut(reason: unknown): void {
     if (this.#closed || this.#cut) return;
     if (!this.drained) {

@@ -1,9 +1,7 @@
 /**
- * The door to the policy: an ordinary OpenAI- and Anthropic-compatible server as a function (Request) → Promise<Response>.
- *
- * Each call is answered from the engine's tokens and recorded as a Turn with exactly those tokens, whatever dialect it came in, whether
- * the answer is one JSON body or a stream of events. `ctx.model().fetch` and the HTTP server call the same function. The gateway
- * knows nothing about rewards.
+ * The gateway: an OpenAI- and Anthropic-compatible server for the policy, as a function from request to reply that `ctx.model().fetch` and
+ * the HTTP server share. It answers each call from the engine's tokens and records a Turn with exactly those tokens, whatever the dialect,
+ * streamed or not. It knows nothing about rewards.
  */
 
 import { fetchInThread } from '../core/context.ts';
@@ -44,28 +42,26 @@ export type { Listener };
 export interface GatewayOptions {
   readonly engine: Engine;
   readonly renderer: Renderer;
-  /** Reported as the model's name. */
+  /** The model name reported to clients. */
   readonly modelName: string;
   readonly clock?: Clock;
-  /** Until it resolves, model calls are answered 503; without it the engine is ready. */
+  /** Model calls get 503 until this resolves. If absent, the engine counts as ready. */
   readonly ready?: Promise<unknown>;
-  /** After this long without a call a session is sealed; one hour. */
+  /** A session without calls for this long is sealed. Default: one hour. */
   readonly idleMs?: number;
-  /** Without them no session is opened over HTTP. */
+  /** If absent, no session can be opened over HTTP. */
   readonly sessionDefaults?: SessionDefaults;
-  /** Told of every call that is answered with an error. */
+  /** Called for every call that is answered with an error. */
   readonly onFailure?: (failure: Failure, path: string) => void;
 }
 
 const IDLE_MS = 3_600_000;
 const ROUTES_HINT = 'a base URL ends in /r/<rollout>/v1; clients add chat/completions, responses or messages to it';
-/** By route. */
 export const DIALECTS: Readonly<Record<string, Dialect>> = { 'chat/completions': chat, responses, messages };
 
-/** Routes of another protocol on the same server; undefined for a path that they do not know either. What they throw is the reply. */
+/** Routes of another protocol on the same server. They return undefined for an unknown path; a thrown error becomes the reply. */
 export type OtherRoutes = (call: HttpRequest) => Promise<HttpReply | undefined>;
 
-/** A call on behalf of a rollout, as one of its roles, in one of its conversations. */
 export type CallerRequest = GenerateRequest & { readonly role?: string; readonly thread?: string };
 
 export class Gateway implements SessionHost {
@@ -74,9 +70,9 @@ export class Gateway implements SessionHost {
   readonly #keyring = new Keyring();
   readonly #wrongKeys: WrongKeys;
   readonly #others: OtherRoutes[] = [];
-  /** Why no model call can be answered yet, or ever. */
+  /** Why model calls cannot be answered, yet or ever. */
   #unready: string | undefined;
-  /** Origin of the HTTP server; until one listens, base URLs work in process only. */
+  /** Origin of the HTTP server. Until a server listens, base URLs work only in process. */
   origin = 'http://trainyard.invalid';
 
   constructor(options: GatewayOptions) {
@@ -87,7 +83,6 @@ export class Gateway implements SessionHost {
     if (ready !== undefined) void this.#awaitEngine(ready);
   }
 
-  /** What it serves, for routes of other protocols. */
   get policy(): Pick<GatewayOptions, 'engine' | 'renderer' | 'modelName'> {
     return this.#options;
   }
@@ -100,17 +95,17 @@ export class Gateway implements SessionHost {
     return this.#sessions.open(spec);
   }
 
-  /** A session whose owner is outside this process: it also ends when it is idle, or its deadline has come. */
+  /** Opens a session whose owner is outside this process. It is also sealed when idle or past its deadline. */
   openRemote(spec: SessionSpec): LiveSession {
     return this.#sessions.open(spec, true);
   }
 
-  /** The session of a rollout, while it is open. */
+  /** Undefined unless the rollout's session is open. */
   session(rolloutId: string): LiveSession | undefined {
     return this.#sessions.get(rolloutId);
   }
 
-  /** Whether there was one, as far as is remembered. */
+  /** Whether the rollout had a session; false if it was so long ago that the gateway forgot it. */
   hasEnded(rolloutId: string): boolean {
     return this.#sessions.hasEnded(rolloutId);
   }
@@ -119,42 +114,39 @@ export class Gateway implements SessionHost {
     for (const session of [...this.#sessions.all()]) session.seal();
   }
 
-  /** One model call without a client, as `ModelHandle.generate`. */
+  /** One model call without a client, like `ModelHandle.generate`. */
   async generate(rolloutId: string, { role = 'default', thread = role, ...request }: CallerRequest): Promise<Generated> {
     const session = this.#sessions.get(rolloutId);
     if (session === undefined) throw this.hasEnded(rolloutId) ? sealed(rolloutId) : notOpen(rolloutId);
     return await generate(this.#generateParts(), { session, role, thread }, request as GenerateRequest);
   }
 
-  /**
-   * Asks `routes` for every path that the gateway does not know. They may look at who calls with `authorize`, and hand a call on to `answer`
-   * under a path of the gateway's.
-   */
+  /** Offers unknown paths to `routes`, which may check keys with `authorize` and pass calls on to `answer` under a gateway path. */
   mount(routes: OtherRoutes): void {
     this.#others.push(routes);
   }
 
-  /** What the call's key stands for; throws where it is no key of ours, or of none of these capabilities. */
+  /** Returns the grant of the call's key. Throws if the key is not ours or has none of these capabilities. */
   authorize(call: Pick<HttpRequest, 'header'>, who: readonly Capability[]): Grant {
     return authorize(this.#keyring, call, who);
   }
 
-  /** A key that dies with its rollout; without one it is good for all of them, and as long as the gateway lives. */
+  /** Makes a key that expires with its rollout. Without a rollout, it works for all rollouts while the gateway lives. */
   key(capability: Capability, { rollout, role }: Pick<Grant, 'rollout' | 'role'> = {}): string {
     const session = rollout === undefined ? undefined : this.#sessions.get(rollout);
     if (rollout !== undefined && session === undefined) throw notOpen(rollout);
     return this.#keyring.make({ capability, rollout, role, session: session?.number });
   }
 
-  /** Takes a secret that someone else chose for a key of this capability. */
+  /** Accepts an externally chosen secret as a key with this capability. */
   acceptToken(token: string, capability: Capability): void {
     this.#keyring.accept(token, { capability });
   }
 
-  /** As the global `fetch`, for the gateway's own URLs. */
+  /** Like the global `fetch`, for the gateway's own URLs. */
   readonly fetch = fetchWith((request) => this.answer(request));
 
-  /** Answers one call. Never throws: a failure is an error reply in the dialect's shape. */
+  /** Never throws: a failure becomes an error reply in the dialect's format. */
   async answer(call: HttpRequest): Promise<HttpReply> {
     const match = matchPath(call.path);
     try {
@@ -165,7 +157,6 @@ export class Gateway implements SessionHost {
     }
   }
 
-  /** The reply to a request that was refused before it became a call. */
   refuse(refusal: Refusal, header: HttpRequest['header']): HttpReply {
     return this.#failed(refusal, undefined, '/', header);
   }
@@ -254,15 +245,15 @@ function dialectOf(path: string): Dialect | undefined {
 }
 
 export interface ListenOptions {
-  /** 127.0.0.1 unless given. */
+  /** Default: 127.0.0.1. */
   readonly host?: string;
   readonly port?: number;
-  /** As good as an admin key. Anything but loopback is only bound with one. */
+  /** Works as an admin key. Required for any address other than loopback. */
   readonly token?: string;
   readonly timeouts?: Partial<Timeouts>;
 }
 
-/** Serves the gateway over HTTP, and makes its base URLs point there. */
+/** Serves the gateway over HTTP and points its base URLs there. */
 export async function listen(gateway: Gateway, { token, ...options }: ListenOptions = {}): Promise<Listener> {
   const listener = await serve(gateway, { ...options, secret: { name: 'token', value: token } });
   if (token !== undefined) gateway.acceptToken(token, 'admin');
@@ -275,19 +266,16 @@ export async function listen(gateway: Gateway, { token, ...options }: ListenOpti
   return { origin: listener.origin, [Symbol.asyncDispose]: close };
 }
 
-// ── the model handle in process ────────────────────────────────────────────────────────────────────────────────────────
-
 interface GenerateParts extends SamplerParts {
-  /** Throws where the engine cannot be asked yet. */
   checkReady(): void;
 }
 
-/** In the gateway's own process the turn is always there. */
+/** In the gateway's own process, a generation always has its turn. */
 export type Generated = Generation & { readonly turn: Turn };
 
 type Reach = ModelAddress & Pick<ModelHandle, 'fetch'>;
 
-/** `ctx.model(role)`: what clients need to reach the policy as one role of a rollout, and one call without a client. */
+/** `ctx.model(role)`: what clients need to call the policy as one role of a rollout, and `generate` for calls without a client. */
 function modelHandle(parts: GenerateParts, reach: Reach, caller: Caller): ModelHandle {
   const { session, role, thread } = caller;
   return {
@@ -302,7 +290,7 @@ function modelHandle(parts: GenerateParts, reach: Reach, caller: Caller): ModelH
   };
 }
 
-/** Records the same turn as a client's request would; throws what the client would be told. Nobody retries it. */
+/** Records the same turn as a client's request and throws the error that the client would get. Does not handle retries. */
 async function generate(parts: GenerateParts, caller: Caller, given: GenerateRequest): Promise<Generated> {
   const { session, role, thread } = caller;
   session.assertOpen();
@@ -325,7 +313,7 @@ async function generate(parts: GenerateParts, caller: Caller, given: GenerateReq
   });
 }
 
-/** A copy for the caller, whose changes must not reach what was recorded. */
+/** Returns a copy, so that the caller cannot change the recorded turn. */
 function generationOf({ session }: Caller, recorded: Turn): Generated {
   const message = deepCopy(recorded.response);
   let turn: Turn | undefined;
@@ -335,7 +323,7 @@ function generationOf({ session }: Caller, recorded: Turn): Generated {
     text: message.content ?? '',
     toolCalls: message.tool_calls ?? [],
     stopReason: recorded.stopReason,
-    // Few callers look at tokens, and copying them costs more than the rest of the answer.
+    // Copied lazily: few callers read tokens, and copying them costs more than the rest.
     get turn() {
       turn ??= copyOf(recorded);
       return turn;

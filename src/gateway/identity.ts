@@ -1,9 +1,7 @@
 /**
- * Who is calling: keys, and the one place where a key, a path and headers become a caller in a rollout.
- *
- * The key decides what may be done. A rollout's own key needs nothing else; a key of the whole run says its rollout by path or
- * `x-rollout-id`. Whatever else a request says about its identity must agree: a header that contradicts is 403, and the path of a
- * rollout that the key is not for is 404, whether or not there is such a rollout.
+ * Keys, and the one place where a key, a path and headers become a caller in a rollout. The key decides what is allowed. A rollout's own
+ * key needs nothing else; a key of the whole run names its rollout by path or `x-rollout-id`. A header that contradicts the key or path
+ * gets 403. The path of a rollout that the key is not for gets 404, whether or not that rollout exists.
  */
 import { createHmac, createSecretKey, hash, type KeyObject, randomBytes, timingSafeEqual } from 'node:crypto';
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
@@ -16,18 +14,17 @@ import type { Refusal } from '../http/refusal.ts';
 import { type Caller, type LiveSession, type SessionTable, sealed } from './sessions.ts';
 import { type Capability, GATEWAY_LIMITS, refused } from './wire-protocol.ts';
 
-/** What a key stands for. */
 export interface Grant {
   readonly capability: Capability;
-  /** The one rollout it is for; without it, its caller says which. */
+  /** If absent, the caller names the rollout. */
   readonly rollout?: string | undefined;
   readonly role?: string | undefined;
-  /** Of the session it was made for: another session of the same rollout has other keys. */
+  /** The session the key was made for. A later session of the same rollout has other keys. */
   readonly session?: number | undefined;
 }
 
 /**
- * Ids that nobody else can make: JSON values, signed with a secret that lives as long as this object.
+ * Unforgeable ids: JSON values, signed with a secret that lives as long as this object.
  *
  *     <prefix>-<payload, base64url>.<HMAC-SHA256 of the payload, base64url>
  *
@@ -46,12 +43,11 @@ export class SignedIds<Fields extends readonly unknown[]> {
     return `${this.#prefix}-${payload}.${this.#sign(payload).toString('base64url')}`;
   }
 
-  /** Undefined where the id is none of ours. */
   read(id: string): Fields | undefined {
     const [, prefix, payload = '', signature = ''] = /^([a-z]+)-([\w-]+)\.([\w-]{43})$/.exec(id) ?? [];
     if (prefix !== this.#prefix) return undefined;
     const given = Buffer.from(signature, 'base64url');
-    // Not the bytes alone: base64 has several spellings for some of them.
+    // Comparing bytes is not enough: base64 can spell some of them in several ways.
     if (given.toString('base64url') !== signature || !timingSafeEqual(given, this.#sign(payload))) return undefined;
     return JSON.parse(Buffer.from(payload, 'base64url').toString()) as Fields;
   }
@@ -61,28 +57,26 @@ export class SignedIds<Fields extends readonly unknown[]> {
   }
 }
 
-/** Verified keys remembered: to verify one costs ten times as much as to find it. */
+/** Verified keys to cache: verifying one costs ten times as much as a lookup. */
 const MOST_REMEMBERED = 10_000;
 
-/** The gateway's keys. They are not stored: a key of a rollout names the session it was made for, and is worth nothing when that is over. */
+/** The gateway's keys. They are not stored: a rollout's key names its session and becomes invalid when that session ends. */
 export class Keyring {
   readonly #ids = new SignedIds<readonly [grant: Grant, number: number]>('ty');
-  /** By digest, so that neither these tables nor a comparison tell how much of a guess was right. */
+  /** By digest, so that neither lookup nor comparison time reveals how much of a guess was right. */
   readonly #tokens = new Map<string, Grant>();
   readonly #verified = new Map<string, Grant>();
   #made = 0;
 
-  /** No two keys are the same. */
   make(grant: Grant): string {
     return this.#ids.make([grant, this.#made++]);
   }
 
-  /** A secret of someone else's making that is as good as a key. */
   accept(token: string, grant: Grant): void {
     this.#tokens.set(digest(token), grant);
   }
 
-  /** What the key stands for, or undefined if it is none of ours. */
+  /** Undefined if the key is not ours. */
   read(key: string): Grant | undefined {
     const digested = digest(key);
     const known = this.#verified.get(digested) ?? this.#tokens.get(digested);
@@ -105,7 +99,6 @@ const KEY_HEADERS = ['x-api-key', 'x-goog-api-key'] as const;
 const VISIBLE = /^[\x21-\x7e]+$/;
 const SAMPLE_ID = new RegExp(`^[\\x20-\\x7e]{1,${GATEWAY_LIMITS.sampleIdLength}}$`);
 
-/** What the request's key stands for, if it may do this. */
 export function authorize(keyring: Keyring, call: Headers, who: readonly Capability[]): Grant {
   const grant = keyring.read(credentialOf(call));
   if (grant === undefined) {
@@ -119,7 +112,7 @@ export function authorize(keyring: Keyring, call: Headers, who: readonly Capabil
   });
 }
 
-/** The caller of a model call. `pathSegment`: the rollout as it stands in the path, if it does. */
+/** The caller of a model call. `pathSegment`: the rollout in the path, still percent-encoded. */
 export function callerOf(sessions: SessionTable, grant: Grant, pathSegment: string | undefined, call: Headers): Caller {
   const session = sessionOf(sessions, grant, pathSegment, call);
   const role = grant.role ?? 'default';
@@ -130,8 +123,8 @@ export function callerOf(sessions: SessionTable, grant: Grant, pathSegment: stri
 }
 
 /**
- * Throws where code of one rollout calls with another's model handle, as far as that is known: the turn would be trained as the other's. The
- * rollout that made the call keeps it as a failed one.
+ * Throws if code known to run in one rollout calls with another rollout's model handle: the turn would be trained as the other's. The
+ * rollout whose code made the call keeps it as a failed call.
  */
 export function checkRollout({ session, role, thread }: Caller): void {
   const other = session.neighbour(currentRollout()?.rolloutId ?? session.rolloutId);
@@ -143,14 +136,14 @@ export function checkRollout({ session, role, thread }: Caller): void {
   throw refusal;
 }
 
-/** Throws REQUEST_INVALID where this cannot name a conversation, or names another role's. `role`: the caller's, where its key is for one. */
+/** Throws REQUEST_INVALID if the thread is no valid name or belongs to another role. `role`: that of the caller's key, if it has one. */
 export function checkThread(session: LiveSession, role: string | undefined, thread: string): void {
   if (thread === (role ?? 'default')) return;
   if (!SAMPLE_ID.test(thread)) {
     const found = 'x-sample-id: not a name that is printed in at most 128 characters';
     throw new TrainyardError('REQUEST_INVALID', found, { param: 'x-sample-id' });
   }
-  // Else one role could speak in another's conversation.
+  // Otherwise one role could speak in another's conversation.
   if (role !== undefined && Object.hasOwn(session.spec.roles, thread)) {
     throw contradiction('x-sample-id', thread, `role ${JSON.stringify(role)}`);
   }
@@ -172,7 +165,7 @@ function sessionOf(sessions: SessionTable, grant: Grant, pathSegment: string | u
   }
   const session = sessions.get(rollout);
   if (session !== undefined && (grant.session === undefined || grant.session === session.number)) return session;
-  // A key is only made for a rollout that is open: where it is not, it was.
+  // Keys are made only for open rollouts, so this one was open before.
   if (grant.rollout !== undefined || sessions.hasEnded(rollout)) throw sealed(rollout);
   throw noRollout(rollout);
 }
@@ -205,9 +198,6 @@ function contradiction(header: string, value: string, other: string): Refusal {
   return refused('identity_conflict', found, { hint: 'leave one out' });
 }
 
-// ── clients in this process ──────────────────────────────────────────────────────────────────────────────────────────────
-
-/** What `fetch` publishes. */
 interface FetchRequest {
   readonly origin: string;
   readonly headers: unknown;
@@ -217,9 +207,9 @@ interface FetchRequest {
 const NAME = 'x-rollout-id';
 
 /**
- * Has requests that code of a rollout makes, in this process, to the gateway's own listener say whose code made them, in `x-rollout-id`. A client
- * that was made with one rollout's key and is used by another's code then contradicts itself and is refused: its turns would be trained as the
- * wrong rollout's. Node publishes every request before it is sent, in the context of the code that makes it. Clients in other processes say nothing.
+ * Adds `x-rollout-id` to requests that a rollout's code makes, in this process, to the gateway's own listener. Node publishes each request
+ * before sending it, in the context of the code that makes it. If that code uses a client with another rollout's key, the request
+ * contradicts itself and is refused; otherwise its turns would be trained as the wrong rollout's. Other processes do not send the header.
  */
 export function nameCallers(isOpen: (rolloutId: string) => boolean, origin: string): Disposable {
   const callingRollout = (): string | undefined => {

@@ -1,6 +1,6 @@
 /**
- * One model call over HTTP: read in its dialect, matched with earlier attempts, answered by the sampler, written back as one body or as events.
- * The caller is known and may call.
+ * One model call over HTTP: reads it in its dialect, matches it with earlier attempts, has the sampler answer it and writes the response as
+ * one body or as events. The caller is already authorized.
  */
 import { hash } from 'node:crypto';
 import { completionId } from '../core/turns.ts';
@@ -21,20 +21,18 @@ export interface ModelCallParts extends SamplerParts {
   readonly onFailure?: (failure: Failure, path: string) => void;
 }
 
-/** Characters of the header that names ignored parameters. */
+/** Length, in characters, of the header that names ignored parameters. */
 const MOST_REPORTED = 2000;
 
-/** A call that was read. */
 interface ReadCall {
   readonly caller: Caller;
   readonly http: HttpRequest;
   readonly request: ModelRequest;
   readonly writer: Writer;
-  /** The turns that were sampled for this call, in this attempt or another one. */
+  /** The turns sampled for this call, in this attempt or another. */
   answered(signal: AbortSignal, listener?: StreamListener): Promise<Answer<readonly Turn[]>>;
 }
 
-/** Throws what the gateway turns into an error reply. */
 export async function answerCall(
   parts: ModelCallParts,
   caller: Caller,
@@ -57,7 +55,7 @@ export async function answerCall(
   return request.ignored.length === 0 ? reply : { ...reply, headers: { 'x-trainyard-ignored': inHeader(request.ignored) } };
 }
 
-/** How long the prompt of a call would be. Nothing is sampled or recorded. */
+/** Returns the length of the prompt. Samples and records nothing. */
 export async function countTokens(parts: SamplerParts, caller: Caller, http: HttpRequest, dialect: Dialect): Promise<HttpReply> {
   const { request } = readRequest(caller, await readText(http, GATEWAY_LIMITS.bodyBytes), dialect);
   return jsonReply(200, { input_tokens: promptOf(parts, caller, request).prompt.promptIds.length });
@@ -82,7 +80,7 @@ async function whole(parts: ModelCallParts, { caller, http, writer, answered }: 
   }
 }
 
-/** Replies with the first token; what fails before it is an ordinary error. A retry gets the recorded turns, all at once. */
+/** Replies at the first token; an earlier failure is an ordinary error. A retry gets the recorded turns all at once. */
 async function stream(parts: ModelCallParts, read: ReadCall): Promise<HttpReply> {
   const { caller, http, writer } = read;
   const { session } = caller;
@@ -112,7 +110,7 @@ async function stream(parts: ModelCallParts, read: ReadCall): Promise<HttpReply>
   session.signal.throwIfAborted();
   const stop = (): void => events.stop(session.signal.reason);
   session.signal.addEventListener('abort', stop, { once: true });
-  // A rollout may stream for hours: its signal must not hold every answer until it ends.
+  // A rollout may stream for hours, and its signal must not keep every response in memory until it ends.
   events.onDelivered = () => session.signal.removeEventListener('abort', stop);
   const undelivered = (): void => {
     events.onDelivered?.();
@@ -148,7 +146,7 @@ function startOf(turns: readonly Turn[]): AnswerStart {
   return { startedAt, promptTokens: promptIds.length, seeds: turns.map((turn) => turn.sampling.seed) };
 }
 
-/** Names come from the client: only characters that a header may have, and no more than every client takes. */
+/** Clients choose the names, so this keeps only characters that headers allow, and no more than every client accepts. */
 function inHeader(names: readonly string[]): string {
   const text = names.join(',').slice(0, MOST_REPORTED);
   return text.replaceAll(/[^\x20-\x7e]/g, '?');

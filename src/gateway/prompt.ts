@@ -1,8 +1,6 @@
 /**
- * The prompt of one model request: the ids of the recorded turn that it continues, extended, where there is one and the template allows it;
- * otherwise rendered afresh; or the very ids that were given.
- *
- * Only tokens that the engine knows are let through. Nothing is sampled or recorded here.
+ * Builds a model request's prompt without sampling or recording: extends the recorded turn that the request continues, if the template
+ * allows it, or renders the conversation afresh, or uses the ids that the caller gave, checked against the engine's vocabulary.
  */
 import { TrainyardError } from '../core/errors.ts';
 import { sameJson } from '../core/json.ts';
@@ -17,7 +15,7 @@ export type Prompt = Pick<Turn, 'promptIds' | 'after' | 'fork'>;
 
 export interface PrefilledPrompt {
   readonly prompt: Prompt;
-  /** The ids at the end of the prompt that the answer begins with: context like the rest, part of what is said like what follows. */
+  /** Ids at the end of the prompt that begin the completion: not sampled, but part of the response. */
   readonly prefill?: Int32Array;
 }
 
@@ -52,12 +50,12 @@ function renderedPrompt({ renderer, engine }: PromptParts, caller: Caller, reque
   const why = continues ? { cause: 'template_rewrites_history' as const, from: continues.turn.index } : fork;
   const rendered = renderer.open(messages, tools);
   const latest = sampledTurns(caller).at(-1);
-  // What the client changed need not change a token: the template may not write it.
+  // The client's change need not change a token, because the template may not write it.
   if (why && latest && extendsTurn(rendered, latest)) return { promptIds: rendered, after: latest.index };
   return { promptIds: rendered, ...(why ? { fork: why } : {}) };
 }
 
-/** Several turns may be a prefix of the given ids; training takes the longest as the one that is continued, so it is recorded here too. */
+/** Several turns may be a prefix of the given ids. Training continues the longest, so this records the longest too. */
 function givenPrompt({ engine }: PromptParts, caller: Caller, promptIds: Int32Array): Prompt {
   const { contextLength, vocabSize } = engine;
   if (promptIds.length >= contextLength) {
@@ -76,14 +74,14 @@ export function conversationOf({ role, thread }: Caller, { messages, tools }: Mo
   return { role, thread, messages, tools };
 }
 
-/** The policy's own turns in this conversation: those of a default model have no ids. */
+/** The policy's own turns; turns of a default model have no ids. */
 function sampledTurns({ session, role, thread }: Caller): readonly Turn[] {
   return session.turns.filter((turn) => turn.thread === thread && turn.role === role && turn.model === undefined);
 }
 
 const lengthOf = ({ promptIds, sampledIds }: Turn): number => promptIds.length + sampledIds.length;
 
-/** Whether the ids begin with all of a turn. A prompt that only repeats the turn's prompt does not extend it, even if nothing was sampled. */
+/** Whether the ids begin with the whole turn. Repeating only the turn's prompt does not extend it, even if nothing was sampled. */
 function extendsTurn(ids: Int32Array, turn: Turn): boolean {
   const { promptIds, sampledIds } = turn;
   const { length } = promptIds;
@@ -91,10 +89,7 @@ function extendsTurn(ids: Int32Array, turn: Turn): boolean {
   return promptIds.every((id, i) => ids[i] === id) && sampledIds.every((id, i) => ids[length + i] === id);
 }
 
-/**
- * A request's messages and tools, as the objects of an earlier turn wherever they are the same JSON: a conversation is kept once, not once for
- * every turn that follows.
- */
+/** Reuses an earlier turn's messages and tools where their JSON is equal, so a conversation is kept once, not once per turn. */
 export function sharedWith(
   before: Turn | undefined,
   { messages, tools }: ModelRequest,
@@ -107,18 +102,16 @@ export function sharedWith(
   };
 }
 
-// ── length ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 /** Unicode normalisation shortens a text by less than this factor. */
 const NORMALISING = 4;
-/** Shorter texts are not measured. */
+/** Shorter texts, in characters, are not checked. */
 const SHORT = 64 * 1024;
 
 const longestTokens = new WeakMap<Renderer, number>();
 
 /**
- * Throws CONTEXT_OVERFLOW for a conversation that cannot fit into the context, told from the length of its text: tokenising megabytes takes
- * seconds, in which nobody else is served. What passes is measured in tokens by the engine. `tools`: those that are to be rendered.
+ * Throws CONTEXT_OVERFLOW if the text is too long for the context, judging by characters: tokenising megabytes would block everyone for
+ * seconds. The engine counts the tokens of what passes. `tools`: only those to be rendered.
  */
 function checkLength(renderer: Renderer, contextLength: number, messages: readonly Message[], tools: readonly Tool[] = []): void {
   const ofTools = tools.length === 0 ? 0 : JSON.stringify(tools).length;
@@ -133,7 +126,7 @@ export function charactersIn({ content, reasoning, tool_calls: calls }: Message)
   return calls === undefined ? said : calls.reduce((sum, call) => sum + call.function.arguments.length, said);
 }
 
-/** Characters of the longest token; half a character counts as one. */
+/** Length of the longest token in characters; a partial character counts as one. */
 function longestTokenOf(renderer: Renderer): number {
   const known = longestTokens.get(renderer);
   if (known !== undefined) return known;

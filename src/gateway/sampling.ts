@@ -1,9 +1,7 @@
 /**
- * One model request: prompt ids → the engine's ids → recorded Turns, one for each answer that was asked for.
- *
- * The prompt of a call that continues a recorded conversation is the recorded ids plus the new messages; nothing that was sampled is
- * tokenised again. Turns are made from complete ids, streamed or not; a stream is a view of them. All answers to a request are recorded
- * together, or none. What an engine says it sampled is checked and copied before it becomes a turn that is trained on.
+ * One model request: prompt ids → the engine's ids → recorded Turns, one per requested completion, all or none. A call that continues a
+ * recorded conversation extends its recorded ids, so sampled text is never tokenised again. Turns are made from complete ids; a stream is
+ * only a view of them. The engine's results are checked and copied before they become turns to train on.
  */
 import { hash } from 'node:crypto';
 import { yieldToEventLoop } from '../core/async.ts';
@@ -26,25 +24,22 @@ export interface SamplerParts {
   readonly clock: Clock;
 }
 
-/** What is known of the answers when the first token is. */
+/** What is known at the first token. */
 export interface AnswerStart {
   readonly startedAt: number;
   readonly promptTokens: number;
-  /** Of each answer, in order. */
   readonly seeds: readonly number[];
 }
 
-/** Listens while a request is answered. */
 export interface StreamListener {
-  /** Called before the first token; not called where nothing was sampled. */
+  /** Called before the first token; never called if nothing is sampled. */
   start(start: AnswerStart): void;
   push(choice: number, pieces: readonly StreamPiece[]): void;
 }
 
-/** A request on its way to its turns. */
 export interface Asking {
   readonly caller: Caller;
-  /** Absent: asked in process. */
+  /** Absent for calls in process. */
   readonly dialect?: DialectName | undefined;
   readonly request: ModelRequest;
   readonly signal: AbortSignal;
@@ -56,9 +51,7 @@ type UnrecordedTurn = Omit<Turn, 'index'>;
 
 const NO_PROMPT: PrefilledPrompt = { prompt: { promptIds: new Int32Array(0) } };
 
-/** Who answers a request, and how. */
 interface Source extends PrefilledPrompt {
-  /** Absent: the policy. */
   readonly model: DefaultModel | undefined;
   readonly trainable: boolean;
   readonly sampling: SamplingSettings;
@@ -67,10 +60,10 @@ interface Source extends PrefilledPrompt {
 export async function answer(parts: SamplerParts, asking: Asking): Promise<readonly Turn[]> {
   const { caller, request, signal, call } = asking;
   const { session } = caller;
-  // Read once: whether a role is trained may change while it is answered.
+  // Read once, because a role's trainability may change during the call.
   const role = session.role(caller.role);
   const model = role.trainable || role.default === undefined ? undefined : defaultModelOf(role.default);
-  // Nothing that a default model says is trained: it gets what the agent asked for, else the run's settings.
+  // A default model's completions are not trained, so it gets what the agent requested, then the run's settings.
   const wanted = model ? { ...session.spec.sampling, ...request.requested } : effectiveSampling(session, role, request.requested);
   const reservation = session.begin(request.count, model ? 0 : wanted.maxTokens);
   const draws: Draw[] = [];
@@ -89,7 +82,7 @@ export async function answer(parts: SamplerParts, asking: Asking): Promise<reado
   } catch (thrown) {
     for (const draw of draws) draw.giveBack();
     session.keepUnanswered(call, thrown, signal);
-    // Engines word a cancellation in their own way; the caller is to learn that the rollout has ended.
+    // Engines report a cancellation in their own words; the caller must learn that the rollout has ended.
     throw session.signal.aborted ? sealed(session.rolloutId) : thrown;
   } finally {
     reservation.release();
@@ -98,7 +91,6 @@ export async function answer(parts: SamplerParts, asking: Asking): Promise<reado
 
 type TurnFrom = (seed: number, choice: number, signal: AbortSignal) => Promise<UnrecordedTurn>;
 
-/** A function that samples one of the answers. */
 function turnsFrom(parts: SamplerParts, asking: Asking, source: Source, seeds: readonly number[]): TurnFrom {
   const { caller, dialect, request, listener, call } = asking;
   const { session, thread, role } = caller;
@@ -134,7 +126,7 @@ function latestTurn({ session, role, thread }: Caller): Turn | undefined {
   return session.turns.findLast((turn) => turn.role === role && turn.thread === thread);
 }
 
-/** Where calls of one conversation ran side by side, all but the first to be recorded find that it has gone on meanwhile. */
+/** Of concurrent calls in one conversation, all but the first to be recorded find that the conversation has moved on. */
 function forkMeanwhile(caller: Caller, request: ModelRequest, known: number): Fork | undefined {
   const { session, role, thread } = caller;
   if (request.promptIds !== undefined) return undefined;
@@ -170,7 +162,7 @@ async function sample(
     onPieces?.(pieces);
     return view!.stoppedAt === undefined ? undefined : { keep: kept };
   };
-  // Copies: what is recorded and trained must not depend on what the engine does with its arguments.
+  // Copies, so that the engine cannot change what is recorded and trained.
   const promptIds = prompt.promptIds.slice();
   const affinity = caller.session.spec.identity.groupId;
   const request = { promptIds, sampling: { ...sampling }, stopIds: renderer.stopIds, seed, affinity };
@@ -191,7 +183,7 @@ function responseOf({ renderer }: SamplerParts, { caller, request }: Asking, see
   const calls = said.toolCalls.map((call, i) => {
     return { id: toolCallId(renderer, caller, seed, i), type: 'function' as const, function: call };
   });
-  // Where the policy calls tools instead of answering there is nothing to check yet.
+  // If the policy calls tools instead of answering, there is nothing to check yet.
   const formatError = said.content === null ? undefined : request.formatErrorOf?.(said.content);
   const response: Message = {
     role: 'assistant',
@@ -202,7 +194,7 @@ function responseOf({ renderer }: SamplerParts, { caller, request }: Asking, see
   return { response, ...(formatError === undefined ? {} : { formatError }) };
 }
 
-/** The first failure cancels the others and is thrown when they have ended. */
+/** The first failure cancels the others. It is thrown once they have all ended. */
 async function allOrNone(signal: AbortSignal, seeds: readonly number[], start: TurnFrom): Promise<UnrecordedTurn[]> {
   if (seeds.length === 1) return [await start(seeds[0]!, 0, signal)];
   const failed = new AbortController();
@@ -214,10 +206,7 @@ async function allOrNone(signal: AbortSignal, seeds: readonly number[], start: T
   return await Promise.all(running);
 }
 
-/**
- * Ids are known before a turn is complete, so they come from its seed, which no other turn of the rollout has. Where the template
- * has a rule for them, they are as long as it wants.
- */
+/** Ids are needed before a turn is complete, so they derive from its seed, unique in the rollout. A template may prescribe their length. */
 export function toolCallId({ toolCallIdLength }: Renderer, { session }: Caller, seed: number, index: number): string {
   const name = `${session.rolloutId.replaceAll(/[^\w-]/g, '_')}_${seed.toString(36)}_${index}`;
   if (toolCallIdLength === undefined) return `call_${name}`;
@@ -234,24 +223,20 @@ function startingOnce(listener: StreamListener, start: AnswerStart): StreamListe
   };
 }
 
-// ── checks ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** Rounding can lift the log-probability of a certain token a little above 0. */
+/** Rounding can lift the log-probability of a certain token slightly above 0. */
 const ABOVE_ZERO = 1e-3;
 
 interface Expected {
   readonly engine: Engine;
   readonly request: SampleRequest;
-  /** The version that was served when the request was sent. */
   readonly servedBefore: number;
-  /** How many ids a listener wanted to keep, where one ended the sampling. */
+  /** How many ids the listener kept, if it ended the sampling. */
   readonly kept: number | undefined;
 }
 
 /**
- * Checks what an engine says it sampled: ids of the vocabulary, a log-probability for each, no more than asked for, a stop id exactly where the
- * engine says it stopped at one, and a version that was served meanwhile. Returns copies, since the engine may use its buffers again. Throws
- * POLICY_GARBLED.
+ * Checks an engine's result: ids in the vocabulary, a log-probability for each, no more than requested, a stop id exactly where the engine
+ * reports one, and a policy version served meanwhile. Throws POLICY_GARBLED. Returns copies, because the engine may reuse its buffers.
  */
 function checkSampled(result: SampleResult, { engine, request, servedBefore, kept }: Expected): SampleResult {
   const { ids: givenIds, logprobs: given, stopReason, policyVersion } = result ?? {};
@@ -279,7 +264,6 @@ function checkSampled(result: SampleResult, { engine, request, servedBefore, kep
   return { ids, logprobs, stopReason: stop >= 0 ? 'stop' : stopReason, policyVersion };
 }
 
-/** Throws POLICY_GARBLED for ids outside of the vocabulary. */
 function checkIds(ids: ArrayLike<number>, vocabSize: number): void {
   const bad = Array.prototype.findIndex.call(ids, (id: number) => !(Number.isInteger(id) && id >= 0 && id < vocabSize));
   if (bad !== -1) throw garbled(`id ${ids[bad]}`, `ids below ${vocabSize}`);

@@ -1,9 +1,7 @@
 /**
- * Sessions: the gateway's live lease for one rollout, and the table of those that are open. A session knows its limits and its turns; it is never
- * stored. A call in flight when it is sealed is cancelled and never recorded.
- *
- * Sessions that nobody uses any more are sealed. One that someone in this process holds has an owner with a deadline of its own: it counts as
- * abandoned only beyond both that and the idle time.
+ * A session is the gateway's live lease for one rollout, with its limits and turns; it is never stored. Sealing it cancels calls in flight,
+ * which are then never recorded. The table seals abandoned sessions: a remote one that is idle or past its deadline, one held in this
+ * process once it has been idle for longer than both, because its owner enforces a deadline.
  */
 import { hash } from 'node:crypto';
 import { abortWith, type LinkedSignal } from '../core/async.ts';
@@ -15,31 +13,30 @@ import type { HttpRequest } from '../http/message.ts';
 import { Answers, lostTurns } from './answers.ts';
 import { GATEWAY_LIMITS, refused } from './wire-protocol.ts';
 
-/** Who is calling: as which role, in which conversation. */
 export interface Caller {
   readonly session: LiveSession;
   readonly role: string;
   readonly thread: string;
 }
 
-/** A model call under way: what is kept of it if it ends without an answer, as far as it is known. */
+/** A model call in flight, with what is kept of it if it ends without a response. */
 export type ModelCall = { -readonly [Field in keyof UnansweredCall]: UnansweredCall[Field] };
 
-/** Calls without an answer that are kept of one rollout. */
+/** Unanswered calls kept per rollout. */
 const MOST_UNANSWERED = 1000;
 const LONGEST_MESSAGE = 2000;
 
 export interface Reservation {
-  /** How many tokens each answer may sample. */
+  /** Tokens that each completion may sample. */
   readonly maxTokens: number;
   release(): void;
 }
 
 interface SessionParts {
   readonly spec: SessionSpec;
-  /** Unique in its gateway: two sessions of one rollout, one after the other, are two. */
+  /** Unique in the gateway; successive sessions of one rollout have different numbers. */
   readonly number: number;
-  /** Whether nobody in this process holds it, who would seal it. */
+  /** Whether its owner is outside this process, so that only the table or an admin seals it. */
   readonly remote: boolean;
   readonly table: SessionTable;
 }
@@ -50,28 +47,26 @@ export class LiveSession implements Session {
   readonly seeds: Seeds;
   readonly answers = new Answers<readonly Turn[]>();
   readonly unanswered: UnansweredCall[] = [];
-  /** Those of the last call in process. */
+  /** The tools of the last call in process. */
   knownTools: readonly Tool[] = [];
-  /** Aborts at the seal and when the rollout is cancelled. */
+  /** Aborts when the session is sealed or the rollout is cancelled. */
   readonly signal: AbortSignal;
   readonly number: number;
   readonly remote: boolean;
   readonly openedAt: number;
   sampledTokens = 0;
-  /** Answers that are being sampled. */
+  /** Number of completions being sampled. */
   openCalls = 0;
   readonly #table: SessionTable;
   readonly #abort = new AbortController();
   readonly #unlink: () => void;
   #sealed = false;
-  /** By role. */
   readonly #handles = new Map<string, ModelHandle>();
   readonly #idempotencyKeys = new Map<string, string>();
-  /** What the workflow said of a role when it asked for its handle. */
   readonly #roleOptions = new Map<string, SeatOptions>();
-  /** How many calls had ended without an answer when a call, or the call of a turn, began. */
+  /** By call or turn: how many calls had ended without a response when it began. */
   readonly #endingsBefore = new WeakMap<object, number>();
-  /** Of a call that ended without an answer, how many had before it. */
+  /** By unanswered call: how many calls had ended without a response before it. */
   readonly #ended = new WeakMap<object, number>();
   #endings = 0;
   #activeAt: number;
@@ -93,12 +88,12 @@ export class LiveSession implements Session {
     return this.spec.identity.rolloutId;
   }
 
-  /** Milliseconds since something last happened; 0 while a call is under way. */
+  /** Milliseconds since the last activity; 0 while a call is in flight. */
   get idleMs(): number {
     return this.openCalls > 0 ? 0 : this.#table.clock.now() - this.#activeAt;
   }
 
-  /** Another rollout of the same gateway, while it is open. */
+  /** The open session of another rollout of the same gateway. */
   neighbour(rolloutId: string): LiveSession | undefined {
     return rolloutId === this.rolloutId ? undefined : this.#table.find(rolloutId);
   }
@@ -123,9 +118,7 @@ export class LiveSession implements Session {
     return { trainable: isTrained, ...(model === undefined ? {} : { default: model }) };
   }
 
-  // ── limits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-  /** Takes note of a request's size; throws LIMIT_REACHED when the rollout's requests were too large together. */
+  /** Counts a request's bytes. Throws LIMIT_REACHED if the rollout's requests are too large in total. */
   receive(bytes: number): void {
     this.#activeAt = this.#table.clock.now();
     this.#bytes += bytes;
@@ -133,7 +126,7 @@ export class LiveSession implements Session {
     if (this.#bytes > rolloutBytes) throw limitReached('bytes', `${rolloutBytes} bytes of requests`);
   }
 
-  /** Reserves turns and their tokens; throws LIMIT_REACHED when there are not enough left. `wanted` 0: nothing is sampled. */
+  /** Reserves turns and their tokens; throws LIMIT_REACHED if too few are left. With `wanted` 0, no tokens are sampled. */
   begin(count: number, wanted: number): Reservation {
     this.assertOpen();
     const { turns, tokens } = this.spec.limits;
@@ -156,9 +149,7 @@ export class LiveSession implements Session {
     return { maxTokens, release };
   }
 
-  // ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-  /** Has a model call answered by `run`; if that throws, the call is kept, whether or not its client passes the error on. */
+  /** Runs a model call. If `run` throws, the call is kept as unanswered, whether or not its client reports the error. */
   async calling<T>({ thread, role }: Caller, signal: AbortSignal | undefined, run: (call: ModelCall) => Promise<T>): Promise<T> {
     const now = this.#table.clock.now();
     const call = { thread, role, promptTokens: 0, sampledTokens: 0, turnsBefore: 0, startedAt: now, endedAt: now };
@@ -171,14 +162,13 @@ export class LiveSession implements Session {
     }
   }
 
-  /** A signal that aborts with the call's and with the session's, until it is released. */
   join({ signal, controller }: Pick<HttpRequest, 'signal' | 'controller'>): Omit<LinkedSignal, typeof Symbol.dispose> {
     const joined = controller ?? new AbortController();
     const own = controller === undefined && signal ? [signal] : [];
     return { signal: joined.signal, release: abortWith(joined, this.signal, ...own) };
   }
 
-  /** Throws REQUEST_CONFLICT where this key was given to another request before. */
+  /** Throws REQUEST_CONFLICT if the key already belongs to another request. */
   claim(idempotencyKey: string, request: string): void {
     const known = this.#idempotencyKeys.get(idempotencyKey) ?? request;
     if (known !== request) {
@@ -189,7 +179,6 @@ export class LiveSession implements Session {
     this.#idempotencyKeys.set(idempotencyKey, request);
   }
 
-  /** Records all of them, one after the other. */
   record(turns: readonly Omit<Turn, 'index'>[], call: ModelCall): readonly Turn[] {
     this.assertOpen();
     return turns.map((turn) => {
@@ -202,12 +191,12 @@ export class LiveSession implements Session {
     });
   }
 
-  /** Whether the call that a turn answers was made after the other one had ended, not beside it. Clocks are too coarse to tell. */
+  /** Whether the turn's call began after the other call had ended, not concurrently. Clocks are too coarse for this. */
   isAfter(turn: Turn, call: UnansweredCall): boolean {
     return (this.#endingsBefore.get(turn) ?? 0) > (this.#ended.get(call) ?? Infinity);
   }
 
-  /** Keeps each call once. It failed, unless its client or the rollout was gone first. What the seal cuts off is not part of the rollout. */
+  /** Keeps each call once, as failed unless its client or the rollout was gone first. Calls cut off by the seal do not count. */
   keepUnanswered(call: ModelCall, thrown: unknown, signal: AbortSignal | undefined): void {
     if (this.#sealed || this.unanswered.includes(call)) return;
     call.turnsBefore = this.turns.length;
@@ -218,14 +207,12 @@ export class LiveSession implements Session {
     if (this.unanswered.length > MOST_UNANSWERED) this.unanswered.splice(this.#mostForgettable(), 1);
   }
 
-  /** The oldest call that is not the last one of its conversation: the last tells how that ended. */
+  /** The oldest call that is not the last of its conversation; the last one shows how the conversation ended. */
   #mostForgettable(): number {
     const hasLater = ({ role, thread }: UnansweredCall, i: number): boolean =>
       this.unanswered.some((later, j) => j > i && later.role === role && later.thread === thread);
     return Math.max(0, this.unanswered.findIndex(hasLater));
   }
-
-  // ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
   assertOpen(): void {
     if (this.#sealed) throw sealed(this.rolloutId);
@@ -236,7 +223,7 @@ export class LiveSession implements Session {
       this.#sealed = true;
       this.#unlink();
       this.#abort.abort(sealed(this.rolloutId));
-      // An answer that nobody got took no part in how the rollout ended.
+      // A completion that no client received had no part in how the rollout ended.
       const missed = [...this.answers.missed()].flat();
       for (const turn of lostTurns(this.turns, missed)) {
         this.turns[turn.index] = { ...turn, trainable: false, undelivered: true };
@@ -248,7 +235,7 @@ export class LiveSession implements Session {
   }
 }
 
-/** Settings a call is sampled with: the run's for a trainable role, the agent's own otherwise. `maxTokens` is the smaller. */
+/** The run's settings for a trainable role, otherwise the agent's own. `maxTokens` is the smaller of both. */
 export function effectiveSampling(session: LiveSession, role: Role, requested: Partial<SamplingSettings>): SamplingSettings {
   const run = session.spec.sampling;
   const maxTokens = Math.min(run.maxTokens, requested.maxTokens ?? run.maxTokens);
@@ -271,24 +258,23 @@ function failureIn(thrown: unknown): NonNullable<UnansweredCall['failure']> {
 
 export interface Draw {
   readonly seed: number;
-  /** Nothing was recorded: the next attempt gets the same seed. */
+  /** Call if nothing was recorded, so that the next attempt gets the same seed. */
   giveBack(): void;
 }
 
 /**
- * Seeds of one session. A seed depends on what is asked and how often, never on when a call arrives or how many attempts were made: the n-th call
- * of a prompt has its own, and one that was cancelled gives its number back.
+ * The seeds of one session. A seed depends on the prompt and how often it was asked, never on timing or retries: the n-th call of a prompt
+ * has its own seed, and a call that fails returns its number.
  */
 class Seeds {
   readonly #session: string;
-  /** Numbers in use, by digest of the prompt. */
   readonly #taken = new Map<string, Set<number>>();
 
   constructor({ seed, identity }: SessionSpec) {
     this.#session = `${seed}\n${identity.rolloutId}`;
   }
 
-  /** `asked`: prompt ids, or what a default model is asked. */
+  /** `asked`: the prompt ids, or a default model's request as JSON. */
   draw({ role, thread }: Omit<Caller, 'session'>, asked: Int32Array | string): Draw {
     const bytes = typeof asked === 'string' ? Buffer.from(asked) : Buffer.from(asked.buffer, asked.byteOffset, asked.byteLength);
     const who = thread === role ? role : `${role}\n${thread}`;
@@ -306,9 +292,7 @@ class Seeds {
   }
 }
 
-// ── the table ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** Ended rollouts remembered, so that a straggler learns that its rollout ended rather than that there is none. */
+/** Ended rollouts to remember, so that a late call learns that its rollout ended rather than that it is unknown. */
 const TOMBSTONES = 10_000;
 const MOST_BETWEEN_SWEEPS_MS = 60_000;
 
@@ -318,7 +302,6 @@ interface TableParts {
   handle(session: LiveSession, role: string): ModelHandle;
 }
 
-/** The open sessions by the name of their rollout, and for a while the names of those that ended. */
 export class SessionTable {
   readonly clock: Clock;
   readonly handle: TableParts['handle'];
@@ -339,12 +322,11 @@ export class SessionTable {
     return this.#open.size;
   }
 
-  /** Oldest first. */
   all(): IterableIterator<LiveSession> {
     return this.#open.values();
   }
 
-  /** As `get`, abandoned or not. */
+  /** Like `get`, but returns abandoned sessions too. */
   find(rolloutId: string): LiveSession | undefined {
     return this.#open.get(rolloutId);
   }
@@ -376,7 +358,6 @@ export class SessionTable {
     return session;
   }
 
-  /** Seals what is abandoned. */
   #sweep(): void {
     for (const session of this.#open.values()) if (this.#isOver(session)) session.seal();
   }
@@ -387,7 +368,6 @@ export class SessionTable {
     return idleMs > this.#idleMs || this.clock.now() - openedAt > deadlineMs;
   }
 
-  /** For a session that is sealed. */
   remove({ rolloutId, remote }: LiveSession): void {
     this.#open.delete(rolloutId);
     if (remote) this.#remote--;

@@ -1,9 +1,7 @@
 /**
- * The gateway's protocol as data: its routes with who may use them, its limits, its errors over HTTP before a dialect words them.
- * docs/reference/wire-protocol.md publishes all of it; a test keeps the two equal.
- *
- * Routes of the model are served below `/`, `/v1` and either of them below `/r/<rollout>`; also with a second `/v1`, since some
- * clients add their own to a base URL that has one. No route looks at the query.
+ * The gateway's protocol as data: routes and who may use them, limits, and HTTP errors before a dialect formats them. A test keeps it equal
+ * to docs/reference/wire-protocol.md. Model routes are served below `/`, `/v1` and both below `/r/<rollout>`, and also with a second `/v1`,
+ * since some clients append their own. Routes ignore the query.
  */
 import type { ErrorCode } from '../core/errors.ts';
 import { MAX_NESTING } from '../core/json.ts';
@@ -11,7 +9,7 @@ import { HTTP_LIMITS } from '../http/guard.ts';
 import { type RouteMatch, Router } from '../http/message.ts';
 import { type ErrorRow, type Failure, failureOf, HTTP_REFUSALS, refusals } from '../http/refusal.ts';
 
-/** `agent` calls the model. `flow` is trusted code of a rollout. `grader` gives rewards. `viewer` reads. `admin` opens and seals. */
+/** `agent` calls the model. `flow` is a rollout's trusted code. `grader` gives rewards. `viewer` reads. `admin` opens and seals. */
 export const CAPABILITIES = ['agent', 'flow', 'grader', 'viewer', 'admin'] as const;
 export type Capability = (typeof CAPABILITIES)[number];
 
@@ -19,11 +17,11 @@ export type Action = 'ask' | 'count_tokens' | 'models' | 'model' | 'health' | 'r
 
 export interface Route {
   readonly method: 'GET' | 'POST' | 'DELETE';
-  /** Without the prefixes. */
+  /** Without prefixes. */
   readonly path: string;
-  /** Whether it is a route of the model, with its prefixes. */
+  /** Whether the path has the prefixes of model routes. */
   readonly model: boolean;
-  /** Empty: no key is needed. */
+  /** If empty, no key is needed. */
   readonly who: readonly Capability[];
   readonly does: Action;
 }
@@ -46,9 +44,8 @@ export const ROUTES: readonly Route[] = [
   { method: 'DELETE', path: 'sessions/{rollout+}', model: false, who: ['admin'], does: 'seal' },
 ];
 
-/** Where a path leads, whatever the method. */
 export interface MatchedPath extends RouteMatch<Route> {
-  /** The rollout named by the path, percent-encoded. */
+  /** Percent-encoded. */
   readonly rollout: string | undefined;
 }
 
@@ -64,32 +61,30 @@ export function matchPath(pathname: string): MatchedPath | undefined {
 
 const MiB = 1024 * 1024;
 
-/** What one request and one rollout may cost. The limits of a run (turns, tokens, wall clock) are settings and stand in the session's spec. */
+/** Limits of one request and one rollout. A run's limits (turns, tokens, deadline) are settings in the session's spec. */
 export const GATEWAY_LIMITS = {
-  /** Larger bodies are refused before they are parsed: parsing blocks every other rollout. */
+  /** Larger bodies are refused before parsing, which blocks every other rollout. */
   bodyBytes: 16 * MiB,
   nesting: MAX_NESTING,
-  /** Items and members of a body: checking each costs a hundred times what parsing it does. */
+  /** Items and members of a body. Checking one costs a hundred times as much as parsing it. */
   values: 200_000,
   messages: 10_000,
   tools: 1_000,
-  /** Parameters that have no effect. */
   ignored: 2_000,
   headers: HTTP_LIMITS.headers,
   headerBytes: HTTP_LIMITS.headerBytes,
-  /** Model calls of one rollout at the same time; more wait at the client. */
+  /** Concurrent model calls of one rollout. Further calls get 429, so that clients wait. */
   callsAtOnce: 256,
-  /** Bodies of one rollout: its turns keep what they were asked. */
+  /** Total size of a rollout's request bodies, which its turns keep. */
   rolloutBytes: 1024 * MiB,
-  /** Sessions opened over HTTP and not sealed. */
+  /** Unsealed sessions that were opened over HTTP. */
   openSessions: 10_000,
-  /** Wrong keys from one address: at once, and per second from then on. */
+  /** Wrong keys from one address: burst size, and rate afterwards. */
   wrongKeys: HTTP_LIMITS.wrongKeys,
   wrongKeysPerSecond: HTTP_LIMITS.wrongKeysPerSecond,
   sampleIdLength: 128,
 } as const;
 
-/** Errors that the rest of the system knows too. */
 export const STATUS: Partial<Record<ErrorCode, ErrorRow>> = {
   REQUEST_INVALID: { status: 400, code: 'invalid_request' },
   REQUEST_CONFLICT: { status: 409, code: 'idempotency_conflict' },
@@ -104,7 +99,7 @@ export const STATUS: Partial<Record<ErrorCode, ErrorRow>> = {
   DEFAULT_MODEL_FAILED: { status: 502, code: 'default_model_failed' },
 };
 
-/** What only the gateway itself refuses, by code. */
+/** Status of refusals that only the gateway issues, by code. */
 export const REFUSALS = {
   ...HTTP_REFUSALS,
   identity_conflict: 403,
@@ -120,10 +115,10 @@ const ERRORS = { rows: STATUS, otherwise: { status: REFUSALS.internal_error, cod
 
 export const gatewayFailure = (thrown: unknown): Failure => failureOf(thrown, ERRORS);
 
-/** OpenAI's error body, which is also that of routes without a dialect. */
+/** OpenAI's error body, also used by routes without a dialect. */
 export function openAIError({ status, code, message, hint, param }: Failure): object {
   const type = status === 429 ? 'rate_limit_error' : status >= 500 ? 'server_error' : 'invalid_request_error';
-  // Agents know an overflow by these words.
+  // Agents recognise an overflow by these words.
   const said = code === 'context_length_exceeded' ? `maximum context length exceeded: ${message}` : message;
   const whole = hint === undefined ? said : `${said} (${hint})`;
   return { error: { message: whole, type, param: param ?? null, code, ...(hint === undefined ? {} : { hint }) } };

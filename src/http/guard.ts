@@ -1,7 +1,6 @@
 /**
- * What is checked before a request reaches a server's code: that its head is well-formed and says one thing only, that it comes neither
- * from a web page nor by a name that someone else's DNS points here, that only who was given a secret reaches an address beyond loopback,
- * and that wrong keys are not tried without end.
+ * Checks before a request reaches a server's code: its head is well-formed and unambiguous; it comes neither from a web page nor through a
+ * foreign DNS name (rebinding); addresses beyond loopback require a secret; wrong keys are rate-limited.
  */
 import type { IncomingMessage } from 'node:http';
 import type { Clock } from '../core/contracts.ts';
@@ -11,12 +10,12 @@ import { httpRefusal, type Refusal } from './refusal.ts';
 export const HTTP_LIMITS = {
   headers: 200,
   headerBytes: 16 * 1024,
-  /** Wrong keys from one address: at once, and per second from then on. */
+  /** Wrong keys from one address: burst size, and rate afterwards. */
   wrongKeys: 100,
   wrongKeysPerSecond: 20,
 } as const;
 
-/** Headers of which a request may have one only: two of them are two claims. */
+/** Headers that a request may have only once: two values would be two claims. */
 const SINGLE = [
   ...['authorization', 'x-api-key', 'x-goog-api-key', 'x-rollout-id', 'x-sample-id', 'idempotency-key'],
   ...['host', 'content-type', 'content-encoding', 'content-length', 'origin'],
@@ -29,7 +28,7 @@ const LOOPBACK = /^(?:localhost|[\w-]+\.localhost|127(?:\.\d{1,3}){3}|::1|\[::1\
 
 export const isLoopback = (host: string): boolean => LOOPBACK.test(host);
 
-/** Throws a Refusal. `local`: the server is bound to loopback only. */
+/** Throws a Refusal. `local`: whether the server is bound to loopback only. */
 export function checkHead(incoming: IncomingMessage, local: boolean): void {
   const { rawHeaders, headers, headersDistinct, url = '' } = incoming;
   const count = rawHeaders.length / 2;
@@ -40,7 +39,7 @@ export function checkHead(incoming: IncomingMessage, local: boolean): void {
   if (twice !== undefined) throw malformed(`two ${twice} headers`);
   if (!TARGET.test(url) || BAD_PATH.test(url.split('?', 1)[0]!)) throw malformed('the request target is not a plain path');
   checkHost(headers.host, local);
-  // No page of ours calls these servers: what a browser sends is meant for another one, or not meant well.
+  // No page of ours calls these servers, so a browser's request is misdirected or malicious.
   const { origin, 'sec-fetch-site': site } = headers;
   if ((origin !== undefined && origin !== `http://${headers.host}`) || site === 'cross-site' || site === 'same-site') {
     throw httpRefusal('forbidden_origin', 'the request comes from a web page of another origin');
@@ -62,7 +61,7 @@ function malformed(message: string): Refusal {
 
 /** What callers must send to a server that is bound beyond loopback. */
 export interface Secret {
-  /** What the user knows it as. */
+  /** The user's name for it, for error messages. */
   readonly name: string;
   readonly value: string | undefined;
 }
@@ -70,7 +69,7 @@ export interface Secret {
 /** Shorter secrets can be guessed. */
 const SHORTEST_SECRET = 16;
 
-/** Throws USAGE where the address would be open to anyone who guesses. */
+/** Throws USAGE if an address beyond loopback has no secret, or the secret is weak. */
 export function checkSecret(host: string, { name, value }: Secret): void {
   if (value === undefined && !isLoopback(host)) {
     throw new TrainyardError('USAGE', `${JSON.stringify(host)} is not loopback, and no ${name} was given`, {
@@ -86,7 +85,7 @@ export function checkSecret(host: string, { name, value }: Secret): void {
 
 const MOST_ADDRESSES = 1000;
 
-/** A token bucket per address. Only asked when a key was wrong, so a right one is never refused, whoever shares its address. */
+/** A token bucket per address. Consulted only after a wrong key, so a valid key is never refused, even from a shared address. */
 export class WrongKeys {
   readonly #clock: Clock;
   readonly #buckets = new Map<string, { readonly left: number; readonly at: number }>();
@@ -95,7 +94,7 @@ export class WrongKeys {
     this.#clock = clock;
   }
 
-  /** The error to answer instead of `thrown`: who sends many wrong keys (SESSION_UNKNOWN) is told to slow down. */
+  /** Returns the error to answer with: `thrown`, or `too_many_wrong_keys` if the address sent too many wrong keys (SESSION_UNKNOWN). */
   count(thrown: unknown, address: string | undefined): unknown {
     const isWrongKey = thrown instanceof TrainyardError && thrown.code === 'SESSION_UNKNOWN';
     if (!isWrongKey || address === undefined || this.#take(address)) return thrown;

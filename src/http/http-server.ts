@@ -1,9 +1,7 @@
 /**
- * A node:http server that turns sockets into requests, for every server of this package. It binds loopback unless its callers need a secret.
- *
- * A client that hangs up aborts its request. A reply that could not be delivered is reported back. Of a streamed reply one text at a time
- * is under way: a client that reads slowly is waited for without buffering. What never becomes a request (bytes that are not HTTP, headers
- * that do not end, an upgrade to another protocol) gets a reply in the server's own words too, and the end of the connection.
+ * The node:http server behind every server of this package. It binds addresses beyond loopback only with a secret. A client that hangs up
+ * aborts its request; undelivered replies are reported. Streams send one text at a time, so slow clients need no buffer. Input that never
+ * becomes a request (invalid HTTP, endless headers, an upgrade) also gets a reply in the server's format before the connection closes.
  */
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server, type ServerResponse, STATUS_CODES } from 'node:http';
@@ -17,40 +15,37 @@ import { httpRefusal, type Refusal } from './refusal.ts';
 export interface HttpHandler {
   /** Never rejects: a failure is a reply too. */
   answer(request: HttpRequest): Promise<HttpReply>;
-  /** The reply to a request that was refused before `answer` was called. */
   refuse(refusal: Refusal, header: HttpRequest['header']): HttpReply;
 }
 
-/** Milliseconds. */
 export interface Timeouts {
-  /** From the connection, or the request before, to the end of the headers. */
+  /** Milliseconds from the connection, or the previous request, to the end of the headers. */
   readonly headers: number;
-  /** To the end of the body. */
+  /** Milliseconds to the end of the body. */
   readonly request: number;
-  /** Between two requests. */
+  /** Milliseconds between two requests. */
   readonly keepAlive: number;
-  /** For a client to read a reply: why it was refused while it is still sending, or an answer before it counts as read. */
+  /** Milliseconds for a client to read a reply: a refusal while it is still sending, or a response before it counts as read. */
   readonly linger: number;
 }
 
 export const TIMEOUTS: Timeouts = { headers: 10_000, request: 60_000, keepAlive: 60_000, linger: 1000 };
 
 export interface HttpServerOptions {
-  /** 127.0.0.1 unless given. */
+  /** Default: 127.0.0.1. */
   readonly host?: string | undefined;
-  /** A free one unless given. */
+  /** Default: a free port. */
   readonly port?: number | undefined;
-  /** Anything but loopback is only bound with one. */
+  /** Required for any address other than loopback. */
   readonly secret: Secret;
   readonly timeouts?: Partial<Timeouts> | undefined;
 }
 
 export interface Listener extends AsyncDisposable {
-  /** Where the server is reached from this machine. */
   readonly origin: string;
 }
 
-/** Listens. Throws USAGE. */
+/** Throws USAGE if the secret is missing or weak, or the address cannot be bound. */
 export async function serve(handler: HttpHandler, options: HttpServerOptions): Promise<Listener> {
   const { host = '127.0.0.1', port = 0, secret } = options;
   checkSecret(host, secret);
@@ -66,7 +61,7 @@ export async function serve(handler: HttpHandler, options: HttpServerOptions): P
 async function bind(server: Server, host: string, port: number): Promise<string> {
   await once(server.listen(port, host), 'listening').catch((cause) => Promise.reject(cannotListen(cause, host, port)));
   const bound = (server.address() as AddressInfo).port;
-  // A server that binds every interface is reached on loopback too.
+  // A server bound to every interface is also reachable on loopback.
   const name = host === '0.0.0.0' ? '127.0.0.1' : host === '::' ? '::1' : host;
   return `http://${name.includes(':') ? `[${name}]` : name}:${bound}`;
 }
@@ -104,18 +99,17 @@ function serverOf(exchanges: Exchanges): Server {
   return server;
 }
 
-/** One reason for all: making an error with its stack for each client that hangs up costs more than a small request. */
+/** Shared: an error with a stack for each client that hangs up would cost more than a small request. */
 const HUNG_UP = new DOMException('the client hung up', 'AbortError');
-/** Unread bodies up to this size are read and dropped, so that the connection can be used again. */
+/** Unread bodies up to this size are read and dropped, so that the connection can be reused. */
 const DROPPED_BYTES = 1024 * 1024;
 
 class Exchanges {
   readonly timeouts: Timeouts;
   readonly #handler: HttpHandler;
   readonly #local: boolean;
-  /** What to call if whole replies on a socket turn out not to have been read. Several, where requests were pipelined. */
+  /** Callbacks for whole replies that may turn out to be unread; several if requests were pipelined. */
   readonly #unread = new WeakMap<Duplex, { readonly miss: () => void; readonly sentAt: number }[]>();
-  /** The latest reply under way on a socket. */
   readonly #answering = new WeakMap<Duplex, ServerResponse>();
 
   constructor(handler: HttpHandler, local: boolean, timeouts: Timeouts) {
@@ -146,7 +140,7 @@ class Exchanges {
       outgoing.writeHead(reply.status, headersOf(reply));
       await sendStream(reply.body, outgoing);
     } catch {
-      // Only a stream that was cut gets here.
+      // Only a cut stream gets here.
       outgoing.destroy();
     }
   }
@@ -174,7 +168,7 @@ class Exchanges {
     });
   }
 
-  /** To a client that is still sending, the reply goes out first; the rest of what it sends is dropped for a moment, or it would be lost. */
+  /** If the client is still sending, replies first and discards its input for a moment; otherwise it would lose the reply. */
   #sendWhole(reply: HttpReply, body: string | Uint8Array, incoming: IncomingMessage, outgoing: ServerResponse): void {
     const { socket } = incoming;
     if (reply.undelivered) {
@@ -194,7 +188,7 @@ class Exchanges {
   }
 
   clientError(error: NodeJS.ErrnoException, socket: Duplex): void {
-    // A client that closes with a reply unread resets the connection. Much later, it is an idle connection that someone cut.
+    // A client that closes with an unread reply resets the connection. A much later reset is just an idle connection being cut.
     const since = performance.now() - this.timeouts.linger;
     if (error.code === 'ECONNRESET') for (const { miss, sentAt } of this.#unread.get(socket) ?? []) if (sentAt > since) miss();
     // A second reply cannot be written into the middle of the first.
@@ -202,7 +196,7 @@ class Exchanges {
     else this.endWith(parserRefusal(error), socket);
   }
 
-  /** Replies to what never became a request. The other side gets time to read: closing over unread bytes would lose the reply too. */
+  /** Replies to input that never became a request. Discards further input for a while: closing over unread bytes would lose the reply. */
   endWith(refusal: Refusal, socket: Duplex): void {
     const reply = this.#handler.refuse(refusal, () => undefined);
     const body = reply.body as string;
@@ -217,10 +211,10 @@ class Exchanges {
 
 /** Rejects when the stream is cut or the client hangs up. */
 async function sendStream(stream: BodyStream, outgoing: ServerResponse): Promise<void> {
-  // A client that does not read would otherwise be waited for after the stream was cut.
+  // Otherwise a cut stream would still wait for a client that does not read.
   stream.onCut = () => outgoing.destroy();
   for (let text = await stream.read(); text !== undefined; text = await stream.read()) {
-    // Clients hang up at the last event; so the end of the response goes with it, or an answer that arrived would look as if it had not.
+    // Clients hang up at the last event, so the end goes out with it; otherwise a delivered response would look undelivered.
     if (stream.drained) {
       outgoing.end(text, () => stream.delivered());
       return;
@@ -229,7 +223,7 @@ async function sendStream(stream: BodyStream, outgoing: ServerResponse): Promise
   }
 }
 
-/** Resolves when the text was handed to the kernel; rejects when the client hangs up before. */
+/** Resolves once the kernel has the text; rejects if the client hangs up first. */
 function written(outgoing: ServerResponse, text: string): Promise<void> {
   return new Promise((resolve, reject) => {
     outgoing.once('close', reject);

@@ -1,9 +1,7 @@
 /**
- * A request and its reply apart from the socket they came over, without the cost of the web's Request and Response. The HTTP server makes
- * them of sockets, `fetchWith` of the parameters of `fetch`; a server's routes are functions of them.
- *
- * In process a request behaves as over HTTP: a cancelled one rejects with the reason, a stream that is not read to its end counts as not
- * delivered.
+ * Requests and replies apart from their sockets, without the cost of the web's Request and Response. The HTTP server makes them from
+ * sockets, `fetchWith` from the arguments of `fetch`; routes are functions of them. In process a request behaves as over HTTP: if
+ * cancelled, it rejects with the reason, and a stream that is not read to its end counts as undelivered.
  */
 import type { IncomingMessage } from 'node:http';
 import { messageOf, TrainyardError } from '../core/errors.ts';
@@ -12,42 +10,38 @@ import { type Headers as HeaderMap, httpRefusal, type Refusal } from './refusal.
 
 export interface HttpRequest {
   readonly method: string;
-  /** As in the URL: percent-encoded, without the query. */
+  /** Percent-encoded as in the URL, without the query. */
   readonly path: string;
-  /** With its question mark; empty where the URL has none. */
+  /** Includes the question mark; empty if the URL has none. */
   readonly query: string;
   header(name: string): string | undefined;
-  /** The whole body, read when it is asked for, so that its sender is known first. Throws `request_too_large` beyond `most` bytes. */
+  /** Reads the whole body on demand, so that the sender can be checked first. Over HTTP, throws `request_too_large` beyond `most` bytes. */
   body(most: number): Promise<Uint8Array | string>;
-  /** Aborts when the client hangs up. */
   readonly signal: AbortSignal | undefined;
-  /** The signal's controller, where the signal belongs to this request alone: others may then abort it too. */
+  /** The signal's controller, if the signal belongs to this request alone, so that others may abort it too. */
   readonly controller?: AbortController | undefined;
-  /** Where the request came from, if from outside this process. */
+  /** The sender's address; undefined in process. */
   readonly address?: string | undefined;
 }
 
-/** A body that is sent while it is made. One text at a time is read, so a slow client is waited for without buffering. */
+/** A body that is sent while it is produced. It is read one text at a time, so a slow client needs no buffer. */
 export interface BodyStream {
-  /** The next text; undefined at the end. Rejects where the stream was cut. */
+  /** Resolves with the next text, or undefined at the end; rejects if the stream was cut. */
   read(): Promise<string | undefined>;
-  /** Whether all of it was read. */
   readonly drained: boolean;
-  /** To be called when all of it is in the client's hands. */
+  /** Call when the client has received everything. */
   delivered(): void;
-  /** Ends it at once; what was not read is dropped. */
+  /** Ends the stream at once and drops unread text. */
   cut(reason: unknown): void;
-  /** Called when it is cut. */
   onCut: ((reason: unknown) => void) | undefined;
 }
 
 export interface HttpReply {
   readonly status: number;
-  /** JSON or events, unless the headers have another content-type. */
+  /** JSON or events, unless the headers set another content-type. */
   readonly body: string | Uint8Array | BodyStream;
-  /** Beyond the content's type and length. */
+  /** In addition to the content's type and length. */
   readonly headers?: HeaderMap | undefined;
-  /** Called if not all of it reached the client. */
   undelivered?(): void;
 }
 
@@ -61,11 +55,9 @@ export function headersOf({ headers, body }: HttpReply): Record<string, string> 
   return { 'content-type': isStream(body) ? 'text/event-stream; charset=utf-8' : 'application/json', ...headers };
 }
 
-// ── bodies ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 const tooLarge = (most: number): Refusal => httpRefusal('request_too_large', `the body is larger than ${most} bytes`);
 
-/** Reads by events: an async iterator costs more than the rest. Throws `request_too_large`; what was read until then is dropped. */
+/** Uses events, because an async iterator costs more than everything else. Throws `request_too_large` and drops what it read. */
 export function readBytes(incoming: IncomingMessage, most: number): Promise<Buffer> {
   return new Promise((resolve, reject) => {
     if (Number(incoming.headers['content-length'] ?? 0) > most) return reject(tooLarge(most));
@@ -78,7 +70,7 @@ export function readBytes(incoming: IncomingMessage, most: number): Promise<Buff
       incoming.off('data', take);
       reject(tooLarge(most));
     };
-    // Every request closes in the end; an error made for each, with its stack, would cost as much as reading the body.
+    // Every request closes eventually. The error is made only if needed, because its stack costs as much as reading the body.
     const brokenOff = (): void => {
       if (!incoming.readableEnded) reject(httpRefusal('malformed_http', 'the body broke off'));
     };
@@ -91,10 +83,10 @@ export function readBytes(incoming: IncomingMessage, most: number): Promise<Buff
 }
 
 const JSON_TYPE = /^application\/(?:[\w.+-]+\+)?json(?:\s*;\s*charset\s*=\s*"?utf-?8"?)?\s*;?$/i;
-/** Keeps a byte order mark: JSON has none. */
+/** Keeps a byte order mark, which JSON does not allow. */
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
-/** The text of a JSON body. Refuses by the headers, before anything is read, what cannot be of use. */
+/** The text of a JSON body. Checks the headers first, so that unusable bodies are refused unread. */
 export async function readText(request: HttpRequest, most: number): Promise<string> {
   const type = request.header('content-type')?.trim();
   if (type && !JSON_TYPE.test(type)) throw unsupported('content-type', type, 'send application/json');
@@ -106,7 +98,7 @@ export async function readText(request: HttpRequest, most: number): Promise<stri
   return typeof body === 'string' ? body : textOf(body);
 }
 
-/** Throws REQUEST_INVALID. */
+/** Throws REQUEST_INVALID if the bytes are not UTF-8. */
 export function textOf(bytes: Uint8Array): string {
   try {
     return utf8.decode(bytes);
@@ -121,7 +113,7 @@ function unsupported(header: string, value: string, hint: string): Refusal {
   return httpRefusal('unsupported_media_type', `${header}: ${value.slice(0, 80)} is not read here`, { hint });
 }
 
-/** Throws REQUEST_INVALID for text that is not JSON, too deeply nested for what walks it, or has too many values to be checked. */
+/** Throws REQUEST_INVALID if the text is not JSON, is nested too deeply for recursive code, or has too many values to check. */
 export function parseJson(text: string, most: { readonly nesting: number; readonly values?: number }): unknown {
   const { nesting, values } = sizeOfJson(text);
   if (nesting > most.nesting) throw unreadable(`the body is nested deeper than ${most.nesting} levels`);
@@ -135,9 +127,6 @@ export function parseJson(text: string, most: { readonly nesting: number; readon
   }
 }
 
-// ── in process ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** A function like the global `fetch` whose requests are answered here. */
 export function fetchWith(answer: (request: HttpRequest) => Promise<HttpReply>) {
   return async (input: string | URL | Request, init?: RequestInit): Promise<Response> => {
     const request = await requestOf(input, init);
@@ -150,7 +139,7 @@ export function fetchWith(answer: (request: HttpRequest) => Promise<HttpReply>) 
   };
 }
 
-/** The usual case, a URL and a body that is text, needs no Request. */
+/** The common case, a URL and a text body, needs no Request. */
 async function requestOf(input: string | URL | Request, init: RequestInit = {}): Promise<HttpRequest> {
   const isUsual = !(input instanceof Request) && (init.body == null || typeof init.body === 'string');
   const given = isUsual ? undefined : new Request(input, init);
@@ -194,27 +183,23 @@ function readable(reply: HttpReply, stream: BodyStream, signal: AbortSignal | un
       },
       cancel: leave,
     },
-    // Nothing is taken before it is read: what a reader leaves behind was not delivered.
+    // Takes nothing before it is read: what a reader leaves behind was not delivered.
     { highWaterMark: 0 },
   );
 }
 
-// ── routes ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 /**
- * Routes are data: a method, a path pattern, and whatever else their server keeps with them. In a pattern `{name}` stands for one segment of
- * the path, `{name+}` for one or more. The first pattern that matches wins; a path without parameters wins over patterns. HEAD is served by
- * the route of GET.
+ * Routes are data. In a path, `{name}` matches one segment, `{name+}` one or more. A path without parameters wins over patterns; among
+ * those, the first match wins. GET routes also serve HEAD.
  */
 export interface RoutePattern {
   readonly method: string;
   readonly path: string;
 }
 
-/** The routes of one path, one for each method. */
 export interface RouteMatch<R extends RoutePattern> {
   readonly routes: readonly R[];
-  /** By the names in the pattern, percent-encoded as in the path. */
+  /** By parameter name, percent-encoded as in the path. */
   readonly segments: Readonly<Record<string, string>>;
 }
 
@@ -229,7 +214,7 @@ export class Router<R extends RoutePattern> {
     }
   }
 
-  /** Undefined where no route has this path, whatever the method. */
+  /** Undefined if no route has this path, whatever the method. */
   match(path: string): RouteMatch<R> | undefined {
     const exact = this.#exact.get(path);
     if (exact !== undefined) return exact;
@@ -241,7 +226,7 @@ export class Router<R extends RoutePattern> {
   }
 }
 
-/** The route for this method. Throws `method_not_allowed` with an Allow header. */
+/** Throws `method_not_allowed` with an Allow header. */
 export function routeFor<R extends RoutePattern>({ routes }: RouteMatch<R>, method: string, path: string): R {
   const served = method === 'HEAD' ? 'GET' : method;
   const route = routes.find((one) => one.method === served);
@@ -253,7 +238,7 @@ export function routeFor<R extends RoutePattern>({ routes }: RouteMatch<R>, meth
   });
 }
 
-/** A segment of a path in plain text. Throws `malformed_http`. */
+/** Percent-decodes a path segment. Throws `malformed_http`. */
 export function decoded(segment: string): string {
   try {
     return decodeURIComponent(segment);

@@ -1,8 +1,6 @@
 /**
- * Errors over HTTP. A refusal is an error with a status and a code of its own; each server declares its refusals as a table and maps the
- * errors of the rest of the system with another. How a failure is worded in a body is up to the server.
- *
- * Statuses decide what clients do: 408, 409, 429 and 5xx are tried again, other 4xx are final.
+ * Errors over HTTP. A refusal is an error with its own status and code. Each server has a table of its refusals and one that maps other
+ * errors, and formats the body itself. Statuses steer clients: they retry 408, 409, 429 and 5xx; other 4xx are final.
  */
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Json } from '../core/types.ts';
@@ -15,14 +13,13 @@ export interface ErrorRow {
 export type Headers = Readonly<Record<string, string>>;
 
 export interface RefusalOptions {
-  /** What to do about it. */
   readonly hint?: string | undefined;
-  /** The field of the request that it is about. */
+  /** The request field at fault. */
   readonly param?: string | undefined;
   readonly headers?: Headers | undefined;
 }
 
-/** A REQUEST_INVALID with a status and a code of its own; made by the functions that `refusals` returns. */
+/** A REQUEST_INVALID with its own status and code. Create it with a function that `refusals` returns. */
 export class Refusal extends TrainyardError {
   readonly row: ErrorRow;
   readonly headers: Headers | undefined;
@@ -34,13 +31,12 @@ export class Refusal extends TrainyardError {
   }
 }
 
-/** A function that makes the refusals of one table of statuses by code. */
 export function refusals<Code extends string>(statuses: Readonly<Record<Code, number>>) {
   return (code: Code, message: string, options?: RefusalOptions): Refusal =>
     new Refusal({ status: statuses[code], code }, message, options);
 }
 
-/** What this layer refuses, for every server. */
+/** Refusals of the HTTP layer, shared by all servers. */
 export const HTTP_REFUSALS = {
   malformed_http: 400,
   forbidden_origin: 403,
@@ -56,11 +52,11 @@ export const HTTP_REFUSALS = {
 
 export const httpRefusal = refusals(HTTP_REFUSALS);
 
-/** How a server answers errors that are not refusals. */
+/** How a server answers errors. */
 export interface ErrorTable {
-  /** By the code of a TrainyardError; by the code of a refusal where the server has another name or status for it. */
+  /** By TrainyardError code, or by refusal code if the server uses another name or status for it. */
   readonly rows: Readonly<Partial<Record<string, ErrorRow>>>;
-  /** Everything else: a defect. */
+  /** For everything else, which is a defect. */
   readonly otherwise: ErrorRow;
 }
 
@@ -69,7 +65,7 @@ export interface Failure extends ErrorRow {
   readonly hint: string | undefined;
   readonly param: string | undefined;
   readonly headers?: Headers | undefined;
-  /** What the client's own code looks for in the error. */
+  /** Details that the client's own code looks for. */
   readonly details?: Json | undefined;
 }
 

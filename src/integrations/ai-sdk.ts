@@ -1,9 +1,7 @@
 /**
- * The policy as a language model of the AI SDK (`ai`), for `generateText`, `streamText`, `ToolLoopAgent` and whatever else takes one.
- *
- * Calls `handle.generate`: no HTTP, and the same turn that a client on the base URL would record. A stream gives the answer when it is
- * complete, in the SDK's parts. What the policy said comes back as it was recorded; files and images are refused. Types are our own, and the
- * SDK's fit them: this file needs no package. Errors are ours and are not retried: what the gateway could not answer once it cannot answer twice.
+ * The policy as a language model of the AI SDK (`ai`). Calls `handle.generate`: no HTTP, and the same turn that a client on the base URL
+ * records. Streams deliver the completion once it is complete. Messages return as recorded; files and images are refused. The SDK's types
+ * fit ours, so this file needs no package. Errors are ours and are not retried: a call that the gateway could not answer would fail again.
  */
 
 import { currentRollout } from '../core/context.ts';
@@ -38,7 +36,7 @@ interface SdkTool extends Optional<'description', string> {
   readonly inputSchema?: unknown;
 }
 
-/** What is read of the SDK's call options; its own type fits. */
+/** The SDK call options that are read; the SDK's own type fits. */
 export interface CallOptions extends Optional<Numbers, number> {
   readonly prompt: readonly PromptEntry[];
   readonly stopSequences?: readonly string[] | undefined;
@@ -63,7 +61,7 @@ interface Ending {
     inputTokens: Counted<'noCache' | 'cacheRead' | 'cacheWrite'>;
     outputTokens: Counted<'text' | 'reasoning'>;
   };
-  /** Which turn it was: rewards may name it by either. */
+  /** Identifies the turn; rewards may use either. */
   providerMetadata: { trainyard: { completionId: string; turn?: number } };
 }
 type Counted<Detail extends string> = { total: number | undefined } & Record<Detail, number | undefined>;
@@ -100,7 +98,7 @@ declare module '../core/model-forms.ts' {
 }
 offerModelForm('ai-sdk', policy);
 
-/** The policy in this seat; without one, in the rollout that the call happens in. */
+/** The policy in this seat; without a seat, in the rollout that the call happens in. */
 export function policy(seat?: Seat): PolicyLanguageModel {
   return {
     specificationVersion: 'v4',
@@ -134,7 +132,7 @@ function toolsOf({ tools = [] }: CallOptions): readonly Tool[] {
   return tools.map(({ inputSchema: parameters, ...tool }) => functionTool({ ...tool, parameters }));
 }
 
-/** Checked and marked on the turn, as over HTTP; what the policy says is not bent to it. */
+/** Checked and marked on the turn, as over HTTP; does not constrain sampling. */
 function formatOf({ responseFormat }: CallOptions): GenerateRequest['format'] {
   if (responseFormat?.type !== 'json') return undefined;
   return responseFormat.schema === undefined ? {} : { schema: responseFormat.schema as Json };
@@ -189,7 +187,6 @@ function* partsOf({ content, response, warnings, ...ending }: GenerateResult): G
   yield { type: 'finish', ...ending };
 }
 
-/** A part of any kind; which fields it has depends on its type. */
 interface PromptPart {
   readonly type: string;
   readonly text?: string;
@@ -209,7 +206,7 @@ type PromptEntry =
   | { readonly role: 'system'; readonly content: string }
   | { readonly role: 'user' | 'assistant' | 'tool'; readonly content: readonly PromptPart[] };
 
-/** Throws REQUEST_INVALID naming the part that is no text. */
+/** Throws REQUEST_INVALID naming the part that is not text. */
 function messagesOf(prompt: readonly PromptEntry[]): readonly Message[] {
   return prompt.flatMap((entry, index): Message[] => {
     if (entry.role === 'system') return [{ role: 'system', content: entry.content }];
@@ -225,7 +222,7 @@ function textOf({ type, text }: PromptPart, at: string): string {
   throw notText(`${at}: a part`, type);
 }
 
-/** A result among the assistant's own parts was produced on a server; the policy has none, so it is someone else's and stays apart. */
+/** A result among the assistant's parts came from a provider's server. The policy has none, so the result becomes a separate message. */
 function assistantMessages(parts: readonly PromptPart[], at: string): Message[] {
   const read = (part: PromptPart): Said => {
     if (part.type === 'reasoning') return { reasoning: part.text };
@@ -235,7 +232,7 @@ function assistantMessages(parts: readonly PromptPart[], at: string): Message[] 
   return [assistantOf(parts, read), ...results(parts)];
 }
 
-/** The SDK puts an empty object in the place of arguments that are none; what the policy said instead comes along with the call. */
+/** The SDK replaces invalid arguments by an empty object. The sampled text comes back in the call's provider options. */
 function callOf({ toolCallId, toolName, input, providerOptions }: PromptPart): ToolCall {
   const said = (providerOptions?.['trainyard'] as { readonly arguments?: string } | undefined)?.arguments;
   return toolCall(toolCallId, toolName, said ?? input);
@@ -259,12 +256,9 @@ function choiceOf(choice: { readonly type: string; readonly toolName?: string } 
   return (choice?.type ?? 'auto') as ToolChoice;
 }
 
-// ── plain model ids ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** Which role a model id stands for; undefined: the role `default`. */
+/** Maps a model id to a role; undefined means `default`. */
 export type RoleOfModelId = (modelId: string) => string | undefined;
 
-/** What the SDK asks a provider for, by kind of model. */
 type Maker = (modelId: string) => unknown;
 interface DefaultProvider {
   readonly [kind: string]: unknown;
@@ -275,10 +269,9 @@ let undoCurrent: (() => void) | undefined;
 let roleOf: RoleOfModelId | undefined;
 
 /**
- * Lets the policy answer plain model ids (`generateText({ model: 'openai/gpt-5' })`) without a change to the agent. The SDK looks them up in
- * `globalThis.AI_SDK_DEFAULT_PROVIDER`: inside a rollout they become the policy, outside they go where they went before.
- *
- * Returns what undoes it. Called again it only changes which role an id stands for.
+ * Lets the policy answer plain model ids (`generateText({ model: 'openai/gpt-5' })`) without changing the agent. The SDK looks ids up in
+ * `globalThis.AI_SDK_DEFAULT_PROVIDER`: inside a rollout they resolve to the policy, outside to the previous provider. Returns a function
+ * that undoes this. A second call only changes the role mapping.
  */
 export function redirectModelIds(role?: RoleOfModelId): () => void {
   roleOf = role;
@@ -289,7 +282,7 @@ export function redirectModelIds(role?: RoleOfModelId): () => void {
   const undo = (): void => {
     if (undoCurrent !== undo) return;
     undoCurrent = undefined;
-    // Whoever put another provider there since wants that one.
+    // Keeps a provider that was installed since.
     if (global.AI_SDK_DEFAULT_PROVIDER !== redirected) return;
     if (before === undefined) delete global.AI_SDK_DEFAULT_PROVIDER;
     else global.AI_SDK_DEFAULT_PROVIDER = before;
@@ -307,7 +300,7 @@ function providerOver(before: DefaultProvider | undefined): DefaultProvider {
   };
   return new Proxy(before ?? own, {
     get: (target, key) => {
-      // The SDK looks at the version right before it asks for the model, and adapts what it gets by it.
+      // The SDK reads the version right before it asks for the model, and adapts the model accordingly.
       if (key === 'specificationVersion') return before && currentRollout() === undefined ? Reflect.get(target, key) : 'v4';
       return key === 'languageModel' || before === undefined ? Reflect.get(own, key) : Reflect.get(target, key);
     },

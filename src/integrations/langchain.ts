@@ -1,9 +1,7 @@
 /**
- * The policy as a chat model of LangChain, for `createAgent`, LangGraph graphs and chains.
- *
- * Calls `handle.generate`: no HTTP, and the same turn that a client on the base URL would record. It does not stream: LangChain gives the
- * whole answer as one chunk. It does not retry. What the policy said comes back as it was recorded: its thoughts are kept with the message,
- * and calls whose arguments are no JSON stay calls.
+ * The policy as a LangChain chat model, for `createAgent`, LangGraph graphs and chains. Calls `handle.generate`: no HTTP, and the same turn
+ * that a client on the base URL records. Does not retry or stream: LangChain delivers the whole completion as one chunk. Messages return as
+ * recorded: reasoning stays with its message, and calls whose arguments are not JSON stay calls.
  */
 import type { BaseLanguageModelInput } from '@langchain/core/language_models/base';
 import { BaseChatModel, type BaseChatModelCallOptions, type BindToolsInput } from '@langchain/core/language_models/chat_models';
@@ -47,12 +45,12 @@ export class ChatPolicy extends BaseChatModel<ChatPolicyCallOptions> {
   readonly #seat: Seat;
   readonly #settings: ChatPolicySettings;
 
-  /** The policy in this seat; without one, in the rollout that the call happens in. */
+  /** The policy in this seat; without a seat, in the rollout that the call happens in. */
   constructor(seat?: Seat, settings: ChatPolicySettings = {}) {
     super({});
     this.#seat = seat;
     this.#settings = settings;
-    // Set, not overridden: the base class gives it more overloads than one method can have.
+    // Assigned, because the base class declares more overloads than one method can override.
     this.withStructuredOutput = ((schema: Schema, config?: StructuredConfig) => this.#structured(schema, config)) as never;
   }
 
@@ -60,7 +58,6 @@ export class ChatPolicy extends BaseChatModel<ChatPolicyCallOptions> {
     return 'trainyard';
   }
 
-  /** For traces. */
   get model(): string {
     return nameOf(this.#seat);
   }
@@ -83,7 +80,7 @@ export class ChatPolicy extends BaseChatModel<ChatPolicyCallOptions> {
     return { generations: [{ text: generation.text, message: answerOf(generation) }] };
   }
 
-  /** By a tool that the policy must call. */
+  /** Uses a tool that the policy must call. */
   #structured(schema: Schema, config: StructuredConfig = {}): unknown {
     const parameters = toJsonSchema(schema as never) as { title?: string; description?: string };
     const named = 'name' in schema && typeof schema.name === 'string' ? schema.name : parameters.title;
@@ -106,7 +103,6 @@ function toolOf(given: BindToolsInput): Tool {
   return functionTool({ ...called, type });
 }
 
-/** LangChain's words, OpenAI's and Anthropic's. */
 function choiceOf(choice: ChatPolicyCallOptions['tool_choice']): ToolChoice {
   if (choice === undefined || choice === 'auto' || choice === 'none') return choice ?? 'auto';
   if (choice === 'any' || choice === 'required') return 'required';
@@ -116,16 +112,16 @@ function choiceOf(choice: ChatPolicyCallOptions['tool_choice']): ToolChoice {
   return tool === undefined ? choiceOf(type) : { tool };
 }
 
-/** Where other chat models of LangChain keep thoughts too. */
+/** Other LangChain chat models keep reasoning here too. */
 const THOUGHTS = 'reasoning_content';
-/** In which order calls were made, where LangChain keeps some of them apart. */
+/** The order of calls, because LangChain keeps invalid ones apart. */
 const ORDER = 'trainyard_call_ids';
 /** Parts that repeat what the message holds elsewhere. */
 const REPEATED: readonly string[] = ['tool_use', 'tool_call', 'reasoning', 'reasoning_content', 'thinking'];
 
 const ROLES: Readonly<Record<string, 'system' | 'user'>> = { system: 'system', developer: 'system', human: 'user' };
 
-/** Throws REQUEST_INVALID naming the part that is no text. */
+/** Throws REQUEST_INVALID naming the part that is not text. */
 export function messagesOf(messages: readonly BaseMessage[]): readonly Message[] {
   return messages.map((message, index): Message => {
     const at = `messages[${index}]`;
@@ -158,7 +154,7 @@ function textOf({ content }: BaseMessage, at: string, separator: string): string
   return texts.join(separator);
 }
 
-/** Its id is the completion's: LangGraph takes messages with the same id for one. */
+/** Uses the completion's id: LangGraph treats messages with the same id as one. */
 export function answerOf(generation: Generation): AIMessage {
   const { id, message, text, toolCalls } = generation;
   const calls = toolCalls.map(({ id: callId, function: { name, arguments: args } }) => ({ id: callId, name, args }));
@@ -179,7 +175,7 @@ export function answerOf(generation: Generation): AIMessage {
   });
   if (tokens) {
     const { prompt, sampled } = tokens;
-    // The package's own type for this field comes out as `undefined` for messages without a declared structure.
+    // The package's type for this field is `undefined` for messages without a declared structure.
     said.usage_metadata = { input_tokens: prompt, output_tokens: sampled, total_tokens: prompt + sampled } as never;
   }
   return said;

@@ -1,9 +1,8 @@
 /**
- * The policy as a `Model` of the OpenAI Agents SDK, a `ModelProvider` that gives it for every model name, and a `Session` that is a thread.
- *
- * Calls `handle.generate`: no HTTP, and the same turn that the SDK's own client on the base URL would record. Handoffs are tools, as the
- * SDK means them. A stream gives the answer when it is complete. Types are our own, and the SDK's fit them: this file needs no package.
- * What only OpenAI's servers could have made (hosted tools, computers, images) is refused.
+ * The policy as a `Model` of the OpenAI Agents SDK, a `ModelProvider` that serves it under every model name, and a `Session` that is a
+ * thread. Calls `handle.generate`: no HTTP, and the same turn that the SDK's client on the base URL records. Handoffs are tools. Streams
+ * deliver the completion once it is complete. The SDK's types fit ours, so this file needs no package. Items that only OpenAI's servers can
+ * make are refused.
  */
 
 import { AsyncLocalStorage } from 'node:async_hooks';
@@ -42,13 +41,13 @@ interface SdkHandoff {
   readonly inputJsonSchema: unknown;
 }
 
-/** What is read of the SDK's request; its own type fits. */
+/** The SDK request fields that are read; the SDK's own type fits. */
 export interface AgentRequest extends Optional<'systemInstructions' | 'previousResponseId' | 'conversationId', string> {
   readonly input: string | readonly AnyItem[];
   readonly modelSettings: ModelSettings;
   readonly tools: readonly SdkTool[];
   readonly handoffs: readonly SdkHandoff[];
-  /** `text`, or a JSON schema with a name. */
+  /** `text`, or a named JSON schema. */
   readonly outputType?: string | { readonly schema?: unknown };
   readonly signal?: AbortSignal | undefined;
 }
@@ -104,7 +103,7 @@ declare module '../core/model-forms.ts' {
 }
 offerModelForm('openai-agents', policy);
 
-/** The policy in this seat; without one, in the rollout that the call happens in. */
+/** The policy in this seat; without a seat, in the rollout that the call happens in. */
 export function policy(seat?: Seat): PolicyModel {
   return {
     getResponse: async (request) => {
@@ -115,7 +114,7 @@ export function policy(seat?: Seat): PolicyModel {
   };
 }
 
-/** Fits `ModelProvider`: every model name is the policy. `roleOf` says in which role; without it, as `default`. */
+/** Fits `ModelProvider`: every model name is the policy. `roleOf` chooses its role; default: `default`. */
 export function policyProvider(roleOf?: (modelName: string | undefined) => Seat): {
   getModel(modelName?: string): PolicyModel;
 } {
@@ -143,12 +142,12 @@ function requestOf(request: AgentRequest): GenerateRequest {
   };
 }
 
-/** Checked and marked on the turn, as over HTTP; what the policy says is not bent to it. */
+/** Checked and marked on the turn, as over HTTP; does not constrain sampling. */
 function formatOf({ outputType }: AgentRequest): GenerateRequest['format'] {
   return typeof outputType === 'object' ? { schema: outputType.schema as Json } : undefined;
 }
 
-/** The SDK's own client sends a description always, though it may be empty. */
+/** The SDK's own client always sends a description, even an empty one. */
 function toolsOf({ tools, handoffs }: AgentRequest): readonly Tool[] {
   const functions = tools.map(({ type, name = type, description = '', parameters }) =>
     functionTool({ type, name, description, parameters }),
@@ -177,10 +176,9 @@ async function* streamed(seat: Seat, request: AgentRequest): AsyncGenerator<Agen
 }
 
 // ── items ↔ messages ─────────────────────────────────────────────────────────────────────────────────────────────────────
-// What one call of the policy gave becomes several items (what was thought, said, called) and must become one message again. Items that
-// we made carry the answer's id in theirs, so two answers in a row stay two; all others belong together where they are neighbours.
+// One completion becomes several items (reasoning, text, calls), which must become one message again. Items that we made carry the
+// completion's id, so consecutive completions stay separate; other items belong together if they are adjacent.
 
-/** An item of any kind; which fields it has depends on its type. */
 export interface AnyItem {
   readonly type?: string | undefined;
   readonly id?: string | undefined;
@@ -204,7 +202,7 @@ export type AnswerItem =
     }
   | { type: 'function_call'; id: string; callId: string; name: string; arguments: string; status: 'completed' };
 
-/** An answer's items. There is always one that is said or called. */
+/** Always includes a message or a call. */
 export function itemsOf({ id, message, text, toolCalls, stopReason }: Generation): AnswerItem[] {
   const items: AnswerItem[] = [];
   const next = (): string => `${id}#${items.length}`;
@@ -221,7 +219,7 @@ export function itemsOf({ id, message, text, toolCalls, stopReason }: Generation
   return items;
 }
 
-/** Throws REQUEST_INVALID naming the item, by its place. */
+/** Throws REQUEST_INVALID naming the item by its index. */
 export function messagesOf(instructions: string | undefined, input: string | readonly AnyItem[]): readonly Message[] {
   const entries: Entry[] = instructions ? [{ role: 'system', content: instructions }] : [];
   if (typeof input === 'string') entries.push({ role: 'user', content: input });
@@ -264,12 +262,12 @@ function textOf(content: unknown, at: string, separator: string): string {
   return texts.join(separator);
 }
 
-/** The message that an item belongs to: its id names the answer, where we made it. */
+/** The message that an item belongs to. The ids of items that we made name their completion. */
 function spokenFor(entries: Entry[], id: string | undefined): Spoken {
   return spokenIn(entries, /^(.+)#\d+$/.exec(id ?? '')?.[1]);
 }
 
-/** Who only thought said the empty text. */
+/** A message with only reasoning has empty content. */
 const said = (message: Message): Message =>
   message.content === null && message.tool_calls === undefined ? { ...message, content: '' } : message;
 
@@ -277,28 +275,26 @@ const said = (message: Message): Message =>
 
 interface ActiveSession {
   readonly thread: string;
-  /** The rollout in which the session was read; absent where `run` was called. */
+  /** The rollout in which the session was read; absent inside `run`. */
   readonly readIn?: WorkflowContext;
 }
 
 const sessions = new AsyncLocalStorage<ActiveSession>();
 
-/** The thread of the session that the calling code runs in, if any. */
 function activeThread(): string | undefined {
   const session = sessions.getStore();
-  // A session that was read in one rollout says nothing in another, which may have been started from there.
+  // A session read in one rollout has no meaning in another, which may have been started from there.
   if (session?.readIn !== undefined && session.readIn !== currentRollout()) return undefined;
   return session?.thread;
 }
 
 /**
- * A `Session` that keeps its items, and tells the policy which conversation of the rollout it is: several sessions are several threads. The
- * SDK does not tell a model whose session it is called for, but it reads the session right before: from then on the rollout's code, as far
- * as it goes on from there, is in that conversation. So in a rollout either every run has a session or none has. `session.run` says it
- * outright, and is left again. `Item` is the SDK's `AgentInputItem`.
+ * A `Session` that keeps its items and names the rollout's thread: each session is its own thread. The SDK does not tell a model which
+ * session it is called for, but reads the session right before. From then on, code that continues from there is in that thread, so either
+ * every run in a rollout has a session or none has. `session.run` sets the thread explicitly and leaves it again. `Item` is the SDK's
+ * `AgentInputItem`.
  */
 export class RecordingSession<Item extends object = object> {
-  /** Of the conversation, and of its thread in the trajectory. */
   readonly name: string;
   #items: Item[];
 
@@ -307,7 +303,7 @@ export class RecordingSession<Item extends object = object> {
     this.#items = structuredClone([...items]);
   }
 
-  /** Runs `fn`, most often a `run(agent, input, { session })`, as part of this conversation. */
+  /** Runs `fn`, usually a `run(agent, input, { session })`, in this thread. */
   run<T>(fn: () => T): T {
     return sessions.run({ thread: this.name }, fn);
   }
@@ -316,7 +312,7 @@ export class RecordingSession<Item extends object = object> {
     return this.name;
   }
 
-  /** The latest `limit` of them, in order; all without one. */
+  /** The latest `limit` items in order; all if undefined. */
   async getItems(limit?: number): Promise<Item[]> {
     this.#enter();
     const from = limit === undefined ? 0 : Math.max(0, this.#items.length - Math.max(0, limit));

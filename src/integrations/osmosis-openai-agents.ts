@@ -1,8 +1,7 @@
 /**
- * `trainyard/osmosis/openai-agents`: agents of the OpenAI Agents SDK whose model is the policy, and sessions that are named samples.
- *
- * The SDK does not tell a model which session it is called for. A session says so itself when the runner reads it, and that follows the
- * run across awaits. A chain of handoffs in one session is one sample.
+ * `trainyard/osmosis/openai-agents`: OpenAI Agents SDK agents whose model is the policy, and sessions that are named samples. The SDK does
+ * not tell a model which session it is called for, so the session records itself when the runner reads it, in a store that follows the run
+ * across awaits. A chain of handoffs in one session is one sample.
  */
 import { AsyncLocalStorage } from 'node:async_hooks';
 import {
@@ -27,20 +26,19 @@ import {
 } from './openai-agents.ts';
 import { activeSamples, placeholderUsed, sampleView } from './request.ts';
 
-/** One run of the SDK in a session. What it entered stays with whoever awaited it, so it says itself when it is over. */
+/** One run of the SDK in a session. The store keeps it for the awaiting code after it ends, so it carries an end marker. */
 interface SessionRun {
   readonly context: SampleContext;
   readonly name: string;
-  /** Tools under way. An agent that is asked as a tool ends in the midst of the run it shares. */
+  /** Number of tools in flight. An agent used as a tool ends in the middle of the run that it shares. */
   tools: number;
   isOver: boolean;
 }
 
 const activeSession = new AsyncLocalStorage<SessionRun>();
-/** By the SDK's own object for a run. */
 const sessionRuns = new WeakMap<object, SessionRun>();
 
-/** Stands for the policy until an `OsmosisAgent` is made with it. */
+/** Stands in for the policy until an `OsmosisAgent` is created with it. */
 export class OsmosisRolloutModel implements PolicyModel {
   getResponse(_request: AgentRequest): Promise<AgentResponse> {
     throw placeholderUsed('give it to an OsmosisAgent');
@@ -51,7 +49,7 @@ export class OsmosisRolloutModel implements PolicyModel {
   }
 }
 
-/** The policy of whatever rollout the call happens in, in the conversation of its session. */
+/** The policy of the rollout that the call happens in, in the conversation of the call's session. */
 const sessionModel: PolicyModel = {
   getResponse: async (request) => inSession().getResponse(request),
   getStreamedResponse: (request) => inSession().getStreamedResponse(request),
@@ -70,7 +68,7 @@ export class OsmosisAgent<TContext = unknown, TOutput extends AgentOutputType = 
   }
 }
 
-/** Keeps a conversation of one rollout; outside of any it is the SDK's own memory session. */
+/** Keeps a conversation of one rollout. Outside a rollout, it is the SDK's own memory session. */
 export class OsmosisMemorySession extends MemorySession {
   readonly name: string;
   readonly acceptsRunContext = true;
@@ -99,7 +97,7 @@ export class OsmosisMemorySession extends MemorySession {
     return super.addItems(items);
   }
 
-  /** Takes effect for the caller too, because it happens before anything is awaited. */
+  /** Takes effect for the caller too, because it runs before the first await. */
   #enter(run: object | undefined): void {
     const context = currentSamples();
     if (context === undefined) return;
@@ -114,7 +112,7 @@ export class OsmosisMemorySession extends MemorySession {
   }
 }
 
-/** `ctx.prompt` as the SDK's input; the two differ in what an assistant's message looks like. */
+/** `ctx.prompt` as SDK input; they differ in the form of assistant messages. */
 export function inputItems(prompt: readonly PromptMessage[]): AgentInputItem[] {
   return prompt.map(({ role, content }): AgentInputItem => {
     if (role === 'system') return { role, content };
@@ -131,7 +129,7 @@ function withRun(run: object, tell: (own: SessionRun) => void): void {
 function inSession(): PolicyModel {
   const context = activeSamples();
   const session = activeSession.getStore();
-  // A rollout that is run inside another inherits the outer one's session, which is not its own.
+  // A rollout run inside another inherits the outer session, which is not its own.
   if (session?.context === context && !session.isOver) return policy(context.model(session.name));
   throw new TrainyardError('NO_ROLLOUT', 'OsmosisRolloutModel was called without an active OsmosisMemorySession', {
     hint: 'pass one to the run: run(agent, input, { session: new OsmosisMemorySession({ name }) })',

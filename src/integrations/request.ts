@@ -1,10 +1,8 @@
 /**
- * What the integrations share on the way from a framework's call to `handle.generate`: whose model is called, tool choice, sampling
- * settings, refusals, usage.
- *
- * A model object that names no handle looks the rollout up at every call, so that one agent, made once for the whole program, serves
- * thousands of rollouts at the same time. What the gateway refuses over HTTP is refused here in the same words: both ways must give the
- * same trajectory, or none. Every integration imports this file, so frameworks are told here to report to nobody.
+ * What integrations share on the way from a framework's call to `handle.generate`. A model without a handle looks up the rollout at every
+ * call, so one agent, created once per program, serves thousands of concurrent rollouts. Requests that the gateway refuses over HTTP are
+ * refused here in the same words: both ways must give the same trajectory, or none. Importing this file turns off the frameworks'
+ * telemetry.
  */
 import { currentRollout, currentSamples, type SampleContext, type SampleView } from '../core/context.ts';
 import type { GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
@@ -18,13 +16,12 @@ export { assistantMessage, given };
 
 quietFrameworks();
 
-/** Fields of a framework's type that may be absent. */
 export type Optional<Names extends string, T> = { readonly [Name in Names]?: T | undefined };
 
-/** A handle; or a role of the rollout that the calling code runs in; or nothing: that rollout's role `default`. */
+/** A handle, or a role of the rollout that the calling code runs in. Undefined means that rollout's role `default`. */
 export type Seat = ModelHandle | string | undefined;
 
-/** The handle for one call. Throws NO_ROLLOUT where there is no rollout to look into. */
+/** The handle for one call. Throws NO_ROLLOUT if called outside a rollout without a handle. */
 export function handleOf(seat: Seat): ModelHandle {
   if (typeof seat === 'object') return seat;
   const rollout = currentRollout();
@@ -35,12 +32,12 @@ export function handleOf(seat: Seat): ModelHandle {
   });
 }
 
-/** For frameworks that want to know the model's name without calling it. */
+/** For frameworks that ask for the model's name without calling it. */
 export function nameOf(seat: Seat): string {
   return typeof seat === 'object' ? seat.name : (seat ?? 'policy');
 }
 
-/** The conversations of the rollout that runs, for the classes of the Osmosis shape. Throws NO_ROLLOUT. */
+/** The running rollout's samples, for the Osmosis classes. Throws NO_ROLLOUT. */
 export function activeSamples(): SampleContext {
   const context = currentSamples();
   if (context !== undefined) return context;
@@ -55,7 +52,7 @@ export function placeholderUsed(hint: string): TrainyardError {
 
 export type ToolChoice = 'auto' | 'none' | 'required' | { readonly tool: string };
 
-/** `none` is honoured by not showing the policy any tools. */
+/** With the choice `none`, the policy is shown no tools. */
 export function toolsFor(tools: readonly Tool[], choice: ToolChoice): Pick<GenerateRequest, 'tools' | 'tool'> {
   if (choice === 'none') return {};
   if (choice === 'auto') return { tools };
@@ -85,24 +82,23 @@ export function unsupported(what: string, found: string, hint?: string): Trainya
   return new TrainyardError('REQUEST_INVALID', `${what} ${found} is not supported`, { param: what, ...given({ hint }) });
 }
 
-/** The policy reads text. */
 export function notText(where: string, kind: string): TrainyardError {
   return unsupported(where, `of type ${JSON.stringify(kind)}`, 'the policy reads text only; describe it in words');
 }
 
-/** Tokens; undefined where the policy is in another process or did not answer itself. */
+/** Token counts; undefined if the policy is in another process. */
 export function tokensOf({ turn }: Generation): { readonly prompt: number; readonly sampled: number } | undefined {
   return turn && { prompt: turn.promptIds.length, sampled: turn.sampledIds.length };
 }
 
-/** What a part of an assistant's message says; nothing where the policy need not read it. */
+/** What a part of an assistant message says; empty if the policy need not read it. */
 export interface Said {
   readonly text?: string | undefined;
   readonly reasoning?: string | undefined;
   readonly call?: ToolCall;
 }
 
-/** The message that the policy said, from its parts in a framework's form. A call without words has no content, as it was recorded. */
+/** Rebuilds the policy's message from a framework's parts. Calls without text have null content, as recorded. */
 export function assistantOf<P>(parts: readonly P[], read: (part: P) => Said): Message {
   const said = parts.map(read);
   const content = said.map(({ text = '' }) => text).join('');
@@ -111,7 +107,7 @@ export function assistantOf<P>(parts: readonly P[], read: (part: P) => Said): Me
   return assistantMessage(content === '' && calls.length > 0 ? null : content, calls, reasoning);
 }
 
-/** A conversation as a grader sees it. What cannot be put as ordinary messages is shown as the framework has it. */
+/** A conversation for graders. If it cannot be converted to messages, graders see the framework's own form. */
 export function sampleView(id: string, asMessages: () => readonly Message[], raw: readonly object[]): SampleView {
   try {
     return { id, messages: asMessages() };
@@ -120,7 +116,6 @@ export function sampleView(id: string, asMessages: () => readonly Message[], raw
   }
 }
 
-/** Why an answer ended, in a framework's words. */
 export function endOf<T>({ stopReason, toolCalls }: Generation, words: { length: T; calls: T; stop: T }): T {
   if (stopReason === 'length') return words.length;
   return toolCalls.length > 0 ? words.calls : words.stop;
@@ -131,8 +126,8 @@ export function toolCall(id = '', name = '', input: unknown): ToolCall {
 }
 
 /**
- * Arguments as a framework that parsed them gives them back. What was no JSON object is kept as the text it was, so that the conversation
- * goes on from what was sampled.
+ * Arguments that a framework parsed, as text again. If they were not a JSON object, keeps their text, so that the conversation continues
+ * what was sampled.
  */
 export function argumentsText(input: unknown): string {
   return typeof input === 'string' ? input : (JSON.stringify(input) ?? '{}');

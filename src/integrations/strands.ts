@@ -1,9 +1,8 @@
 /**
- * The policy as a `Model` of Strands Agents; and in the Osmosis shape, an `Agent` whose model is the policy of the rollout it is built in.
- *
- * Calls `handle.generate`: no HTTP, and the same turn that a client on the base URL would record. Each tool call is a block of its own
- * with its own start, so several calls of one answer stay several. A stream gives the answer when it is complete. What the policy said comes
- * back as it was recorded. Cache points and guard content say nothing to the policy; images, documents and their like are refused.
+ * The policy as a `Model` of Strands Agents and, in the Osmosis style, an `Agent` whose model is the policy of its rollout. Calls
+ * `handle.generate`: no HTTP, and the same turn that a client on the base URL records. Streams deliver the completion once it is complete,
+ * each tool call as a separate block. Messages return as recorded. Cache points and guard content are skipped; images and documents are
+ * refused.
  */
 import {
   Agent,
@@ -48,7 +47,7 @@ import {
 
 export interface PolicyModelConfig extends BaseModelConfig {
   topK?: number;
-  /** The answer ends before the first of these texts. */
+  /** The completion ends before the first of these texts. */
   stop?: readonly string[];
 }
 
@@ -56,7 +55,7 @@ export class PolicyModel extends Model<PolicyModelConfig> {
   readonly #seat: Seat;
   #config: PolicyModelConfig;
 
-  /** The policy in this seat; without one, in the rollout that the call happens in. */
+  /** The policy in this seat; without a seat, in the rollout that the call happens in. */
   constructor(seat?: Seat, config: PolicyModelConfig = {}) {
     super();
     this.#seat = seat;
@@ -71,7 +70,7 @@ export class PolicyModel extends Model<PolicyModelConfig> {
     return { ...this.#config };
   }
 
-  /** The door for the call at hand; to be overridden where the seat is decided elsewhere. */
+  /** The handle for the current call. Override to choose the seat elsewhere. */
   protected handle(): ModelHandle {
     return handleOf(this.#seat);
   }
@@ -92,7 +91,7 @@ function requestOf(config: PolicyModelConfig, messages: SdkMessage[], options: S
   };
 }
 
-/** In the SDK's own errors where it acts on them. */
+/** Throws the SDK's own errors where the SDK acts on them. */
 async function generate(handle: ModelHandle, request: GenerateRequest): Promise<Generation> {
   try {
     return await handle.generate(request);
@@ -141,14 +140,14 @@ function* block(delta: Delta, start?: Start): Generator<ModelStreamEvent> {
 }
 
 /**
- * The SDK parses arguments and gives up the whole call of the agent where it cannot. What is no JSON object goes through as a text, which
- * no tool's schema takes: the policy hears of its mistake from the tool and goes on.
+ * The SDK aborts the agent's whole call if it cannot parse arguments. Anything but a JSON object is therefore passed as a string, which no
+ * tool's schema accepts: the policy learns of its mistake from the tool and continues.
  */
 function inputOf(sampled: string): string {
   return isJsonObject(sampled) ? sampled : JSON.stringify(sampled);
 }
 
-/** A block of any kind, in a type of our own that the SDK's fit; which fields it has depends on its type. */
+/** A block of any kind, in our own type that the SDK's types fit; its fields depend on its type. */
 export interface AnyBlock {
   readonly type: string;
   readonly text?: unknown;
@@ -166,7 +165,7 @@ interface StrandsMessage {
 
 const SILENT: readonly string[] = ['cachePointBlock', 'guardContentBlock'];
 
-/** Throws REQUEST_INVALID naming the block that is no text. */
+/** Throws REQUEST_INVALID naming the block that is not text. */
 export function messagesOf(
   system: string | readonly AnyBlock[] | undefined,
   messages: readonly StrandsMessage[],
@@ -181,7 +180,7 @@ export function messagesOf(
   ];
 }
 
-/** Results come first: they answer the calls of the message before. */
+/** Results come first: they answer the calls of the previous message. */
 function userMessages(blocks: readonly AnyBlock[], at: string): readonly Message[] {
   const { results = [], others = [] } = Object.groupBy(blocks, ({ type }) => (type === 'toolResultBlock' ? 'results' : 'others'));
   const texts = textsIn(others, at);
@@ -213,15 +212,15 @@ function textsIn(blocks: readonly AnyBlock[], at: string): readonly string[] {
   });
 }
 
-// ── the Osmosis shape ────────────────────────────────────────────────────────────────────────────────────────────────────
-// Each agent is a named sample of its own. An agent with another model than the placeholder is a plain Strands agent: nothing of it is
-// recorded. Nothing is printed unless `printer` asks for it.
+// ── the Osmosis style ────────────────────────────────────────────────────────────────────────────────────────────────────
+// Each agent is a separate named sample. An agent with any model but the placeholder is a plain Strands agent, and nothing is recorded.
+// Nothing is printed unless `printer` is set.
 
 const PARAMS = ['temperature', 'topP', 'topK', 'maxTokens', 'stop'] as const;
 
 export type RolloutModelParams = Pick<PolicyModelConfig, (typeof PARAMS)[number]>;
 
-/** Stands for the policy until an agent is built with it, so that a config at the top of a module may hold it. */
+/** Stands in for the policy until an agent is created with it, so that a module-level config may hold it. */
 export class OsmosisRolloutModel extends Model<PolicyModelConfig> {
   readonly params: RolloutModelParams;
 
@@ -250,9 +249,9 @@ export class OsmosisRolloutModel extends Model<PolicyModelConfig> {
 }
 
 export interface OsmosisStrandsAgentConfig extends Omit<AgentConfig, 'messages'> {
-  /** `ctx.prompt` as it is, or messages of Strands. System messages become the system prompt. */
+  /** `ctx.prompt` as it is, or Strands messages. System messages become the system prompt. */
   readonly messages?: readonly (PromptMessage | MessageData)[];
-  /** Accepted for those who come from Python; nothing is printed anyway. */
+  /** Accepted for code ported from Python; nothing is printed anyway. */
   readonly callbackHandler?: null;
 }
 
@@ -270,7 +269,7 @@ export class OsmosisStrandsAgent extends Agent {
     bound?.context.registerSampleSource(bound.name, { getSample: (id) => sampleView(id, asMessages, this.messages) });
   }
 
-  /** Goes on from the messages it has; with arguments, from those after them. */
+  /** Continues from its messages; `args` are added after them. */
   override invoke(args: InvokeArgs = [], options?: InvokeOptions): Promise<AgentResult> {
     return super.invoke(args, options);
   }
@@ -304,7 +303,6 @@ function joined(given: AgentConfig['systemPrompt'], systems: readonly string[]):
   });
 }
 
-/** A text becomes a block; what is in blocks already stays as it is. */
 function blocksOf(message: PromptMessage | MessageData): MessageData {
   const { role, content } = message as MessageData | Exclude<PromptMessage, { role: 'system' }>;
   return typeof content === 'string' ? { role, content: [{ text: content }] } : (message as MessageData);

@@ -1,10 +1,7 @@
 /**
- * OpenAI Chat Completions: requests read into a `ModelRequest`, turns written as one body or as chunks. Reading is strict where silence would
- * corrupt training; see `Parameters`.
- *
- * A conversation is read anew with every turn, and the schema costs more than everything else that is done with it. Messages in the form
- * that nearly all clients send are therefore recognised by hand: those that the schema accepts and leaves as they are. The schema judges and
- * explains all others.
+ * OpenAI Chat Completions. Reading is strict where silence would corrupt training; see `Parameters`. Every turn reads the whole
+ * conversation again, and schema validation costs more than the rest. Messages in the form that nearly all clients send are therefore
+ * recognised by hand, if the schema would accept them unchanged. The schema handles all others.
  */
 import { z } from 'zod';
 import { isObject } from '../../core/json.ts';
@@ -64,7 +61,7 @@ export const chatParameters: Parameters = {
   },
 };
 
-/** More answers to one request are refused: each is a turn. */
+/** Each completion is a turn; requests for more are refused. */
 const MOST_CHOICES = 128;
 
 const part = z.looseObject({ type: z.string(), text: z.string().nullish(), refusal: z.string().nullish() });
@@ -88,7 +85,7 @@ const message = z.discriminatedUnion('role', [
   }),
   z.object({ role: z.literal('tool'), content, tool_call_id: z.string().nullish(), name }),
 ]);
-/** The body was parsed from JSON; checking that again would cost more than reading it. */
+/** The body was parsed from JSON; validating that again would cost more than reading it. */
 const parsedJson = z.custom<Json>((value) => value !== undefined);
 const tool = z.object({
   type: z.literal('function'),
@@ -127,7 +124,7 @@ export const chat: Dialect = {
   failure: openAIError,
 };
 
-/** All but the messages, for a request whose prompt is given as ids. */
+/** For requests whose prompt is given as ids. */
 export function readWithoutMessages(raw: unknown): Omit<ModelRequest, 'messages'> {
   return restOf(parsed(withoutMessages, raw), raw);
 }
@@ -159,7 +156,7 @@ function limitOf({ max_tokens, max_completion_tokens }: Rest): number | null | u
   return max_completion_tokens ?? max_tokens;
 }
 
-/** `none` is honoured by not showing the policy any tools. */
+/** With the choice `none`, the policy is shown no tools. */
 function toolsOf({ tools, tool_choice: choice }: Rest): readonly Tool[] {
   return choice === 'none' ? [] : (tools ?? []).map((one) => toolOf(one.function));
 }
@@ -187,15 +184,13 @@ function textOf(given: z.infer<typeof content>, separator: string, at: string): 
   return texts.join(separator);
 }
 
-// ── messages as nearly all clients send them ─────────────────────────────────────────────────────────────────────────────
-
 export function areUsual(messages: unknown): messages is Wire['messages'] {
   return Array.isArray(messages) && messages.length > 0 && messages.findIndex((one) => !isUsual(one)) === -1;
 }
 
 const isTextOrAbsent = (value: unknown): boolean => value == null || typeof value === 'string';
 
-/** Fields that nobody reads may hold anything, as in the schema. */
+/** Unread fields may hold anything, as in the schema. */
 function isUsual(given: unknown): boolean {
   if (!isObject(given) || !isTextOrAbsent(given['name'])) return false;
   const { role, content: said, tool_calls: calls } = given;
@@ -208,15 +203,13 @@ function isUsual(given: unknown): boolean {
   return (role === 'system' || role === 'user' || role === 'developer') && typeof said === 'string';
 }
 
-/** Calls are kept as they are, so one with a field more or less is for the schema. */
+/** Calls are kept as they are, so a call with additional or missing fields goes to the schema. */
 function isUsualCall(call: unknown): boolean {
   if (!isObject(call) || !isObject(call['function'])) return false;
   const { name: called, arguments: given } = call['function'];
   if (Object.keys(call).length !== 3 || Object.keys(call['function']).length !== 2) return false;
   return typeof call['id'] === 'string' && call['type'] === 'function' && typeof called === 'string' && typeof given === 'string';
 }
-
-// ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 function chatBody(turns: readonly Turn[], head: AnswerHead, logprobs: boolean): object {
   return {
@@ -252,7 +245,7 @@ function finishReason({ stopReason, response }: Turn): 'length' | 'tool_calls' |
   return (response.tool_calls ?? []).length > 0 ? 'tool_calls' : 'stop';
 }
 
-/** The prompt counts once, however many answers there are. */
+/** The prompt counts once for all completions. */
 function usageOf(turns: readonly Turn[]): object {
   const prompt = turns[0]?.promptIds.length ?? 0;
   const completion = turns.reduce((sum, turn) => sum + turn.sampledIds.length, 0);
@@ -260,13 +253,13 @@ function usageOf(turns: readonly Turn[]): object {
 }
 
 /**
- * The chunks that OpenAI sends: the role, deltas of reasoning, of content and of tool calls, the finish reason, the usage where it was asked for,
- * `[DONE]`. A failure after the first chunk is an event with an `error`, which ends the stream. Content is null until there is some, as in the turn.
+ * OpenAI's chunks: role; deltas of reasoning, content and tool calls; finish reason; usage if requested; `[DONE]`. A failure after the
+ * first chunk is an event with an `error`, which ends the stream. Content is null until there is some, as in the turn.
  */
 function chatEvents(head: AnswerHead, { count, logprobs }: ModelRequest, includeUsage: boolean): EventEncoder {
   const common = headOf(head, 'chat.completion.chunk');
   const usage = includeUsage ? { usage: null } : {};
-  /** Tokens whose text has not been written yet, by choice. */
+  /** Tokens whose text is not written yet, by choice. */
   const pending: object[][] = Array.from({ length: count }, () => []);
 
   const chunk = (index: number, delta: object, finish: string | null = null): string => {

@@ -1,7 +1,6 @@
 /**
- * What every dialect does: it reads its wire format into one `ModelRequest` and writes the answer back in its own form, as one body or as
- * events. Below the contract stands what dialects share. Sampling, recording, retries and delivery know nothing of dialects, and dialects
- * nothing of them.
+ * The contract of a dialect, and what dialects share. A dialect reads its wire format into a `ModelRequest` and writes the response in its
+ * own format, as one body or as events. Dialects are independent of sampling, recording, retries and delivery.
  */
 import { z } from 'zod';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
@@ -12,47 +11,45 @@ import type { Failure } from '../../http/refusal.ts';
 import type { EventEncoder } from '../event-stream.ts';
 import { GATEWAY_LIMITS } from '../wire-protocol.ts';
 
-/** One model call, whatever its dialect. */
 export interface ModelRequest {
-  /** Empty where the prompt is given as ids. */
+  /** Empty if the prompt is given as ids. */
   readonly messages: readonly Message[];
-  /** The prompt itself; in process only. */
+  /** The prompt itself; only for calls in process. */
   readonly promptIds?: Int32Array;
   readonly tools: readonly Tool[];
-  /** Present where the answer must be a tool call. */
+  /** Present if the completion must be a tool call. */
   readonly forced?: ForcedCall | undefined;
   readonly requested: Partial<SamplingSettings>;
-  /** How many answers are wanted, each a turn. */
+  /** Number of requested completions; each becomes a turn. */
   readonly count: number;
-  /** The answer ends before the first of these texts. */
+  /** The completion ends before the first of these texts. */
   readonly stopTexts: readonly string[];
   readonly stream: boolean;
-  /** Whether the writer wants each token with its log-probability. */
+  /** Whether the writer needs tokens with log-probabilities. */
   readonly logprobs: boolean;
-  /** Names of given parameters that have no effect. */
   readonly ignored: readonly string[];
-  /** Says what is wrong with a content, where the client asked for a format. */
+  /** Returns what is wrong with the content; present if the client requested a format. */
   readonly formatErrorOf?: FormatChecker | undefined;
 }
 
 export type FormatChecker = (content: string) => string | undefined;
 
-/** What is known of an answer when its first token is. */
+/** What is known at the first token. */
 export interface AnswerHead {
-  /** Unique in the rollout; the dialect puts its own prefix before it. Letters, digits, `-` and `_` only. */
+  /** Unique in the rollout; the dialect adds its prefix. Letters, digits, `-` and `_` only. */
   readonly id: string;
   readonly model: string;
   /** Milliseconds since the epoch. */
   readonly startedAt: number;
   readonly promptTokens: number;
   toolCallId(choice: number, index: number): string;
-  /** Text of one token, for log-probabilities: bytes that are no character by themselves show as U+FFFD. */
+  /** Text of one token, for log-probabilities. Bytes that are no complete character become U+FFFD. */
   tokenText(id: number): string;
-  /** Text of all ids of a turn, without the stop id. */
+  /** Text of a turn's ids, without the stop id. */
   text(sampledIds: Int32Array): string;
 }
 
-/** Writes the answer to one request. Its turns are in the order of the choices, as many as were asked for. */
+/** Writes the response to one request. The turns are in the order of the choices, one for each. */
 export interface Writer {
   whole(turns: readonly Turn[], head: AnswerHead): object;
   events(head: AnswerHead): EventEncoder;
@@ -60,16 +57,12 @@ export interface Writer {
 
 export interface Dialect {
   readonly name: DialectName;
-  /**
-   * Throws REQUEST_INVALID naming the field, before anything is sampled. `body`: parsed JSON of any shape. `session`: a dialect may keep
-   * what was answered as long as this object lives.
-   */
+  /** Throws REQUEST_INVALID naming the field, before sampling. `body`: any JSON. A dialect may keep state as long as `session` lives. */
   read(body: unknown, session: object): { readonly request: ModelRequest; readonly writer: Writer };
-  /** The body of an error reply. */
   failure(failure: Failure): object;
 }
 
-/** Throws REQUEST_INVALID where a well-formed request has more of something than is read. */
+/** Throws REQUEST_INVALID if a well-formed request exceeds a limit on counts. */
 export function checkSize({ messages, tools, ignored }: ModelRequest): void {
   const check = (count: number, what: string, most: number, param?: string): void => {
     if (count > most)
@@ -80,18 +73,15 @@ export function checkSize({ messages, tools, ignored }: ModelRequest): void {
   check(ignored.length, 'parameters without effect', GATEWAY_LIMITS.ignored);
 }
 
-// ── parameters ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 /**
- * The parameters of a dialect. Honoured ones are for the dialect to read. Refused ones would change what is sampled, or what the client
- * expects back, without being recorded; values that change nothing pass. All others are ignored: they have no effect, and their names are
- * recorded with the turn and reported to the client.
+ * A dialect's parameters. The dialect reads honoured ones. Refused ones would change what is sampled or returned without being recorded;
+ * values that change nothing pass. All others have no effect; their names are recorded with the turn and reported to the client.
  */
 export interface Parameters {
   readonly honoured: readonly string[];
-  /** What stock clients are known to send. Names in no list are ignored too. */
+  /** What stock clients are known to send. Unlisted names are ignored too. */
   readonly ignored: readonly string[];
-  /** With the test for a value that changes nothing. */
+  /** Each with a test for values that change nothing. */
   readonly refused: Readonly<Record<string, (value: unknown) => boolean>>;
 }
 
@@ -105,7 +95,7 @@ export const isEmpty = (value: unknown): boolean => typeof value === 'object' &&
 /** Characters of a name or value in an error message. */
 export const SHOWN = 80;
 
-/** The names that have no effect. Throws REQUEST_INVALID for the first that is refused. `null` counts as absent. */
+/** Returns the names without effect. Throws REQUEST_INVALID for the first refused one. `null` counts as absent. */
 export function ignoredIn(body: object, { honoured, refused }: Parameters): readonly string[] {
   const ignored: string[] = [];
   for (const [name, value] of Object.entries(body)) {
@@ -117,7 +107,7 @@ export function ignoredIn(body: object, { honoured, refused }: Parameters): read
   return ignored;
 }
 
-/** `ignored` with the fields of an honoured parameter that have no effect: all but its format. */
+/** The fields of an honoured parameter that have no effect: all except its format. */
 export function ignoredBeside(parameter: string, fields: object | null | undefined): readonly string[] {
   const others = Object.entries(fields ?? {}).filter(([name, value]) => name !== 'format' && value != null);
   return others.map(([name]) => `${parameter}.${name}`);
@@ -134,7 +124,7 @@ export function invalid(param: string, message: string, hint?: string): Trainyar
   return new TrainyardError('REQUEST_INVALID', `${param}: ${message}`, defined({ param, hint }));
 }
 
-/** The value as the schema has it; throws REQUEST_INVALID naming the field. `at`: where the value stands in the body. */
+/** Throws REQUEST_INVALID naming the field. `at`: the value's path in the body. */
 export function parsed<T extends z.ZodType>(schema: T, value: unknown, at?: string): z.infer<T> {
   const result = schema.safeParse(value);
   if (result.success) return result.data;
@@ -143,15 +133,13 @@ export function parsed<T extends z.ZodType>(schema: T, value: unknown, at?: stri
   throw invalid(path || 'body', issue?.message ?? 'is malformed');
 }
 
-/** Fields as far as they were given; `null` counts as absent. */
+/** Only the fields that were given; `null` counts as absent. */
 export function given<T extends object>(fields: T): { [K in keyof T]?: NonNullable<T[K]> } {
   const entries = Object.entries(fields).filter(([, value]) => value != null);
   return Object.fromEntries(entries) as { [K in keyof T]?: NonNullable<T[K]> };
 }
 
-// ── sampling ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** The same names and ranges in every dialect; the limit has a name of its own in each. */
+/** Names and ranges are the same in every dialect; only the token limit has different names. */
 export const samplingFields = {
   temperature: z.number().min(0).max(2).nullish(),
   top_p: z.number().gt(0).max(1).nullish(),
@@ -163,13 +151,11 @@ export const stopTexts = z.array(z.string().min(1)).max(16);
 
 type SamplingFields = { readonly [name in keyof typeof samplingFields]?: number | null | undefined };
 
-/** What was asked for; the session decides what is used. */
+/** The requested settings; the session decides which are used. */
 export function requestedSampling(wire: SamplingFields, maxTokens: number | null | undefined): Partial<SamplingSettings> {
   const { temperature, top_p: topP, top_k: topK } = wire;
   return given({ temperature, topP, topK, maxTokens });
 }
-
-// ── messages, tools and formats ──────────────────────────────────────────────────────────────────────────────────────────
 
 export function assistantMessage(content: string | null, calls: readonly ToolCall[], reasoning?: string | null): Message {
   const called = calls.length > 0 ? { tool_calls: calls } : {};
@@ -186,13 +172,12 @@ export function toolOf({ name, description, parameters }: WireFunction): Tool {
   return { type: 'function', function: given({ name, description, parameters }) as Tool['function'] };
 }
 
-/** That the policy must call a tool. */
 export interface ForcedCall {
-  /** Undefined: any of the tools. */
+  /** Undefined if any tool will do. */
   readonly name: string | undefined;
 }
 
-/** Throws REQUEST_INVALID where there is no such tool. */
+/** Throws REQUEST_INVALID if there is no such tool. */
 export function forcedCall(name: unknown, tools: readonly Tool[]): ForcedCall {
   const names = tools.map((tool) => tool.function.name);
   if (names.length === 0) throw invalid('tool_choice', 'a call is demanded, but there are no tools', 'give the tools, too');
@@ -203,7 +188,7 @@ export function forcedCall(name: unknown, tools: readonly Tool[]): ForcedCall {
   throw invalid('tool_choice', found, `there are: ${names.join(', ').slice(0, 500)}`);
 }
 
-/** OpenAI's `tool_choice`. The two APIs put the name of the tool at different places. */
+/** OpenAI's `tool_choice`. The two APIs put the tool's name in different places. */
 export function openAIToolChoice(choice: unknown, tools: readonly Tool[], api: 'chat' | 'responses'): ForcedCall | undefined {
   if (choice == null || choice === 'auto' || choice === 'none') return undefined;
   if (choice === 'required') return forcedCall(undefined, tools);
@@ -213,7 +198,7 @@ export function openAIToolChoice(choice: unknown, tools: readonly Tool[], api: '
   throw refusal('tool_choice', choice, `use "auto", "none", "required" or ${example}`);
 }
 
-/** OpenAI's formats. `param`: the parameter; `path`: where in it the schema is. */
+/** OpenAI's response formats. `path`: where the schema is within the parameter `param`. */
 export function openAIFormat(format: unknown, param: string, ...path: readonly string[]): FormatChecker | undefined {
   if (format == null) return undefined;
   const { type } = format as { type?: unknown };
@@ -225,8 +210,8 @@ export function openAIFormat(format: unknown, param: string, ...path: readonly s
 }
 
 /**
- * Checks what the policy said. Sampling is not constrained, since that would change the distribution: the answer is given as sampled, and
- * what is wrong with it is marked on the turn. Without a schema any JSON object will do. Throws REQUEST_INVALID for a bad schema.
+ * Checks a completion's format. Sampling is not constrained, since that would change the distribution: the client gets the text as sampled,
+ * and the turn records what is wrong with it. Without a schema, any JSON object passes. Throws REQUEST_INVALID for a bad schema.
  */
 export function formatChecker(schema: unknown, param: string): FormatChecker {
   if (schema !== undefined && typeof schema !== 'boolean' && !isObject(schema)) {
@@ -244,18 +229,15 @@ export function formatChecker(schema: unknown, param: string): FormatChecker {
   };
 }
 
-// ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** The standard does not end lines at these, but clients that split lines by Unicode's rules do. */
+/** Not line ends in the standard, but clients that split lines by Unicode's rules break at them. */
 const LINE_ENDS = /[\u0085\u2028\u2029]/g;
 
-/** One event of a stream; its data is one line to every client. */
+/** One server-sent event, whose data is a single line for every client. */
 export function serverSentEvent(data: object, name?: string): string {
   const json = JSON.stringify(data).replace(LINE_ENDS, (mark) => `\\u${mark.charCodeAt(0).toString(16).padStart(4, '0')}`);
   return `${name === undefined ? '' : `event: ${name}\n`}data: ${json}\n\n`;
 }
 
-/** Tokens with their log-probabilities, in OpenAI's form. */
 export function logprobsOf(ids: Int32Array, logprobs: Float32Array, { tokenText }: Pick<AnswerHead, 'tokenText'>): object[] {
   return Array.from(ids, (id, i) => {
     const token = tokenText(id);

@@ -1,12 +1,8 @@
 /**
- * Anthropic's Messages API: requests read into a `ModelRequest`, turns written as a message or as events. Reading is strict where silence would
- * corrupt training; see `Parameters`. A message `thread` kept by the server is refused in the words that make Anthropic's own client send the
- * whole conversation instead.
- *
- * The content of messages is text, tool calls, tool results and thinking; everything else is refused by name, since the policy could not
- * read it. A string and one text block are the same. An assistant's blocks are one message, its texts joined as they were sampled. A user's
- * tool results are messages of their own, in the order given, and so are the texts between them. Markers (`cache_control`, `citations`,
- * `is_error`, `signature`) are not read: where a client puts them changes from turn to turn.
+ * Anthropic's Messages API. Reading is strict where silence would corrupt training; see `Parameters`. Content is text, tool calls, tool
+ * results and thinking; anything else is refused, because the policy cannot read it. A string equals one text block. An assistant's blocks
+ * are one message, its texts joined as sampled. A user's tool results, and the texts between them, are separate messages in the given
+ * order. Markers (`cache_control`, `citations`, `is_error`, `signature`) are ignored, because clients move them from turn to turn.
  */
 import { z } from 'zod';
 import { TrainyardError } from '../../core/errors.ts';
@@ -77,7 +73,7 @@ type Wire = z.infer<typeof body>;
 export const messages: Dialect = {
   name: 'messages',
   read(raw) {
-    // Before anything else: a request that continues a thread need not even have messages.
+    // Checked first: a request that continues a thread may have no messages at all.
     refuseThread((raw as { thread?: unknown } | null)?.thread);
     const wire = parsed(body, raw);
     const ignored = ignoredIn(raw as object, messagesParameters);
@@ -101,7 +97,7 @@ export const messages: Dialect = {
   failure: anthropicError,
 };
 
-/** The details are what Anthropic's client looks for: it repeats the request, and sends all later ones, without a thread. */
+/** Anthropic's client recognises these details: it repeats this request, and sends all later ones, without a thread. */
 function refuseThread(thread: unknown): boolean {
   if (thread == null) return true;
   throw new TrainyardError('REQUEST_INVALID', 'thread: conversations are not kept here; send all messages', {
@@ -110,10 +106,7 @@ function refuseThread(thread: unknown): boolean {
   });
 }
 
-/**
- * The tools that the policy is shown; `leftOut` names the others: those that Anthropic's servers run or define, and those whose loading is
- * deferred. With the choice `none` the policy is shown no tools.
- */
+/** The tools to show to the policy. `leftOut` names the others: those that Anthropic's servers run or define, and deferred ones. */
 function toolsOf({ tools, tool_choice: choice }: Wire): { readonly tools: readonly Tool[]; readonly leftOut: readonly string[] } {
   const shown: Tool[] = [];
   const leftOut: string[] = [];
@@ -136,7 +129,6 @@ function forcedOf({ tool_choice: choice }: Wire, tools: readonly Tool[]): Forced
   throw refusal('tool_choice', choice, 'use the type "auto", "none", "any" or "tool"');
 }
 
-/** Parts of honoured parameters that have no effect. */
 function ignoredWithin({ tool_choice, output_config }: Wire): readonly string[] {
   const parallel = tool_choice?.disable_parallel_tool_use ? ['tool_choice.disable_parallel_tool_use'] : [];
   return [...parallel, ...ignoredBeside('output_config', output_config)];
@@ -150,8 +142,6 @@ function formatOf({ output_format, output_config }: Wire): ModelRequest['formatE
   if (asked.schema === undefined) throw invalid(`${param}.schema`, 'expected a JSON Schema');
   return formatChecker(asked.schema, `${param}.schema`);
 }
-
-// ── content ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 type Block = z.infer<typeof block>;
 type Content = z.infer<typeof content>;
@@ -218,7 +208,7 @@ function toolCall(use: Block, at: string): ToolCall {
   return { id: stringIn(use, 'id', at), type: 'function', function: said };
 }
 
-/** Text that nobody sampled; blocks are lines of it. */
+/** Text that was not sampled; each block is a line. */
 function textOf(given: Content, at: string): string {
   if (typeof given === 'string') return given;
   return given
@@ -241,9 +231,7 @@ function unreadable({ type }: Block, at: string): Error {
   return refusal(`${at}.type`, type, 'here the policy reads text, and tool calls and their results where they belong');
 }
 
-// ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** Clients send thinking back only if it is signed. Nobody checks the signature. */
+/** Clients send thinking back only if it is signed. The gateway never checks the signature. */
 const SIGNATURE = 'trainyard';
 
 export function messageBody(turn: Turn, head: AnswerHead, stopTexts: readonly string[]): object {
@@ -269,7 +257,7 @@ function usageOf({ promptTokens }: AnswerHead, sampledTokens: number): object {
   };
 }
 
-/** Calls that were made are to be run, whatever ended the answer after them. */
+/** Clients must run the calls that were made, even if a stop sequence ended the completion after them. */
 function endOf(turn: Turn, head: AnswerHead, stopTexts: readonly string[]): object {
   if (turn.stopReason === 'length') return { stop_reason: 'max_tokens', stop_sequence: null };
   if ((turn.response.tool_calls ?? []).length > 0) return { stop_reason: 'tool_use', stop_sequence: null };
@@ -277,13 +265,12 @@ function endOf(turn: Turn, head: AnswerHead, stopTexts: readonly string[]): obje
   return { stop_reason: stop === undefined ? 'end_turn' : 'stop_sequence', stop_sequence: stop ?? null };
 }
 
-/** The stop text that is complete first in the text. */
 function firstIn(text: string, stopTexts: readonly string[]): string | undefined {
   const endOf = (stop: string): number => text.indexOf(stop) + stop.length;
   return stopTexts.filter((stop) => text.includes(stop)).toSorted((a, b) => endOf(a) - endOf(b))[0];
 }
 
-/** The value of the sampled arguments, of whatever kind, so that it comes back as what was said. Those that are no JSON are a text. */
+/** The parsed arguments, so that the client sends back what was sampled. Arguments that are not JSON become a string. */
 function inputOf(given: string): Json {
   try {
     return JSON.parse(given);
@@ -293,9 +280,8 @@ function inputOf(given: string): Json {
 }
 
 /**
- * `message_start`, each block with its start, deltas and stop, `message_delta` with why it ended, `message_stop`; a failure after the start is an
- * `error` event, which ends the stream. Text after a tool call is a block of its own, in the order it was sampled; read back, the texts join to
- * the turn's content.
+ * `message_start`; start, deltas and stop of each block; `message_delta` with the stop reason; `message_stop`. A failure after the start is
+ * an `error` event, which ends the stream. Text after a tool call is a separate block; read back, the texts join to the turn's content.
  */
 export function messageEvents(head: AnswerHead, stopTexts: readonly string[]): EventEncoder {
   const blocks = new Blocks(head);
@@ -313,7 +299,6 @@ export function messageEvents(head: AnswerHead, stopTexts: readonly string[]): E
   };
 }
 
-/** The blocks of one message, one after the other; at most the last is open. */
 class Blocks {
   readonly #head: AnswerHead;
   #index = -1;
@@ -340,7 +325,7 @@ class Blocks {
 
   #call({ index, call }: Extract<Piece, { kind: 'call' }>): string {
     const use = { type: 'tool_use', id: this.#head.toolCallId(0, index), name: call.name, input: {} };
-    // The sampled text itself, where it is JSON; what the client parses from it is what it would get in one body.
+    // The sampled text itself if it is JSON, so that streaming clients parse the same input as others.
     const given = inputOf(call.arguments);
     const json = given === call.arguments ? JSON.stringify(given) : call.arguments;
     return this.close() + this.#start(use) + this.#delta({ type: 'input_json_delta', partial_json: json }) + this.#stop();
@@ -377,10 +362,10 @@ const TYPES: Readonly<Record<number, string>> = {
   529: 'overloaded_error',
 };
 
-/** Anthropic's error body. The type follows the status; our own code, field and hint come with it. */
+/** Anthropic's error body. The type follows from the status. It carries our code, field and hint, or the failure's details. */
 export function anthropicError({ status, code, message, hint, param, details }: Failure): object {
   const type = TYPES[status] ?? (status >= 500 ? 'api_error' : 'invalid_request_error');
-  // Agents know an overflow by these words.
+  // Agents recognise an overflow by these words.
   const said = code === 'context_length_exceeded' ? `prompt is too long: ${message}` : message;
   const whole = hint === undefined ? said : `${said} (${hint})`;
   const own = { code, param: param ?? null, ...(hint === undefined ? {} : { hint }) };

@@ -1,10 +1,8 @@
 /**
- * An answer in the form of the Responses API: its output items and the response object around them, as one body or as server-sent events, and
- * what a session remembers of it. Ids come from the answer's id, so a reply that is written twice has the same ones.
- *
- * As events, the response is created and in progress; each output item is added, filled and done; then comes the whole response, which lists the
- * items as they were streamed. Text that follows a call is an item of its own. A failure after the start is told twice, as `response.failed` and
- * as `error`: some clients throw at the one, some at the other.
+ * Writes Responses API output, as one body or as events, and remembers it for the session. Ids derive from the completion's id, so
+ * rewriting a response gives the same ids, except for items of a replayed stream. Streamed text after a call is a separate item, and the
+ * final event lists the items as streamed. A failure after the start is sent as `response.failed` and as `error`: some clients throw at
+ * one, some at the other.
  */
 import type { Message, Turn } from '../../core/types.ts';
 import type { ParsedCall } from '../../tokens/tool-calls.ts';
@@ -14,17 +12,15 @@ import { gatewayFailure, openAIError } from '../wire-protocol.ts';
 import { type AnswerHead, logprobsOf, serverSentEvent } from './dialect.ts';
 
 type Status = 'in_progress' | 'completed' | 'incomplete' | 'failed';
-/** Items that hold text. */
 type TextKind = 'text' | 'reasoning';
 
 export const responseId = ({ id }: AnswerHead): string => `resp_${id}`;
 export const statusOf = ({ stopReason }: Turn): Status => (stopReason === 'length' ? 'incomplete' : 'completed');
 
-/** `place`: of the item in the output. */
 const itemId = (kind: TextKind | 'call', answerId: string, place: number): string =>
   `${{ text: 'msg', reasoning: 'rs', call: 'fc' }[kind]}_${answerId}_${place}`;
 
-/** The `encrypted_content` of reasoning is not its text but a name for it, which is all that some clients send back. */
+/** `encrypted_content` holds the item's id instead of the reasoning, because some clients send back nothing else. */
 function textItem(kind: TextKind, id: string, status: Status, content: readonly object[]): Item {
   if (kind === 'text') return { id, type: 'message', role: 'assistant', status, content };
   return { id, type: 'reasoning', summary: [], content, encrypted_content: id };
@@ -37,7 +33,7 @@ function callItem(id: string, callId: string, status: Status, call: ParsedCall):
   return { id, type: 'function_call', call_id: callId, name: call.name, arguments: call.arguments, status };
 }
 
-/** The items of a whole turn: what was thought, what was said, what was called. */
+/** Reasoning, text and calls, in this order. */
 export function itemsOf(turn: Turn, head: AnswerHead, withLogprobs: boolean): readonly Item[] {
   const { content, reasoning, tool_calls: calls = [] } = turn.response;
   const items: Item[] = [];
@@ -60,7 +56,7 @@ interface Written {
   readonly error?: { readonly code: string; readonly message: string };
 }
 
-/** `echo`: what a response repeats of its request. */
+/** `echo`: the request fields that a response repeats. */
 export function responseOf(head: AnswerHead, echo: object, { status, output, turn, error }: Written): object {
   return {
     id: responseId(head),
@@ -89,12 +85,9 @@ function usageOf({ promptIds, sampledIds }: Turn): object {
   };
 }
 
-// ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 interface Streaming {
-  /** Whether this answer was streamed before. A replay has other items where text came after calls, so they have other ids. */
+  /** Whether this response was streamed before. A replay splits items differently if text followed calls, so it gets other ids. */
   readonly isReplay: boolean;
-  /** Gets the turn with its items as they were streamed. */
   onEnd(turn: Turn, items: readonly Item[]): void;
 }
 
@@ -122,7 +115,6 @@ export function responsesEvents(head: AnswerHead, echo: object, streaming: Strea
   };
 }
 
-/** The item that is being filled. */
 interface OpenItem {
   readonly kind: TextKind;
   readonly id: string;
@@ -130,17 +122,14 @@ interface OpenItem {
   readonly logprobs: object[];
 }
 
-/** Events are named after the parts of an item. */
 const PART_EVENTS = { text: 'response.output_text', reasoning: 'response.reasoning_text' } as const;
 
-/** The output items of one answer while they are written. */
 class Output {
-  /** Those that are done. */
   readonly items: Item[] = [];
   readonly #head: AnswerHead;
   readonly #answerId: string;
   #open: OpenItem | undefined;
-  /** Tokens that no text has been written for yet, where log-probabilities were asked for. */
+  /** Tokens whose text is not written yet, if log-probabilities were requested. */
   #pending: object[] = [];
   #sequence = 0;
 
@@ -160,7 +149,7 @@ class Output {
     return '';
   }
 
-  /** An answer without text or calls has an empty text. */
+  /** A completion without text or calls gets an empty text item. */
   end(status: Status): string {
     const isSilent = this.items.every((item) => item['type'] === 'reasoning') && this.#open?.kind !== 'text';
     const opening = isSilent ? this.#close('completed') + this.#begin('text') : '';
@@ -221,21 +210,17 @@ class Output {
   }
 }
 
-// ── memory ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** One item of a conversation in the Responses API's own form. */
 export type Item = Readonly<Record<string, unknown>>;
 
 interface KeptItem {
   readonly item: Item;
-  /** The response it is part of. */
   readonly responseId: string;
 }
 
 export interface KeptResponse {
   readonly id: string;
   readonly previous: KeptResponse | undefined;
-  /** What was new in this call, its instructions left out, and what was answered. */
+  /** The new messages of this call, without instructions, and the response. */
   readonly messages: readonly Message[];
   readonly items: readonly Item[];
 }
@@ -243,16 +228,15 @@ export interface KeptResponse {
 const MOST_RESPONSES = 10_000;
 
 /**
- * What a rollout remembers for clients that name what they were told instead of repeating it: `item_reference`, `previous_response_id`, and
- * reasoning that comes back without its text. A response links to the one before it, so a long conversation is kept once. In a session that
- * never ends the oldest responses are forgotten.
+ * Remembers a rollout's responses for clients that refer to them by id: `item_reference`, `previous_response_id`, and reasoning without its
+ * text. Each response links to the previous one, so a long conversation is kept once. Beyond MOST_RESPONSES, the oldest are forgotten.
  */
 export class ResponsesMemory {
   readonly #responses = new Map<string, KeptResponse>();
-  /** Output items, by their own id and by the id of the call that they are. */
+  /** By item id and by call id. */
   readonly #items = new Map<string, KeptItem>();
 
-  /** A response that is written again, for a retry, keeps the items of both writings. */
+  /** A response that is written again for a retry keeps the items of both versions. */
   keep(response: KeptResponse): void {
     const { id } = response;
     const before = this.#responses.get(id)?.items ?? [];
@@ -279,14 +263,13 @@ export class ResponsesMemory {
 
 const memories = new WeakMap<object, ResponsesMemory>();
 
-/** The memory of one session; it dies with it. */
 export function memoryOf(session: object): ResponsesMemory {
   const memory = memories.get(session) ?? new ResponsesMemory();
   memories.set(session, memory);
   return memory;
 }
 
-/** The whole conversation up to and with this response. */
+/** The whole conversation, including this response. */
 export function conversationOf(last: KeptResponse): readonly Message[] {
   const parts: (readonly Message[])[] = [];
   for (let at: KeptResponse | undefined = last; at !== undefined; at = at.previous) parts.push(at.messages);

@@ -1,12 +1,9 @@
 /**
- * OpenAI Responses, read into a `ModelRequest`. Reading is strict where silence would corrupt training; see `Parameters`.
- *
- * A client may name earlier responses and items of its rollout instead of repeating them: all answers are remembered while the rollout
- * lasts, with `store` or without. Responses cannot be fetched or deleted.
- *
- * Reasoning, text and calls that follow each other are one assistant message, as they were one answer. Items that we issued know which answer
- * they belong to, so two answers in a row stay two, and a call that a client moved behind the result of another comes back to its own. What
- * we issued reads back to exactly the message that was recorded.
+ * OpenAI Responses, read into a `ModelRequest`. Reading is strict where silence would corrupt training; see `Parameters`. Clients may refer
+ * to earlier responses and items of their rollout by id, with or without `store`, but cannot fetch or delete them. Adjacent reasoning, text
+ * and calls form one assistant message: they were one completion. Items that we issued read back as exactly the recorded message: they know
+ * their response, so consecutive responses stay separate, and a call that a client moved behind another call's result returns to its own
+ * message.
  */
 import { z } from 'zod';
 import type { Message, Tool, ToolCall, Turn } from '../../core/types.ts';
@@ -76,7 +73,7 @@ export const responsesParameters: Parameters = {
 };
 
 const LOGPROBS = 'message.output_text.logprobs';
-/** Always given. */
+/** Always included. */
 const REASONING = 'reasoning.encrypted_content';
 
 const functionTool = z.object({
@@ -157,7 +154,7 @@ function inputOf({ input, previous_response_id: previous }: Wire, memory: Respon
   return messages;
 }
 
-/** `none` is honoured by not showing the policy any tools; tools that only OpenAI could run are never shown. */
+/** With the choice `none`, the policy is shown no tools. Tools that only OpenAI can run are never shown. */
 function toolsOf({ tools, tool_choice: choice }: Wire): readonly Tool[] {
   const read = (tools ?? []).flatMap((tool, place) =>
     tool.type === 'function' ? [toolOf(parsed(functionTool, tool, `tools.${place}`))] : [],
@@ -165,7 +162,6 @@ function toolsOf({ tools, tool_choice: choice }: Wire): readonly Tool[] {
   return choice === 'none' ? [] : read;
 }
 
-/** What has no effect inside parameters that have one. */
 function ignoredWithin({ tools, include, text }: Wire): readonly string[] {
   const foreign = (tools ?? []).flatMap(({ type }, place) => (type === 'function' ? [] : [`tools[${place}]:${type}`]));
   const unknown = (include ?? []).filter((name) => name !== LOGPROBS && name !== REASONING).map((name) => `include:${name}`);
@@ -187,8 +183,6 @@ function echoOf(wire: Wire): object {
   };
 }
 
-// ── items ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 const TEXT_PARTS = ['input_text', 'output_text', 'text', 'reasoning_text', 'summary_text', 'refusal'];
 
 const part = z.looseObject({ type: z.string(), text: z.string().optional(), refusal: z.string().optional() });
@@ -204,7 +198,7 @@ const KINDS = {
 };
 type Kind = keyof typeof KINDS;
 
-/** Items → messages. Throws REQUEST_INVALID naming the item, by its place in `input`. */
+/** Throws REQUEST_INVALID naming the item by its index in `input`. */
 export function messagesOf(input: readonly unknown[], memory: ResponsesMemory): readonly Message[] {
   const entries: Entry[] = [];
   for (const [place, item] of input.entries()) read(item, `input.${place}`, entries, memory);
@@ -237,7 +231,7 @@ function read(raw: unknown, at: string, entries: Entry[], memory: ResponsesMemor
   }
 }
 
-/** Clients that cannot show our reasoning send it back by name only. What others thought in secret says nothing here. */
+/** Some clients return our reasoning by id only. Other providers' encrypted reasoning is unreadable and ignored. */
 function readReasoning(item: z.infer<typeof KINDS.reasoning>, at: string, entries: Entry[], memory: ResponsesMemory): void {
   const written = (given: z.infer<typeof texts>, field: string): string => textOf(given ?? [], `${at}.${field}`, '');
   const told = written(item.content, 'content') || written(item.summary, 'summary');
@@ -267,16 +261,14 @@ function textOf(given: z.infer<typeof content>, at: string, separator: string): 
     .join(separator);
 }
 
-/** The assistant message that an item belongs to: by the answer it is part of where we issued it, else by its place. */
+/** The assistant message that an item belongs to: the message of its response if we issued it, otherwise the adjacent one. */
 function spokenFor(entries: Entry[], memory: ResponsesMemory, ...names: readonly (string | null | undefined)[]): Spoken {
   const answer = names.map((name) => memory.item(name ?? '')?.responseId).find((found) => found !== undefined);
   return spokenIn(entries, answer);
 }
 
-/** An assistant message in the making. */
 export interface Spoken {
   readonly role: 'assistant';
-  /** The answer that it is, where that is known. */
   answer: string | undefined;
   content: string | null;
   reasoning: string;
@@ -284,7 +276,7 @@ export interface Spoken {
 }
 export type Entry = Spoken | Message;
 
-/** The message that an item of this answer belongs to; made, where there is none yet. */
+/** Returns the message that an item of this response belongs to; creates it if necessary. */
 export function spokenIn(entries: Entry[], answer: string | undefined): Spoken {
   const last = entries.at(-1);
   if (last && isSpoken(last) && (answer === undefined || last.answer === undefined || last.answer === answer)) {
