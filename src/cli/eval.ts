@@ -98,7 +98,6 @@ function checkFlags({ resume, run, retryFailed, checkpoint, model, junit, report
 
 /** Matches the beginning of the reports below, or an empty file. */
 const REPLACEABLE = /^(?:$|<\?xml [^\n]*\n<testsuites name="trainyard eval"|\{\n {2}"name": [^\n]*\n {2}"success": )/;
-/** The evaluation's own files in its directory. */
 const OF_THE_RUN = /^(?:run\.json|metrics\.json|events\.jsonl|lock|store\.sqlite)/;
 
 /** Runs before anything is spent. Throws USAGE if the file is not writable or would replace something other than a report. */
@@ -144,10 +143,7 @@ export function jsonReport(name: string, report: EvaluationReport, tasks: readon
   return `${JSON.stringify({ name, ...report, tasks: byTask }, null, 2)}\n`;
 }
 
-/**
- * One test case per task: an error if a rollout broke, since its result is unknown; otherwise a failure unless every rollout solved the
- * task.
- */
+/** One test case per task: an error if a rollout broke, since its result is unknown; a failure unless every rollout solved it. */
 export function junitReport(name: string, tasks: readonly TaskResult[]): string {
   const cases = tasks.map((task) => ({ xml: testCase(name, task), ending: endingOf(task) }));
   const count = (ending: string): number => cases.filter((each) => each.ending === ending).length;

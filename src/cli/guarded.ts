@@ -95,7 +95,6 @@ export interface Interrupts extends Disposable {
   readonly finish: AbortSignal;
   /** Requests that current work be abandoned. */
   readonly stop: AbortSignal;
-  /** The first signal received. */
   readonly by: Interrupt | undefined;
   /** The reader of our output has left. Ignored after a signal, which may have ended the reader too. */
   unread(): void;

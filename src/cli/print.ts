@@ -26,7 +26,6 @@ import {
 
 type Event<Type extends RunEvent['type']> = RunEvent & { readonly type: Type };
 
-/** Width of a step's reward bar. */
 const BAR = 24;
 /** Parts and metrics shown; the rest is counted. */
 const MOST_MEASURES = 8;
@@ -117,7 +116,6 @@ function evaluationStart(event: Event<'eval-start'>): readonly string[] {
   return [`${doing}, temperature ${temperature}, seed ${seed}`, ...places(event)];
 }
 
-/** The server of a remote policy, and the run directory. */
 function places({ model, server, run }: Event<'run-start'> | Event<'eval-start'>): readonly string[] {
   return [
     ...(server === undefined ? [] : [`Policy ${printableLine(model)}`]),
@@ -159,7 +157,6 @@ function belowStep(event: Event<'step-end'>): readonly string[] {
   return lines.map((line) => `          ${styleText('dim', line)}`);
 }
 
-/** Endings after which a run can continue. */
 const CAN_GO_ON: ReadonlySet<RunEnding> = new Set(['interrupted', 'max-time', 'max-tokens']);
 
 function trainingSummary(event: TrainDone, entry: string): readonly string[] {
@@ -179,7 +176,6 @@ function trainingSummary(event: TrainDone, entry: string): readonly string[] {
   ];
 }
 
-/** Which model folder to use, and how to measure it again. */
 function models({ best, after, checkpoint: last, server, ...unusual }: TrainDone, entry: string): readonly string[] {
   const again = (model: string): readonly string[] => [
     'Measure it again with:',

@@ -41,7 +41,6 @@ export function measures(all: readonly (readonly [string, number])[], most: numb
   return [...shown, ...(all.length > most ? [`+${all.length - most} more`] : [])].join(gap);
 }
 
-/** Agreement of engine and trainer log-probabilities. */
 export function agreementText({ ratio = 1, offPolicyKl = 0, clipped = 0, largestDifference }: Partial<StepReport>): string {
   const largest = largestDifference === undefined ? [] : [`largest difference ${figure(largestDifference, 3)}`];
   return [`ratio ${figure(ratio, 3)}`, `KL ${figure(offPolicyKl, 3)}`, ...largest, `${percent(clipped)} clipped`].join(' · ');
@@ -78,7 +77,6 @@ export function table(rows: readonly (readonly string[])[]): readonly string[] {
   return rows.map((row) => row.map(padded).join('   ').trimEnd());
 }
 
-/** A tag or task id, cut for a table. */
 export function nameCell(name: string): string {
   return cutTo(printableLine(name), 40);
 }
@@ -90,10 +88,7 @@ const TWO_CELLS =
 /** Nearly everything the screen draws: Latin letters, bars, blocks, braille. */
 const ONE_CELL_EACH = /^[ -~\u00a0-\u02ff\u2026\u2192\u2500-\u259f\u2605\u2800-\u28ff]*$/;
 
-/**
- * Upper bound of a text's width in terminal cells. Terminals disagree on emoji sequences: overestimating only cuts a line early, while
- * underestimating would wrap it and break the screen.
- */
+/** Upper bound, since terminals disagree on emoji: too wide only cuts a line early, too narrow would wrap it and break the screen. */
 export function cellsOf(text: string): number {
   if (ONE_CELL_EACH.test(text)) return text.length;
   let cells = 0;

@@ -63,7 +63,6 @@ const positive = whole(1, 1_000_000);
 const port = whole(0, 65_535);
 const groupSize = whole(2, 1_000_000, ': a rollout is compared with the others of its group');
 
-/** `what`: for the error message. */
 function upTo(most: number, what: string): (text: string) => number {
   return (text) => {
     const value = number(text);
@@ -74,7 +73,6 @@ function upTo(most: number, what: string): (text: string) => number {
 const temperature = upTo(2, 'a number');
 const share = upTo(1, 'a share');
 
-/** Receives the exit code of the verb that ran. */
 export type Ended = (code: number) => void;
 /** Parser of the value, or the allowed values. */
 type Parse = ((text: string) => unknown) | readonly string[];

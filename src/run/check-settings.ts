@@ -20,14 +20,12 @@ const SOME_SHARE = 'expected a share between 0 and 1, such as 0.1, so that both 
 const positive = z.number().gt(0);
 const file = z.string().min(1);
 const workers = z.int().min(1).max(256);
-/** A file path, or the rows themselves. */
 const tasks = z.custom<TaskSource>(
   (value) => (typeof value === 'string' ? value !== '' : isIterable(value)),
   'expected a path, or a list or iterable of rows',
 );
 const isEntry = (value: unknown): boolean => typeof value === 'object' && value !== null && 'workflow' in value;
 
-/** Common to training and evaluation. */
 const runShape = {
   /** Path of a module that exports workflow and grader, or the two as values (the grader then cannot be killed). */
   entry: z.union([file, z.custom<Entry>(isEntry)]),
@@ -80,7 +78,6 @@ const evaluationShape = {
 const trainShape = {
   run: file,
   tasks,
-  /** Fewer tasks are refused. */
   minTasks: count,
   /** Without these and without `split`, nothing is evaluated. */
   heldOut: tasks.optional(),

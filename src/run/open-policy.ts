@@ -14,7 +14,6 @@ import type { KernelVariant } from '../nn/wasm.ts';
 import type { RunSettings } from './check-settings.ts';
 
 export interface Policy extends AsyncDisposable {
-  /** Model and place, for display. */
   readonly name: string;
   /** Address of the server. Undefined for the embedded policy. */
   readonly server?: string;

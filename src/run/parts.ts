@@ -39,10 +39,7 @@ export interface RunParts extends AsyncDisposable {
 }
 
 export interface Rollouts {
-  /**
-   * Runs, grades and stores one rollout, or returns it if the store has it: after a kill, acknowledged rollouts count. Throws if the
-   * failure budget is spent or the run was stopped.
-   */
+  /** Runs, grades and stores one rollout, unless the store has it already. Throws if the failure budget is spent or the run was stopped. */
   run(
     identity: Pick<RolloutIdentity, 'rolloutId' | 'groupId' | 'purpose'>,
     task: Task,
@@ -57,14 +54,12 @@ export interface Rollouts {
 interface PartsOptions {
   readonly stop: AbortSignal;
   readonly warn: Warn;
-  /** Default: the fastest that the machine supports. */
   readonly kernels?: KernelVariant | undefined;
   /** Wraps the policy's engine before the gateway uses it. */
   readonly engine?: ((engine: Engine) => Engine) | undefined;
   readonly observer?: RolloutObserver | undefined;
   /** Hidden from isolated rollouts: the run's directory and files with answers. */
   readonly files?: HiddenFiles;
-  /** Whether to detect and name code that blocks the event loop. */
   readonly watchStalls?: boolean | undefined;
 }
 
@@ -126,7 +121,7 @@ function rolloutsOf(parts: RolloutParts, warn: Warn, budget: FailureBudget): Rol
       try {
         signal.throwIfAborted();
         const kept = await parts.store.read(identity.rolloutId);
-        // Failures from before the resume do not count against the budget; new rollouts show whether the cause persists.
+        // Acknowledged before a kill, so it counts. Its failure does not: new rollouts show whether the cause persists.
         if (kept !== undefined) return kept;
         const begun = budget.begin();
         try {

@@ -107,8 +107,7 @@ const UNUSED =
   'tasks have answers, and there is no grader: a workflow is never given them, nor is a reward function that it calls; fine if its rewards need none, else export a grader, which is given task.answer, or keep what they need in metadata';
 
 /**
- * Warns about answers that could make a good policy look bad: missing, unused, or text where a grader may expect numbers. Graders and
- * workflows cannot be asked what they need, so nothing is refused.
+ * Warns about answers that are missing, unused or perhaps of the wrong type. Graders cannot be asked what they need, so it never refuses.
  */
 export function answerWarnings(
   grader: Grader | undefined,

@@ -244,7 +244,6 @@ function byName([a]: readonly [string, unknown], [b]: readonly [string, unknown]
   return a < b ? -1 : a > b ? 1 : 0;
 }
 
-/** Includes the rollouts that marks excluded as a whole. */
 type StepRollouts = GroupBatch & { readonly excludedRollouts?: readonly Trajectory[] };
 
 export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts = [] }: StepRollouts) {

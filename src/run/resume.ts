@@ -94,7 +94,6 @@ const ENDS_THE_RUN: ReadonlySet<string> = new Set(['POLICY_UNREACHABLE', 'POLICY
  */
 export class Recovery implements TrainerWork {
   readonly #warn: Warn;
-  /** Runs during a recovery. */
   readonly #downtime: Downtime | undefined;
   /** Restores the last committed step and serves it. May itself throw POLICY_LOST. */
   restore: () => Promise<unknown>;

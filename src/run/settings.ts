@@ -70,7 +70,6 @@ export const TRAIN_DEFAULTS = {
   maxTokens: undefined,
 } as const;
 
-/** For `trainyard serve` and `trainyard tinker`. */
 const HOST = '127.0.0.1';
 const { model, threads, seed } = EVAL_DEFAULTS;
 export const SERVE_DEFAULTS = { model, threads, seed, host: HOST, port: 0, temperature: 1, group: 8 } as const;
@@ -107,7 +106,6 @@ export function resumeCommand(run: string, verb: 'train' | 'eval' = 'train'): st
   return `trainyard ${verb} --resume ${shellWord(run)}`;
 }
 
-/** Quotes a path for a shell if needed. */
 export function shellWord(path: string): string {
   return /^[\w@%+=:,./-]+$/.test(path) ? path : `'${path.replaceAll("'", `'\\''`)}'`;
 }

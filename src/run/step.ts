@@ -51,7 +51,6 @@ export async function update(
 
 const AGREEMENT = ['ratio', 'offPolicyKl', 'clipped', 'meanDifference', 'largestDifference'] as const;
 
-/** Agreement of engine and trainer log-probabilities, from a step's metrics. */
 export function agreementIn(metrics: Update['metrics']): Pick<StepReport, (typeof AGREEMENT)[number]> {
   return Object.fromEntries(AGREEMENT.flatMap((name) => (metrics[name] === undefined ? [] : [[name, metrics[name]]])));
 }
@@ -79,7 +78,6 @@ export interface StepLog {
   readonly store: Store;
   readonly settings: TrainSettings;
   readonly identity: string;
-  /** Limit on the difference between engine and trainer. */
   readonly bound: AgreementBound;
   readonly warn: Warn;
 }
@@ -90,7 +88,6 @@ export interface NextStep {
   readonly excluded?: readonly Exclusion[];
   readonly learningRate: number;
   readonly groups: Position;
-  /** Mean parts and metrics of the batch's rewards. */
   readonly means: Means;
   /** The step whose checkpoint must be kept. */
   readonly best: number | undefined;

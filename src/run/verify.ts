@@ -56,7 +56,6 @@ export interface Verification {
   readonly scores: number;
   readonly different: number;
   readonly first: Difference | null;
-  /** What could not be redone, as text. */
   readonly unchecked: readonly string[];
 }
 
@@ -125,7 +124,6 @@ class Findings {
   }
 }
 
-/** Recomputes the scores of evaluations before, during and after training. */
 function scoreTraining({ plan, trajectories, found }: Work, events: readonly RunEvent[]): void {
   const kept = new Map(trajectories.map((trajectory) => [trajectory.rolloutId, trajectory]));
   const all = numbered(plan.heldOut);

@@ -99,10 +99,7 @@ function position(value: number, { low, high }: Scale): number {
   return within((value - low) / (high - low), 0, 1);
 }
 
-/**
- * The mean of each column's points (`join`) or the last of them (`hold`). Gaps between points are filled; columns after the last stay
- * empty.
- */
+/** Each column's mean (`join`) or last point (`hold`). Gaps between points are filled; columns after the last stay empty. */
 function columnValues(points: readonly Point[], axis: Axis, columns: number, between: 'join' | 'hold'): (number | undefined)[] {
   const sums = new Float64Array(columns);
   const counts = new Uint32Array(columns);

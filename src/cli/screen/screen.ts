@@ -11,7 +11,6 @@ import { ERASE_BELOW, ERASE_LINE_END, HIDE_CURSOR, SHOW_CURSOR, up } from '../te
 import { follow, startOf, type Title, type ViewState } from './state.ts';
 import { paint, viewOf } from './view.ts';
 
-/** The terminal. Its size may change between redraws. */
 export interface Surface {
   readonly columns: () => number;
   readonly rows: () => number;
@@ -128,10 +127,7 @@ function seconds(): number {
   return performance.now() / 1000;
 }
 
-/**
- * Attaches the screen to the process's terminal. Output of the process goes above the view; a resize or a return from the background
- * redraws it. The terminal is restored however the process ends, except by SIGKILL.
- */
+/** Shows other output above the view, redraws on resize and resume, and restores the terminal on any exit but SIGKILL. */
 export function attachScreen(title: Title): Report {
   const { stdout, stderr } = process;
   // Follows Node's rules for stdout: color support, NO_COLOR, FORCE_COLOR.

@@ -13,7 +13,6 @@ export interface Title {
   readonly run: string | null;
 }
 
-/** A reward part or grader metric over the steps. */
 export interface Measure {
   readonly kind: 'parts' | 'metrics';
   readonly name: string;

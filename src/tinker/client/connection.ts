@@ -53,7 +53,6 @@ export type Payload =
 type PollOutcome = Payload | 'not yet' | 'large' | 'forgotten' | TrainyardError;
 
 export interface Accepted {
-  /** The server's response when it accepted the request. */
   readonly reply: unknown;
   /** Call at most once. */
   result(): Promise<Payload>;
@@ -98,7 +97,6 @@ export class TinkerConnection implements AsyncDisposable {
     return this.#sessionId;
   }
 
-  /** The base URL, as recorded with weights saved at the server. */
   get address(): string {
     return this.#http.address;
   }

@@ -345,7 +345,6 @@ export class ReplyErrors {
     return new TrainyardError('POLICY_REFUSED', found, { details });
   }
 
-  /** For a request that was accepted and failed later. */
   ofFailure({ error, category }: z.infer<typeof failedReply>, verb: string, code: ErrorCode): TrainyardError {
     const words = this.quote(error, 500);
     const found = `${verb} failed at the server: ${words}`;
@@ -353,7 +352,6 @@ export class ReplyErrors {
     return new TrainyardError(category === 'user' ? 'POLICY_REFUSED' : code, found, { details: { category } });
   }
 
-  /** For a response that does not follow the API. */
   garbled({ status, contentType, body }: ServerReply, verb: string, why = 'not JSON'): TrainyardError {
     const start = this.quote(body.subarray(0, 400).toString('utf8'), 100);
     const kind = contentType === '' ? 'no content-type' : this.quote(contentType, 60);

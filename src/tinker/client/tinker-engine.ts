@@ -33,7 +33,6 @@ export class TinkerEngine implements Engine {
   readonly vocabSize: number;
   readonly contextLength: number;
   readonly #connection: TinkerConnection;
-  /** Limits samples in flight. */
   readonly #samples: Semaphore;
   /** Limits requests being encoded and submitted, so that a thousand simultaneous calls do not block the event loop. */
   readonly #submissions = new Semaphore(16);

@@ -60,7 +60,6 @@ export class TinkerModel {
   readonly #connection: TinkerConnection;
   #seqId = 0;
   #spoiled: TrainyardError | undefined;
-  /** Sampling sessions published so far. */
   readonly #published = new Set<string>();
   /** Backward passes since the last step. A step is trusted only once all of them have succeeded. */
   #gradient: Promise<unknown>[] = [];

@@ -40,14 +40,12 @@ export interface TinkerTrainerParts {
   readonly onPublished: (samplingSessionId: string, policyVersion: number) => void;
 }
 
-/** `lossSum` is the server's value. */
 type Scored = Pick<PassOutput, 'lossSum'> & { readonly logprobs: Float32Array[] };
 
 const GOODBYE_MS = 2000;
 
 export class TinkerTrainer implements Trainer, AsyncDisposable {
   readonly #parts: TinkerTrainerParts;
-  /** Losses that the server has computed by name, and losses it has refused. */
   readonly #provenLosses = new Set<string>();
   readonly #refusedLosses = new Set<string>();
   /** Why the latest backward pass was not sent. Cleared by a pass whose caller could already know of this failure. */

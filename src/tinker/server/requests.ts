@@ -221,7 +221,7 @@ export class Futures {
   #settle(kept: Kept, result: FutureResult): void {
     kept.bytes = sizeOf(result);
     kept.at = performance.now();
-    // Lets the work be collected even if somebody still holds the future.
+    // Lets the work be garbage-collected while the future is still held.
     kept.future.cancel = () => {};
     this.#pending.delete(kept.future.id);
     this.#settled.set(kept.future.id, kept);

@@ -53,7 +53,6 @@ interface SamplerCall {
 interface Queue {
   readonly sessionId: string;
   readonly weights: Weights;
-  /** Each call with the callback that starts it. */
   readonly waiting: Map<SamplerCall, (instance: Instance) => void>;
 }
 

@@ -160,7 +160,6 @@ export class Model {
     this.#order.skip(seqId, digest, () => this.#notDone(verb, failure, why), why);
   }
 
-  /** Fails waiting requests. */
   async close(why: string): Promise<void> {
     await this.#order.close(why);
     await (await this.#opened.catch(() => undefined))?.close();
@@ -401,10 +400,7 @@ function clipOf({ clip_low_threshold: low, clip_high_threshold: high }: Settings
   throw refused('invalid_request', found, { hint, param: 'loss_fn_config' });
 }
 
-/**
- * Restricts a loss to tokens with a weight or a sampled log-probability: a quadratic penalty or a count of ratios must not include tokens
- * that the policy never sampled.
- */
+/** Hides context from a loss: a quadratic penalty or a count of ratios must not include tokens that the policy never sampled. */
 function withoutContext(loss: Loss): Loss {
   return {
     ...loss,

@@ -338,10 +338,7 @@ export function notOffered(sessions: Sessions): Route {
     })(request);
 }
 
-/**
- * A route in a model's order. A request that is refused for good still uses up its seq_id: clients keep counting, and the next request
- * would otherwise wait for one that never comes.
- */
+/** A request refused for good still uses up its seq_id: clients keep counting, and the next one would wait for it forever. */
 function inOrder(sessions: Sessions, verb: string, route: (body: Body, digest: string) => HttpReply): Route {
   return async (request) => {
     const body = await readBody(request);

@@ -225,7 +225,7 @@ export class WeightsFolder {
     return newestFirst(found.filter((saved) => saved !== undefined));
   }
 
-  /** Renames the folder first, so that nobody sees it half removed. */
+  /** Renames the folder first, so that it is never seen half removed. */
   async remove(path: WeightsPath): Promise<void> {
     const { folder } = await this.get(path);
     const aside = await newFolderIn(join(dirname(folder), UNFINISHED));

@@ -132,8 +132,8 @@ class Cursor {
 }
 
 /**
- * The fields of one untrusted message. The constructor checks that all fields end within the message, so nothing beyond it is read or
- * allocated. Absent fields have proto3's defaults.
+ * The fields of one untrusted message. The constructor checks that all end within it, so nothing beyond it is read or allocated. Absent
+ * fields have proto3's defaults.
  */
 export class ProtobufMessage {
   readonly where: string;

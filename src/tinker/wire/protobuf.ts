@@ -181,8 +181,8 @@ function readSetting(entry: Message, where: string): number {
 }
 
 /*
- * Pass results are stored by field: one byte range holds the numbers of all datums, with the offset of each. A record holds datums with the
- * same fields; other servers may send several.
+ * A pass result's record holds datums with the same fields. Each field stores all datums' numbers in one byte range, with the offset of
+ * each. Other servers may send several records.
  */
 
 export function encodePassResult({ outputType, outputs, metrics }: PassResult): Uint8Array<ArrayBuffer> {

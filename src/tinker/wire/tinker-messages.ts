@@ -14,10 +14,7 @@ export type Tensor =
 
 export type Tensors = Readonly<Record<string, Tensor>>;
 
-/**
- * One training row. `tokens` omits a sequence's last token and `inputs.target_tokens` its first: position i of every input belongs to the
- * token after tokens[i].
- */
+/** One training row. `tokens` omits the last token, `inputs.target_tokens` the first: input i belongs to the token after tokens[i]. */
 export interface Datum {
   readonly tokens: Int32Array;
   /** By wire name: target_tokens, weights, logprobs, advantages. */
@@ -59,7 +56,6 @@ export const PROTOBUF = 'application/x-protobuf';
 const natural = z.int().min(0);
 const seqId = z.int().min(1).nullish();
 const id = z.string().min(1);
-/** User-defined labels of a checkpoint. */
 const labels = z.record(z.string(), z.string()).nullish();
 
 /** Defaults are those of the hosted service's clients. */
