@@ -1,6 +1,6 @@
 /**
- * `trainyard eval`: flags → run/evaluate, for a new evaluation or one that is resumed, and report files. `trainyard diff`: two evaluations of
- * the same tasks, compared task by task. Both return the exit code.
+ * `trainyard eval` maps flags to run/evaluate, for new and resumed evaluations, and writes report files. `trainyard diff` compares two
+ * evaluations task by task. Both return the exit code.
  */
 import { accessSync, constants, existsSync, readFileSync, statSync } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
@@ -20,7 +20,7 @@ import { openReport, wayOn } from './print.ts';
 import { count, nameCell, percent, table } from './text.ts';
 import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
 
-/** Exit code of an evaluation below `--min-success`: it worked, and the answer is no. */
+/** Exit code if success is below `--min-success`. The evaluation itself worked. */
 const NOT_GOOD_ENOUGH = 4;
 
 interface EvalFlags extends Partial<Omit<EvaluationRequest, 'entry'>>, LimitFlags {
@@ -37,7 +37,7 @@ export async function evalCommand(given: string | undefined, flags: EvalFlags): 
   checkFlags(flags);
   const { json, checkpoint, resume, retryFailed, minSuccess = 0, junit, report: reportFile, ...rest } = withLimits(flags);
   const settings = checkpoint === undefined ? rest : { ...rest, model: await checkpointIn(checkpoint) };
-  // The list of flows is an entry, too.
+  // The flows file can serve as the entry.
   const named = given ?? settings.flows;
   const entry = resume === undefined ? entryGiven(named, 'trainyard eval <entry>') : named;
   const { model = EVAL_DEFAULTS.model, seed = EVAL_DEFAULTS.seed } = settings;
@@ -75,12 +75,12 @@ export async function evalCommand(given: string | undefined, flags: EvalFlags): 
   return isReached(minSuccess, result) ? 0 : NOT_GOOD_ENOUGH;
 }
 
-/** Whether success is at least this; what is only rounding, 0.8 as the mean of thirds and fifths, never decides. */
+/** The tolerance keeps rounding (0.8 as a mean of thirds and fifths) from deciding. */
 export function isReached(least: number, { success }: Pick<EvaluationReport, 'success'>): boolean {
   return success >= least - 1e-9;
 }
 
-/** Whatever is wrong with the flags beside each other, all of it. */
+/** Reports all conflicts between flags at once. */
 function checkFlags({ resume, run, retryFailed, checkpoint, model, junit, report }: EvalFlags): void {
   const isSameFile = junit !== undefined && report !== undefined && resolve(junit) === resolve(report);
   const problems = [
@@ -96,12 +96,11 @@ function checkFlags({ resume, run, retryFailed, checkpoint, model, junit, report
   if (report !== undefined) checkWritable(report, '--report', run ?? resume);
 }
 
-/** How the reports below begin, or an empty file. */
+/** Matches the beginning of the reports below, or an empty file. */
 const REPLACEABLE = /^(?:$|<\?xml [^\n]*\n<testsuites name="trainyard eval"|\{\n {2}"name": [^\n]*\n {2}"success": )/;
-/** Files that an evaluation itself has in its directory. */
 const OF_THE_RUN = /^(?:run\.json|metrics\.json|events\.jsonl|lock|store\.sqlite)/;
 
-/** Before anything is spent: throws USAGE where the file could not be written in the end, or would replace another than a report. */
+/** Runs before anything is spent. Throws USAGE if the file is not writable or would replace something other than a report. */
 export function checkWritable(path: string, flag: string, run?: string): void {
   const found = obstacle(path, run);
   if (found === undefined) return;
@@ -128,13 +127,13 @@ function obstacle(path: string, run: string | undefined): string | undefined {
   }
 }
 
-/** Makes the folders that it lacks. */
+/** Creates missing folders. */
 export async function writeReport(path: string, text: string): Promise<void> {
   await boundary('STORE_FAILED', `cannot make the folder of ${path}`, () => mkdir(dirname(path), { recursive: true }));
   await writeWhole(path, text);
 }
 
-/** The numbers, and what they are made of task by task. Holds no answers. */
+/** The metrics, and the results per task. Contains no answers. */
 export function jsonReport(name: string, report: EvaluationReport, tasks: readonly TaskResult[]): string {
   const byTask = tasks.map((task) => ({
     ...task,
@@ -144,10 +143,7 @@ export function jsonReport(name: string, report: EvaluationReport, tasks: readon
   return `${JSON.stringify({ name, ...report, tasks: byTask }, null, 2)}\n`;
 }
 
-/**
- * A test case for each task. One rollout that broke makes it an error: what it would have been is not known. Otherwise it is a failure if
- * not every rollout solved it; the text says how many did.
- */
+/** One test case per task: an error if a rollout broke, since its result is unknown; a failure unless every rollout solved it. */
 export function junitReport(name: string, tasks: readonly TaskResult[]): string {
   const cases = tasks.map((task) => ({ xml: testCase(name, task), ending: endingOf(task) }));
   const count = (ending: string): number => cases.filter((each) => each.ending === ending).length;
@@ -191,7 +187,7 @@ function secondsOf({ rollouts }: TaskResult): number {
 
 const ENTITIES: Readonly<Record<string, string>> = { '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;', "'": '&apos;' };
 
-/** Text as XML 1.0 may hold it: what it has no way to write, control characters and halves of surrogate pairs, becomes U+FFFD. */
+/** Escapes text for XML 1.0. Control characters and lone surrogates, which XML cannot represent, become U+FFFD. */
 function escaped(text: string): string {
   return text
     .toWellFormed()
@@ -199,7 +195,7 @@ function escaped(text: string): string {
     .replaceAll(/[&<>"']/g, (character) => ENTITIES[character] ?? character);
 }
 
-/** Tasks that are named of each kind; `--json` has all. */
+/** Tasks listed per kind of change; `--json` lists all. */
 const MOST_CHANGES = 10;
 
 export async function diffCommand(a: string, b: string, { json }: { readonly json: boolean }): Promise<number> {
@@ -213,7 +209,7 @@ export function diffLines(comparison: Comparison): readonly string[] {
   const [low, high] = success.ci.map((end) => signed(100 * end, 1));
   const rows = [
     ['', 'A', 'B', 'difference', '95 % interval'],
-    // Of two shares: 71 points more is not 71 % more.
+    // In percentage points: 71 points more is not 71 % more.
     ['success', percent(success.a), percent(success.b), `${signed(100 * success.delta, 1)} points`, `${low} to ${high} points`],
   ];
   const ofRewards: string[] = [];

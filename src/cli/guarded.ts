@@ -1,9 +1,9 @@
 /**
- * What can happen to the process while user code runs in it. Ctrl-C, SIGTERM, a closed terminal (SIGHUP) and a reader of our output that
- * left (SIGPIPE) end the work in two degrees: the first one asks it to finish what it has in hand; a second one leaves at once. After all but
- * Ctrl-C there may be nobody to send it, so the patience is bounded. A server goes on without the reader. A promise that an agent forgot to
- * await and that rejected, or an error in one of its timers, is reported, not fatal: it belongs to one rollout among many. `process.exit()`
- * in the middle of a run is never taken for success. An event loop that is blocked for good is killed (watchdog.ts).
+ * Guards the process while user code runs in it. Ctrl-C, SIGTERM, a closed terminal (SIGHUP) or a reader that left (SIGPIPE) first asks the
+ * work to finish what it is doing; a second signal exits at once. After anything but Ctrl-C nobody may be there to send it, so the wait is
+ * bounded. A server outlives its reader. An unawaited rejection or a timer error in an agent is reported but not fatal, since it concerns
+ * one of many rollouts. `process.exit()` during a run never counts as success. watchdog.ts kills a process whose event loop is blocked for
+ * good.
  */
 import { currentRollout } from '../core/context.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
@@ -13,13 +13,13 @@ import { exitOf } from './program.ts';
 import { watch } from './watchdog.ts';
 
 export interface Guarded {
-  /** The work takes steps and can end softly, after the one in hand; other work is stopped by the first signal. */
+  /** True if the work can end after its current step. Other work stops at the first signal. */
   readonly steps: boolean;
-  /** A server: its users need not be those who read what it prints. */
+  /** For a server, whose users need not be the readers of its output. */
   readonly serves?: boolean;
-  /** Whether anything ran that could be interrupted; where it is not given, something always did. */
+  /** Whether anything has run that could be interrupted. Default: always. */
   readonly hasBegun?: () => boolean;
-  /** Has the last word when a second signal ends the process. */
+  /** Called before a second signal ends the process. */
   readonly onLeave?: () => void;
 }
 
@@ -69,16 +69,16 @@ export async function guarded<T>(
   }
 }
 
-/** What went wrong first is why the work ended; what failed while it was closed after that is only told. */
+/** The first failure is why the work ended; failures during closing are only reported as warnings. */
 function first(failure: unknown, emit: Emit): unknown {
-  // By its name: Node 22 has no such class, and what `using` is compiled to throws an Error of this name.
+  // By name: Node 22 lacks the class, and compiled `using` throws an Error of this name.
   if (!(failure instanceof Error && failure.name === 'SuppressedError')) return failure;
   const { error, suppressed } = failure as SuppressedError;
   emit({ type: 'warning', code: error instanceof TrainyardError ? error.code : 'INTERNAL', message: messageOf(error) });
   return first(suppressed, emit);
 }
 
-/** Whoever noticed that the work was cancelled cannot know by which signal, nor what else was going on; the exit code depends on it. */
+/** Whatever noticed the cancellation does not know the signal, on which the exit code depends. */
 function bySignal(failure: unknown, signal: Interrupt | undefined, hasBegun: boolean): unknown {
   if (signal === undefined || !(failure instanceof TrainyardError) || failure.code !== 'CANCELLED') return failure;
   if (!hasBegun) return new TrainyardError('CANCELLED', 'interrupted before anything ran', { cause: signal });
@@ -87,23 +87,22 @@ function bySignal(failure: unknown, signal: Interrupt | undefined, hasBegun: boo
 
 export type Interrupt = 'SIGHUP' | 'SIGINT' | 'SIGPIPE' | 'SIGTERM';
 
-/** Node ignores SIGPIPE: that the reader left is told by a write that fails. */
+/** Node ignores SIGPIPE; a failing write reveals that the reader left. */
 const SIGNALS = ['SIGHUP', 'SIGINT', 'SIGTERM'] as const;
 
 export interface Interrupts extends Disposable {
-  /** Come to an end by yourself: the step in hand is the last. */
+  /** Requests a soft end after the current step. */
   readonly finish: AbortSignal;
-  /** Give up what is in hand. */
+  /** Requests that current work be abandoned. */
   readonly stop: AbortSignal;
-  /** The first signal, once there was one. */
   readonly by: Interrupt | undefined;
-  /** Nobody reads our output any more. Of the first signal only: whoever sent that may have ended the reader, too. */
+  /** The reader of our output has left. Ignored after a signal, which may have ended the reader too. */
   unread(): void;
 }
 
-/** What signals other than Ctrl-C leave for finishing, in milliseconds. */
+/** Milliseconds to finish after signals other than Ctrl-C. */
 const GRACE = 10_000;
-/** npm passes on the Ctrl-C that the terminal has already sent: within these milliseconds it is the same one. */
+/** Milliseconds. npm forwards the Ctrl-C that the terminal already sent; within this time it is the same one. */
 const SAME = 100;
 
 export function catchInterrupts(emit: Emit, steps: boolean, onLeave: () => void = () => {}, grace = GRACE): Interrupts {
@@ -117,7 +116,7 @@ export function catchInterrupts(emit: Emit, steps: boolean, onLeave: () => void 
   };
   const received = (signal: Interrupt): void => {
     if (first !== undefined) {
-      // What ends us often ends the reader of our output as well, and that may be noticed before.
+      // What ends us often ends our reader too, and that may be noticed first.
       const isSame = signal === first.signal || first.signal === 'SIGPIPE';
       if (!isSame || performance.now() - first.at > SAME) {
         onLeave();

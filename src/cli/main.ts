@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-/** The command `trainyard`. Checks the Node version before anything that an older Node cannot even parse is imported. */
+/** The `trainyard` command. Checks the Node version before it imports anything that an older Node cannot parse. */
 const [major = 0, minor = 0] = process.versions.node.split('.').map(Number);
 if (major < 22 || (major === 22 && minor < 19)) {
   console.error(
@@ -9,6 +9,6 @@ if (major < 22 || (major === 22 && minor < 19)) {
 } else {
   const { runCli } = await import('./program.ts');
   const code = await runCli(process.argv.slice(2));
-  // Agents leave timers and sockets behind; the work is done and said, so nothing is waited for but our own output.
+  // Agents leave timers and sockets behind. The work is done, so wait only for our own output.
   process.stdout.write('', () => process.stderr.write('', () => process.exit(code)));
 }

@@ -1,4 +1,4 @@
-/** `trainyard preflight`: what an entry holds, or everything that is wrong with it. Imports it, and runs nothing. */
+/** `trainyard preflight`: shows what an entry contains, or everything that is wrong with it. Imports the entry but runs nothing. */
 import { existsSync } from 'node:fs';
 import type { Workflow } from '../core/contracts.ts';
 import { printable } from '../core/describe.ts';
@@ -14,7 +14,7 @@ interface PreflightFlags extends Partial<Readonly<Record<'flow' | 'flows' | 'tas
   readonly json: boolean;
 }
 
-/** Exit code 0 where a run could begin, 2 where something has to be mended first. */
+/** Exit code 0 if a run could start, 2 if something must be fixed first. */
 export async function preflightCommand(given: string | undefined, flags: PreflightFlags): Promise<number> {
   const { flow, flows, minTasks } = flags;
   const entry = entryGiven(given ?? flows, 'trainyard preflight <entry>');
@@ -32,7 +32,7 @@ export async function preflightCommand(given: string | undefined, flags: Preflig
     const problems = inspection.problems.map(({ code, message, hint }) => ({ code, message, hint }));
     console.log(JSON.stringify({ type: 'preflight', ok, problems, warnings, found }));
   } else {
-    // Without a grader nothing is to be said of its gradings.
+    // Without a grader, its concurrency is meaningless.
     const shown = Object.entries(found).filter(([key]) => key !== 'graderConcurrency' || found['grader'] !== null);
     const problems = inspection.problems.flatMap(problemLines);
     const lines = ok
@@ -83,7 +83,7 @@ const ABSENT: Readonly<Record<string, string>> = {
 };
 const WIDTH = 18;
 
-/** What there is may be in order, and still not be enough to train on. */
+/** A valid entry may still lack tasks to train on. */
 function readyLine({ tasks, heldOut }: Inspection): string {
   if (tasks.length > 0) return 'Ready:';
   return heldOut.length > 0

@@ -1,6 +1,6 @@
 /**
- * Plain lines, for pipes, logs and the scrollback: a run's events; a turn with where its prompt comes from and what was said; how a rollout
- * ended. Or one JSON object a line, for programs.
+ * Plain text output for pipes, logs and scrollback: a run's events, turns with the origin of their prompt, and how a rollout ended. With
+ * `--json`, one JSON object per line.
  */
 import { styleText } from 'node:util';
 import { printableLine, shortLine } from '../core/describe.ts';
@@ -26,18 +26,17 @@ import {
 
 type Event<Type extends RunEvent['type']> = RunEvent & { readonly type: Type };
 
-/** Cells of the bar that shows a step's reward. */
 const BAR = 24;
-/** Parts and metrics that are shown; the others are counted. */
+/** Parts and metrics shown; the rest is counted. */
 const MOST_MEASURES = 8;
-/** Tags that are shown; all of them are in metrics.json. */
+/** Tags shown; metrics.json has all. */
 const MOST_TAGS = 20;
-/** Milliseconds of silence after which progress is a line. */
+/** Milliseconds without output after which progress gets a line. */
 const SILENCE = 10_000;
 
 export type Report = Disposable & { readonly emit: Emit };
 
-/** How a command reports: a live view on a terminal, else plain lines or JSON. */
+/** Live view on a terminal, otherwise plain lines or JSON. */
 export async function openReport(json: boolean, title: Title): Promise<Report> {
   if (!json && wantsScreen(process.stdout.isTTY === true, process.env)) {
     return (await import('./screen/screen.ts')).attachScreen(title);
@@ -45,14 +44,14 @@ export async function openReport(json: boolean, title: Title): Promise<Report> {
   return { emit: json ? jsonLines(process.stdout) : textLines(process.stdout), [Symbol.dispose]: () => {} };
 }
 
-/** Every event but `progress`, which is for looking at. */
+/** Every event except `progress`, which is only for display. */
 export function jsonLines(out: NodeJS.WritableStream): Emit {
   return (event) => {
     if (event.type !== 'progress') out.write(`${JSON.stringify(event)}\n`);
   };
 }
 
-/** Progress only where nothing else was said for a while: a log must not be silent for minutes, nor full of it. */
+/** Shows progress only after a period without output, so that a log is neither silent nor flooded. */
 export function textLines(out: NodeJS.WritableStream, now: () => number = () => performance.now()): Emit {
   let entry = '';
   let last = now();
@@ -65,7 +64,7 @@ export function textLines(out: NodeJS.WritableStream, now: () => number = () => 
   };
 }
 
-/** `entry` is the one of the run's first event. Nothing for progress, and for errors: they go to stderr. */
+/** `entry`: that of the run's first event. Returns no lines for progress, nor for errors, which go to stderr. */
 export function describe(event: RunEvent, entry = ''): readonly string[] {
   switch (event.type) {
     case 'run-start':
@@ -92,7 +91,6 @@ export function describe(event: RunEvent, entry = ''): readonly string[] {
   }
 }
 
-/** For whoever reads a log and wonders whether anything goes on. */
 function progressLines({ phase, done, of, failed = 0 }: Event<'progress'>): readonly string[] {
   if (of === 0) return [];
   return [`${phase === 'evaluating' ? 'Evaluating' : 'Rolling out'}: ${done} of ${of} rollouts${some(', ', failed, 'failed')}`];
@@ -118,7 +116,6 @@ function evaluationStart(event: Event<'eval-start'>): readonly string[] {
   return [`${doing}, temperature ${temperature}, seed ${seed}`, ...places(event)];
 }
 
-/** Where a policy at a server is, and where the run is kept. */
 function places({ model, server, run }: Event<'run-start'> | Event<'eval-start'>): readonly string[] {
   return [
     ...(server === undefined ? [] : [`Policy ${printableLine(model)}`]),
@@ -133,7 +130,7 @@ function evaluation({ when, step, score, temperature = 0, seconds }: Event<'eval
   return `Held-out success${names[when]}: ${success} of ${score.n} tasks${failed}${ungraded}, at temperature ${temperature} (${took(seconds)})`;
 }
 
-/** `  3 stale`; nothing where there are none. */
+/** Such as `  3 stale`; empty if n is 0. */
 function some(gap: string, n: number, what: string): string {
   return n > 0 ? `${gap}${n} ${what}` : '';
 }
@@ -151,7 +148,7 @@ function step(event: Event<'step-end'>): string {
   );
 }
 
-/** What the reward was made of, by name; and log-probabilities where they differ: the embedded policy agrees with itself to the bit. */
+/** The parts of the reward, and the log-probability agreement unless it is exact, as with the embedded policy. */
 function belowStep(event: Event<'step-end'>): readonly string[] {
   const { parts = {}, metrics = {}, ratio, largestDifference } = event;
   const made = measures([...Object.entries(parts), ...Object.entries(metrics)], MOST_MEASURES, 2);
@@ -160,7 +157,6 @@ function belowStep(event: Event<'step-end'>): readonly string[] {
   return lines.map((line) => `          ${styleText('dim', line)}`);
 }
 
-/** Endings after which there is more to do. */
 const CAN_GO_ON: ReadonlySet<RunEnding> = new Set(['interrupted', 'max-time', 'max-tokens']);
 
 function trainingSummary(event: TrainDone, entry: string): readonly string[] {
@@ -180,7 +176,6 @@ function trainingSummary(event: TrainDone, entry: string): readonly string[] {
   ];
 }
 
-/** Which folder to use from now on, and how to measure it again. */
 function models({ best, after, checkpoint: last, server, ...unusual }: TrainDone, entry: string): readonly string[] {
   const again = (model: string): readonly string[] => [
     'Measure it again with:',
@@ -197,17 +192,16 @@ function models({ best, after, checkpoint: last, server, ...unusual }: TrainDone
   ];
 }
 
-/** `unusual`: what the run was told that is not the default, as far as an evaluation depends on it. */
+/** `unusual`: non-default settings that an evaluation depends on. */
 function measureCommand(entry: string, model: string, { flow, flows, heldOut, turns, trainable }: Unusual): string {
   const flags = { model, flow, flows, 'held-out': heldOut, turns, trainable: trainable?.join(',') };
   const given = Object.entries(flags).flatMap(([name, value]) =>
     value === undefined ? [] : [`--${name} ${shellWord(String(value))}`],
   );
-  // The list of flows is the entry where there is no other.
+  // Without another entry, the flows file is the entry.
   return ['trainyard eval', ...(entry === flows ? [] : [shellWord(entry)]), ...given].join(' ');
 }
 
-/** How to go on with a run. */
 export function wayOn(run: string, verb: 'train' | 'eval' = 'train'): readonly string[] {
   return ['Go on with:', `  ${styleText('bold', asCalled(resumeCommand(run, verb)))}`];
 }
@@ -246,15 +240,15 @@ function chances(byK: Readonly<Record<string, number>>): string {
   return said.join('   ');
 }
 
-/** Characters of a message that are shown: of one among many, and of a rollout that is read. */
+/** Characters of a message, in a list and in a rollout shown in full. */
 const LONGEST = 160;
 const LONGEST_READ = 4000;
-/** Characters of a value that are shown. */
+/** Characters of a value. */
 const LONGEST_VALUE = 400;
-/** Calls without an answer that are shown: the last ones. */
+/** Shows only the last unanswered calls. */
 const MOST_CALLS = 20;
 
-/** `read`: for somebody who reads the whole rollout, with what the turn was asked that is new. */
+/** `read`: shows the turn in full, including new messages of its prompt. */
 export function turnText(
   turn: TurnSummary,
   read?: { readonly rewritten: Rewritten | null; readonly prompt: readonly Message[] },
@@ -276,7 +270,7 @@ export function turnText(
   const { rewritten, prompt } = read ?? { rewritten: null, prompt: [] };
   const longest = read === undefined ? LONGEST : LONGEST_READ;
   const words = wordsOf(response, longest).map((line) => `    ${line}`);
-  // After what was asked, no line at all would look like something left out.
+  // After a prompt, an empty response would look like missing output.
   const answered = read !== undefined && words.length === 0 ? [styleText('dim', '    (said nothing)')] : words;
   return [
     `  ${styleText('bold', `${index}`)} ${printableLine(thread)} · ${marks.join(' · ')}`,
@@ -327,7 +321,7 @@ function outcomeDetail(outcome: Outcome): string {
   return `: ${printableLine(outcome.reason)}${outcome.reason === 'no_turns' ? NO_TURNS : ''}`;
 }
 
-/** What a reward has by name, and the word before the name. */
+/** Named values of a reward, with the prefix for each name. */
 const NAMED = [
   ['parts', ''],
   ['metrics', 'metric '],

@@ -1,6 +1,6 @@
 /**
- * The command line, and how a command ends: exit 0 ok, 1 failure, 2 usage or configuration, 4 success below what was asked,
- * 128 and the signal's number where one ended it.
+ * The command line and its exit codes: 0 ok, 1 failure, 2 usage or configuration, 4 success below `--min-success`, 128 plus the number of
+ * the signal that ended it.
  */
 import { readFileSync } from 'node:fs';
 import { constants } from 'node:os';
@@ -19,7 +19,7 @@ export function buildProgram(ended: Ended = () => {}): Command {
     .version(VERSION)
     .exitOverride()
     .configureOutput({ outputError: () => {} })
-    // Before any code of a user is loaded.
+    // Before any user code is loaded.
     .hook('preAction', async () => (await import('../processes/agent-process.ts')).quietFrameworks());
   addVerbs(program, ended);
   return program;
@@ -47,12 +47,11 @@ export async function runCli(argv: readonly string[]): Promise<number> {
   }
 }
 
-/** The exit code of a command that a signal ended. */
 export function exitOf(signal: NodeJS.Signals = 'SIGINT'): number {
   return 128 + (constants.signals[signal] ?? constants.signals.SIGINT);
 }
 
-/** For the whole process: what is said to a pipe that nobody reads (EPIPE) or to a closed terminal (EIO) is no error. */
+/** Ignores writes to a pipe without a reader (EPIPE) or to a closed terminal (EIO), for the whole process. */
 export function outliveReaders(): void {
   const unheard = (error: NodeJS.ErrnoException): void => {
     if (error.code !== 'EPIPE' && error.code !== 'EIO') throw error;
@@ -64,7 +63,7 @@ function usage({ exitCode, code, message }: CommanderError, json: boolean, first
   if (exitCode === 0) return 0;
   if (code === 'commander.help') return 2;
   const verb = buildProgram().commands.find((one) => one.name() === first) && `${first} `;
-  // Of `npm run trainyard eval x.ts --n 4` npm keeps the flag for itself, and passes on the 4.
+  // For `npm run trainyard eval x.ts --n 4`, npm takes the flag itself and passes on only the 4.
   const isSwallowed = IS_NPM_SCRIPT && code === 'commander.excessArguments';
   const hint = isSwallowed
     ? `npm swallows flags that do not follow --: npm run trainyard -- ${verb ?? '<verb> '}…`
@@ -73,12 +72,12 @@ function usage({ exitCode, code, message }: CommanderError, json: boolean, first
   return 2;
 }
 
-/** Errors go to stderr for people and, with --json, also to stdout as the last event. */
+/** Errors go to stderr and, with --json, also to stdout as the last event. */
 function fail(shown: RunEvent & { readonly type: 'error' }, json: boolean): void {
   const event = { ...shown, ...(shown.hint === undefined ? {} : { hint: asCalled(shown.hint) }) };
   if (json) process.stdout.write(`${JSON.stringify(event)}\n`);
   const { code, message, hint } = event;
-  // Who stopped it knows that it is no error.
+  // A user who stopped the command does not see that as an error.
   const head = code === 'CANCELLED' ? `${message.charAt(0).toUpperCase()}${message.slice(1)}` : `error ${code}: ${message}`;
   process.stderr.write(`${[head, ...(hint === undefined ? [] : [`  ${hint}`])].map(printableLine).join('\n')}\n`);
 }

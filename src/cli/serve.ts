@@ -1,6 +1,6 @@
 /**
- * `trainyard serve`: the policy at a URL; shows each turn as it is captured. `trainyard tinker`: the Tinker API on a model folder. Both say
- * where, show what they refuse, and return the exit code.
+ * `trainyard serve` serves the policy at a URL and shows each captured turn. `trainyard tinker` serves the Tinker API on a model folder.
+ * Both print their address, show refused requests, and return the exit code.
  */
 import { once } from 'node:events';
 import { styleText } from 'node:util';
@@ -15,7 +15,7 @@ import { guarded } from './guarded.ts';
 import { describe, turnText } from './print.ts';
 import { asCalled, count } from './text.ts';
 
-/** A Tinker client that was cut off asks for everything it had: the same refusal again within this time is not shown again. */
+/** A disconnected Tinker client repeats all of its requests, so identical refusals within this time are shown once. */
 const QUIET_MS = 10_000;
 const MOST_KINDS = 1000;
 
@@ -79,7 +79,7 @@ export async function tinkerCommand(flags: Partial<TinkerFlags> & { readonly jso
   });
 }
 
-/** Until a signal ends it. */
+/** Runs until a signal ends it. */
 async function serving(json: boolean, work: (say: Say, stopped: () => Promise<unknown>) => Promise<void>): Promise<number> {
   const say: Say = (lines, value) => console.log(json ? JSON.stringify(value) : lines.join('\n'));
   const emit = (event: RunEvent): void => {

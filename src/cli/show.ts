@@ -1,7 +1,7 @@
 /**
- * `trainyard show`: what a run kept, rollout by rollout, or one rollout turn by turn with the causes of its forks. `trainyard curate`: what
- * is left out of training and why; leaves out more, or takes it back. `trainyard verify`: does a run again and says whether everything is as
- * it was kept; 1 where something is not, or nothing could be done again. All return the exit code.
+ * `trainyard show` lists a run's rollouts, or shows one turn by turn with the causes of its forks. `trainyard curate` lists, adds or undoes
+ * exclusions from training. `trainyard verify` redoes a run and compares; its exit code is 1 if anything differs or nothing could be
+ * redone.
  */
 import { styleText } from 'node:util';
 import { printableLine } from '../core/describe.ts';
@@ -26,7 +26,7 @@ import { guarded } from './guarded.ts';
 import { endingLines, jsonLines, textLines, turnText } from './print.ts';
 import { count, measures, took } from './text.ts';
 
-/** Parts and metrics of a rollout in the list; all of them are shown of one alone. */
+/** Parts and metrics per rollout in the list; a single rollout shows all. */
 const MOST_MEASURES = 6;
 
 interface ShowFlags {
@@ -47,7 +47,6 @@ export async function showCommand(path: string, rolloutId: string | undefined, f
     const isForked = ({ forks }: RolloutLine): boolean => Object.keys(forks).length > 0;
     const shown = flags.forks ? lines.filter(isForked) : lines;
     for (const line of shown.slice(-flags.limit)) {
-      // What its reward is made of, and what else the grader measured.
       const made = measures(Object.entries({ ...line.parts, ...line.metrics }), MOST_MEASURES, 2);
       out([rolloutText(line), ...(made === '' ? [] : [styleText('dim', made)])].join(' · '), line);
     }
@@ -131,7 +130,7 @@ function lineText({ rolloutId, turn, excluded, reason, step, purpose }: Curation
   ].join(' · ');
 }
 
-/** Milliseconds between two lines about how far it is. */
+/** Milliseconds between progress lines. */
 const SILENCE = 5_000;
 
 export async function verifyCommand(run: string, { json }: { readonly json: boolean }): Promise<number> {

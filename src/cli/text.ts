@@ -1,7 +1,4 @@
-/**
- * Text for terminals: numbers, names and commands in the words that all output shares; how many cells a text takes; and
- * the few sequences that a terminal is to obey.
- */
+/** Text for terminals: formatting of numbers, names and commands shared by all output, display width, and the escape sequences in use. */
 import { printableLine } from '../core/describe.ts';
 import type { RunEnding, StepReport } from '../core/events.ts';
 
@@ -9,7 +6,7 @@ export function percent(share: number): string {
   return `${(100 * share).toFixed(1)} %`;
 }
 
-/** With so many digits after the point; what would be lost in them keeps two digits of its own: 0.00042. */
+/** Fixed decimals, but small values keep two significant digits: 0.00042. */
 export function figure(value: number, digits: number): string {
   return value === 0 || Math.abs(value) >= 10 ** (1 - digits) ? value.toFixed(digits) : `${Number(value.toPrecision(2))}`;
 }
@@ -19,7 +16,7 @@ export function took(seconds: number): string {
   return seconds < 0.1 ? `${Math.ceil(1000 * seconds)} ms` : `${seconds.toFixed(1)} s`;
 }
 
-/** 0:07, 12:31, 3:05:09; days from there on. */
+/** 0:07, 12:31, 3:05:09; days above that. */
 export function duration(seconds: number): string {
   const whole = Math.max(0, Math.round(seconds));
   const two = (value: number): string => String(value).padStart(2, '0');
@@ -38,19 +35,18 @@ export function count(n: number, noun: string): string {
   return `${n} ${noun}${n === 1 ? '' : 's'}`;
 }
 
-/** `format 1.00  tries 3.00  +2 more`: values by name, as many as there is room for. */
+/** `format 1.00  tries 3.00  +2 more`. */
 export function measures(all: readonly (readonly [string, number])[], most: number, digits: number, gap = '  '): string {
   const shown = all.slice(0, most).map(([name, value]) => `${printableLine(name)} ${figure(value, digits)}`);
   return [...shown, ...(all.length > most ? [`+${all.length - most} more`] : [])].join(gap);
 }
 
-/** How the engine's log-probabilities compare with the trainer's. */
 export function agreementText({ ratio = 1, offPolicyKl = 0, clipped = 0, largestDifference }: Partial<StepReport>): string {
   const largest = largestDifference === undefined ? [] : [`largest difference ${figure(largestDifference, 3)}`];
   return [`ratio ${figure(ratio, 3)}`, `KL ${figure(offPolicyKl, 3)}`, ...largest, `${percent(clipped)} clipped`].join(' · ');
 }
 
-/** Why a run ended before its last step; nothing for one that took them all, or that a person ended. */
+/** Why a run ended early. Null if it took all steps or a user ended it. */
 export const STOPPED: Readonly<Record<RunEnding, string | null>> = {
   steps: null,
   solved: 'every rollout is perfect, there is nothing left to learn',
@@ -60,18 +56,18 @@ export const STOPPED: Readonly<Record<RunEnding, string | null>> = {
   interrupted: null,
 };
 
-/** Called as a script of this repository. */
+/** Whether it was called as an npm script of this repository. */
 export const IS_NPM_SCRIPT = ['trainyard', 'demo'].includes(process.env['npm_lifecycle_event'] ?? '');
 
-/** How this program was called, as far as npm says: what a person can type again. */
+/** How the program was called, judging by npm's environment, so that users can type it again. */
 const CALLED_AS = IS_NPM_SCRIPT ? 'npm run trainyard --' : process.env['npm_command'] === 'exec' ? 'npx trainyard' : 'trainyard';
 
-/** Commands in a text, written so that they work where this one was called. */
+/** Rewrites commands in a text to match how this program was called. */
 export function asCalled(text: string): string {
   return text.replaceAll(/\btrainyard (?=train |eval |diff |try |preflight |show |serve |curate |verify )/g, `${CALLED_AS} `);
 }
 
-/** Columns as wide as their widest cell; the first to the left, the others to the right. */
+/** The first column is left-aligned, the others right-aligned. */
 export function table(rows: readonly (readonly string[])[]): readonly string[] {
   const widths = (rows[0] ?? []).map((_, column) => Math.max(...rows.map((row) => cellsOf(row[column] ?? ''))));
   const padded = (cell: string, column: number): string => {
@@ -81,22 +77,18 @@ export function table(rows: readonly (readonly string[])[]): readonly string[] {
   return rows.map((row) => row.map(padded).join('   ').trimEnd());
 }
 
-/** A tag or the id of a task, as long as a table bears. */
 export function nameCell(name: string): string {
   return cutTo(printableLine(name), 40);
 }
 
-/** Marks that sit on the character before them, and invisible joiners. U+FE0F is among them and may widen that character. */
+/** Combining marks and invisible joiners. Includes U+FE0F, which may widen the character before it. */
 const NO_CELL = /^[\p{Mn}\p{Me}\u200b-\u200d\u2060\ufeff]$/u;
 const TWO_CELLS =
   /^(?:\p{Emoji_Presentation}|[\u1100-\u115f\u2e80-\u303e\u3041-\u4dbf\u4e00-\ua4cf\ua960-\ua97f\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff01-\uff60\uffe0-\uffe6\u{16fe0}-\u{18fff}\u{1aff0}-\u{1b2ff}\u{1f200}-\u{1faff}\u{20000}-\u{3fffd}])$/u;
-/** Almost everything the screen draws: Latin letters, bars, blocks, braille. */
+/** Nearly everything the screen draws: Latin letters, bars, blocks, braille. */
 const ONE_CELL_EACH = /^[ -~\u00a0-\u02ff\u2026\u2192\u2500-\u259f\u2605\u2800-\u28ff]*$/;
 
-/**
- * Terminal cells of a text, as an upper bound: terminals disagree on emoji sequences, and a line that is thought too wide is merely cut
- * early, while one thought too narrow would wrap and break the screen.
- */
+/** Upper bound, since terminals disagree on emoji: too wide only cuts a line early, too narrow would wrap it and break the screen. */
 export function cellsOf(text: string): number {
   if (ONE_CELL_EACH.test(text)) return text.length;
   let cells = 0;
@@ -107,7 +99,7 @@ export function cellsOf(text: string): number {
   return cells;
 }
 
-/** The longest beginning that fits, marked with … where something is missing; never half of a character. */
+/** Cuts at grapheme boundaries and marks the cut with …. */
 export function cutTo(text: string, columns: number): string {
   if (cellsOf(text) <= columns) return text;
   if (columns < 1) return '';
@@ -126,14 +118,14 @@ const ESCAPE = '\u001b[';
 export const HIDE_CURSOR = `${ESCAPE}?25l`;
 export const SHOW_CURSOR = `${ESCAPE}?25h`;
 export const ERASE_LINE_END = `${ESCAPE}K`;
-/** From the beginning of this line to the end of the screen. */
+/** From the start of this line to the end of the screen. */
 export const ERASE_BELOW = `\r${ESCAPE}J`;
 
 export function up(lines: number): string {
   return lines > 0 ? `${ESCAPE}${lines}A` : '';
 }
 
-/** A live view is for a person at a terminal that understands it; everyone else gets plain lines. */
+/** The live view is for interactive, capable terminals only. */
 export function wantsScreen(isTerminal: boolean, { TERM, CI }: NodeJS.ProcessEnv): boolean {
   const automatic = CI !== undefined && !['', '0', 'false'].includes(CI);
   return isTerminal && TERM !== 'dumb' && !automatic;

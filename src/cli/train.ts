@@ -1,4 +1,4 @@
-/** `trainyard train`: flags → run/train, for a new run or one that is resumed. Returns the exit code. */
+/** `trainyard train`: maps flags to run/train, for new and resumed runs. Returns the exit code. */
 import { TrainyardError } from '../core/errors.ts';
 import type { Emit } from '../core/events.ts';
 import type { TrainSettings } from '../run/check-settings.ts';
@@ -16,7 +16,7 @@ interface TrainFlags extends Partial<Omit<TrainSettings, 'entry'>>, LimitFlags {
 
 export async function trainCommand(given: string | undefined, { json, resume: earlier, ...flags }: TrainFlags): Promise<number> {
   const settings = withLimits(flags);
-  // The list of flows is an entry, too.
+  // The flows file can serve as the entry.
   const entry = given ?? settings.flows;
   if (earlier !== undefined && settings.run !== undefined) {
     throw new TrainyardError('USAGE', 'found both --resume and --run', { hint: '--resume names the directory already' });

@@ -1,6 +1,6 @@
 /**
- * `trainyard try`: one rollout of one task, for finding out what an agent does: every turn as it is recorded, what the workflow threw with
- * its stack, what the grader made of it. Keeps nothing but the files of the rollout. Returns the exit code.
+ * `trainyard try`: runs one rollout of one task and shows each turn as it is recorded, the stack of anything the workflow threw, and the
+ * grade. Keeps only the rollout's files. Returns the exit code.
  */
 import { mkdtemp, readdir, realpath } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -24,13 +24,13 @@ import { asCalled } from './text.ts';
 import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
 
 interface TryFlags extends Omit<EvaluationRequest, 'entry' | 'heldOut'>, LimitFlags {
-  /** Id of the task, or its number in the file, from 1; absent: the first. */
+  /** Id of the task, or its number in the file, from 1. Default: the first. */
   readonly task?: string;
   readonly tasks?: string;
   readonly json: boolean;
 }
 
-/** Someone may be sitting in a debugger. */
+/** The user may be in a debugger. */
 const DEADLINE_MS = 24 * 3_600_000;
 const ROLLOUT = 'try';
 const OURS = [new URL('..', import.meta.url).href, '/node_modules/commander/'];
@@ -41,7 +41,7 @@ export async function tryCommand(given: string | undefined, flags: TryFlags): Pr
   const settings = evaluationSettings({ ...rest, entry, ...(tasks === undefined ? {} : { heldOut: tasks }) });
   const say = (lines: readonly string[], value: object): void => console.log(json ? JSON.stringify(value) : lines.join('\n'));
   const emit = (event: RunEvent): void => {
-    // A run warns of its first failure; here the ending says it.
+    // The ending already reports these failures.
     const isSaid = event.type !== 'warning' || event.code === 'UNKILLABLE_GRADER' || event.message.startsWith('rollout try: ');
     if (!isSaid) say(describe(event), event);
   };
@@ -65,7 +65,7 @@ export async function tryCommand(given: string | undefined, flags: TryFlags): Pr
   const { trajectory, files } = await guarded(emit, { steps: false }, async ({ stop }) => {
     const { entry: found, heldOut } = await preflight(settings);
     const task = taskNamed(wanted, heldOut, settings);
-    // By its real name, which is what an isolated rollout is told.
+    // The real path, which is what an isolated rollout sees.
     const made = (): Promise<string> => mkdtemp(join(tmpdir(), 'trainyard-try-')).then((folder) => realpath(folder));
     const run = await boundary(
       'FILE_NOT_FOUND',
@@ -96,14 +96,14 @@ export async function tryCommand(given: string | undefined, flags: TryFlags): Pr
   return succeeded(trajectory) ? 0 : 1;
 }
 
-/** The stack without our own frames; nothing where no other is left: what was thrown is said by the ending, too. */
+/** The stack without Trainyard's frames. Empty if no user frame is left; the ending reports the error anyway. */
 function ownFrames(stack: string): readonly string[] {
   const isOurs = (line: string): boolean => /^\s+at /.test(line) && OURS.some((place) => line.includes(place));
   const lines = stack.split('\n').filter((line) => !isOurs(line));
   return lines.some((line) => /^\s+at .*[:(/]/.test(line) && !line.includes('node:internal')) ? lines : [];
 }
 
-/** The agent ran and was graded: with which reward is its own affair, and so is a rejection of its own. */
+/** Success means that the agent ran and was graded, whatever the reward. A deliberate rejection counts too. */
 function succeeded({ outcome, grade }: Trajectory): boolean {
   const isUnused = outcome.kind === 'rejected' && outcome.reason === 'no_turns';
   return outcome.kind !== 'failed' && grade.kind !== 'failed' && !isUnused;

@@ -1,6 +1,6 @@
 /**
- * The verbs of the command line and their flags; docs/reference/cli.md is kept equal to them by a test. Only declares: the file of a verb is
- * loaded when it is called.
+ * Declares the command line's verbs and flags; a test keeps docs/reference/cli.md equal to them. Each verb's implementation is loaded only
+ * when it is called.
  */
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { TrainyardError } from '../core/errors.ts';
@@ -15,8 +15,6 @@ import {
   TRAIN_DEFAULTS,
   WEIGHTING_NAMES,
 } from '../run/settings.ts';
-
-// ── what the values of flags are read as; what they cannot be is said of the flag ──
 
 function refused(expected: string, text: string): InvalidArgumentError {
   return new InvalidArgumentError(`expected ${expected}, found ${JSON.stringify(text)}`);
@@ -36,7 +34,7 @@ function duration(text: string): number {
   return Number(parsed[1]) * SECONDS[(parsed[2] || 's') as keyof typeof SECONDS];
 }
 
-/** One of these names; `or`: between the last two in the message. */
+/** `or`: separator of the names in the error message. */
 function oneOf(names: readonly string[], or = ', '): (text: string) => string {
   return (text) => {
     if (names.includes(text)) return text;
@@ -50,7 +48,7 @@ function roles(text: string): string[] {
   return names;
 }
 
-/** `why`: what the least number is for. */
+/** `why`: reason for the minimum, for the error message. */
 function whole(least: number, most = Infinity, why = ''): (text: string) => number {
   return (text) => {
     if (!/^\d{1,15}$/.test(text)) throw refused('a whole number, 0 or more', text);
@@ -65,7 +63,6 @@ const positive = whole(1, 1_000_000);
 const port = whole(0, 65_535);
 const groupSize = whole(2, 1_000_000, ': a rollout is compared with the others of its group');
 
-/** From 0 to `most`; `what`: for the message. */
 function upTo(most: number, what: string): (text: string) => number {
   return (text) => {
     const value = number(text);
@@ -76,13 +73,10 @@ function upTo(most: number, what: string): (text: string) => number {
 const temperature = upTo(2, 'a number');
 const share = upTo(1, 'a share');
 
-// ── verbs and flags ──
-
-/** Told the exit code of the verb that ran. */
 export type Ended = (code: number) => void;
-/** How its value is read, or the choices. */
+/** Parser of the value, or the allowed values. */
 type Parse = ((text: string) => unknown) | readonly string[];
-/** The default is that of the setting of the same name, and only said: a flag that was not given is not there. */
+/** The default is only displayed; it comes from the setting of the same name. A flag that is not given stays absent. */
 type Flag = readonly [flag: string, meaning: string, parse?: Parse | undefined, byDefault?: unknown];
 
 const ENTRY = ['[entry]', 'module that exports the workflow and the grader'] as const;
@@ -101,7 +95,7 @@ const threads = (of: string): Flag => [
   positive,
 ];
 
-/** Of train and eval; each number is the setting of the same name. */
+/** For train and eval. Each flag is the setting of the same name. */
 const SHARED: readonly Flag[] = [
   ...FLOWS,
   ['--held-out <file>', `tasks to evaluate on: ${FILES} (default: held-out.jsonl beside the entry)`],
@@ -283,7 +277,7 @@ export function entryGiven(entry: string | undefined, hint: string): string {
   throw new TrainyardError('USAGE', 'missing required argument: entry', { hint });
 }
 
-/** Flags that stand for a setting of another name. */
+/** Flags whose setting has another name. */
 export interface LimitFlags {
   readonly turns?: number;
   /** Seconds. */

@@ -1,9 +1,8 @@
 /**
- * Ends a process whose event loop a workflow has blocked for good: a loop without `await` can be stopped neither by its deadline
- * nor by Ctrl-C, because both are noticed by the very thread it keeps busy. So a second thread, which this file is too, wakes every second
- * and kills the process when the main thread has shown no life for long.
- *
- * It counts its own wake-ups without a sign of life, not wall-clock time, so that a suspended laptop is not taken for a loop.
+ * Kills a process whose event loop a workflow has blocked for good. Neither a deadline nor Ctrl-C can stop a loop without `await`, because
+ * both need the blocked thread. So a second thread, which also runs this file, wakes every second and kills the process once the main
+ * thread has shown no sign of life for too long. It counts its own wake-ups, not wall-clock time, so a suspended laptop does not look
+ * blocked.
  */
 import { writeSync } from 'node:fs';
 import { isatty } from 'node:tty';
@@ -11,7 +10,7 @@ import { fileURLToPath } from 'node:url';
 import { isMainThread, Worker, workerData } from 'node:worker_threads';
 import { ERASE_BELOW, SHOW_CURSOR, wantsScreen } from './text.ts';
 
-/** Seconds of a blocked event loop after which nothing else can help. */
+/** Seconds. */
 const PATIENCE = 120;
 
 interface Watched {
@@ -41,7 +40,7 @@ function killWhenBlocked({ beats, patience }: Watched): void {
     last = now;
     if (silent < patience) return;
     const cause = `error WORKFLOW_FAILED: something has kept the event loop busy for ${patience} s without awaiting`;
-    // Nobody else is left to put the terminal in order.
+    // No other code is left to restore the terminal.
     const restored = wantsScreen(isatty(1) && isatty(2), process.env) ? `${ERASE_BELOW}${SHOW_CURSOR}` : '';
     const hint = 'look for a loop without await in the workflow; what was acknowledged is kept';
     writeSync(2, `${restored}${cause}; the process is killed\n  ${hint}\n`);

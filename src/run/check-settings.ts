@@ -1,6 +1,6 @@
 /**
- * The settings of a run: what they mean and may be, and how they come from what a caller gives. Defaults are filled in, task files found
- * beside the entry, and everything wrong is said at once before anything is opened or spent. docs/reference/settings.md explains each.
+ * Settings of a run: their schema, defaults and conflicts, and how they derive from a request. Finds task files beside the entry, and
+ * reports all problems at once before anything is opened or spent. docs/reference/settings.md explains each setting.
  */
 import { existsSync } from 'node:fs';
 import { join, resolve } from 'node:path';
@@ -20,96 +20,87 @@ const SOME_SHARE = 'expected a share between 0 and 1, such as 0.1, so that both 
 const positive = z.number().gt(0);
 const file = z.string().min(1);
 const workers = z.int().min(1).max(256);
-/** A file, or the rows. */
 const tasks = z.custom<TaskSource>(
   (value) => (typeof value === 'string' ? value !== '' : isIterable(value)),
   'expected a path, or a list or iterable of rows',
 );
 const isEntry = (value: unknown): boolean => typeof value === 'object' && value !== null && 'workflow' in value;
 
-/** What trainings and evaluations have in common. */
 const runShape = {
-  /** Path of the module that exports the workflow and the grader, or the two themselves (the grader then cannot be killed). */
+  /** Path of a module that exports workflow and grader, or the two as values (the grader then cannot be killed). */
   entry: z.union([file, z.custom<Entry>(isEntry)]),
-  /** The flow that is the workflow, by its name; then the entry may hold the grader alone, or be the flows file. */
+  /** Name of the flow to use as workflow. The entry may then hold only the grader, or be the flows file. */
   flow: file.optional(),
-  /** The file that lists flows. */
   flows: file.optional(),
-  /** Where the policy is sampled and trained: in this process, or on a server of the Tinker API. */
+  /** Where the policy is sampled and trained: in this process, or on a Tinker API server. */
   engine: z.enum(ENGINES),
   /** Model folder: config.json, tokenizer.json, tokenizer_config.json and, for the embedded engine, model.safetensors. */
   model: file,
-  /** The server's name for the model in `model`; undefined: what a checkpoint says, or the only one it has. */
+  /** The server's name for the model. Default: that of the checkpoint, or the server's only model. */
   baseModel: file.optional(),
-  /** Of the Tinker server; undefined: TINKER_BASE_URL. */
+  /** Address of the Tinker server. Default: TINKER_BASE_URL. */
   baseURL: z.url({ protocol: /^https?$/ }).optional(),
   /** Rank of the adapter that a Tinker server trains. */
   loraRank: z.int().min(1).max(1024),
   seed: natural,
-  /** Rollouts at once. */
+  /** Rollouts in parallel. */
   concurrency: count,
-  /** Threads of the embedded policy. */
   threads: workers,
   limits: z.strictObject({ turns: count, tokens: count, deadlineMs: z.int().min(1) }),
-  /** Most tokens one model call may sample. */
+  /** Maximum tokens per model call. */
   callTokens: count,
-  /** Processes of a workflow with isolation 'process', and so its rollouts at once. */
+  /** Processes for workflows with isolation 'process', and so their rollouts in parallel. */
   workflowWorkers: workers,
   graderWorkers: workers,
   graderDeadlineMs: z.int().min(1),
-  /** How often a grading that failed is tried again, where the grader says nothing else. */
+  /** Retries of a failed grading, unless the grader defines its own. */
   graderRetries: z.int().min(0).max(100),
-  /** Of one process that grades, with all it starts. */
+  /** Per grading process, including its children. */
   graderMemoryMb: z.int().min(64).max(1_048_576),
-  /** Held-out conversations to keep for showing. */
+  /** Held-out conversations to show. */
   transcripts: natural,
-  /** Roles to train, whatever the workflow says; undefined: those it says. In an evaluation: the roles that the policy plays. */
+  /** Roles to train. Default: as declared by the workflow. In an evaluation: the roles that the policy plays. */
   trainable: z.array(file).min(1).readonly().optional(),
-  /** Share of gradings that may fail before the run ends; judged over 64 or more. */
+  /** Share of gradings that may fail before the run ends. Judged from 64 gradings on. */
   maxErrorShare: share,
 };
 
 const evaluationShape = {
-  /** Tasks that are evaluated. */
   heldOut: tasks,
-  /** Directory it is kept in; undefined: nothing is kept, and it cannot be resumed. */
+  /** Directory to keep it in. Without one, nothing is kept and it cannot be resumed. */
   run: file.optional(),
-  /** Rollouts per task. */
   n: count,
   temperature: z.number().min(0).max(2),
-  /** Rows of the task file, such as 3,7,10-20; undefined: all. */
+  /** Rows of the task file, such as 3,7,10-20. Default: all. */
   rows: z.string().optional(),
 };
 
 const trainShape = {
   run: file,
-  /** Tasks to train on. */
   tasks,
-  /** Fewer tasks are refused. */
   minTasks: count,
-  /** Without them, and without `split`, nothing is evaluated. */
+  /** Without these and without `split`, nothing is evaluated. */
   heldOut: tasks.optional(),
-  /** The share of `tasks` that is held out instead. */
+  /** Share of `tasks` to hold out, as an alternative to `heldOut`. */
   split: z.number().gt(0, SOME_SHARE).lt(1, SOME_SHARE).optional(),
   steps: count,
-  /** Rollouts per group. */
   group: count.min(2, 'expected at least 2: a rollout is compared with the others of its group'),
   /** Groups with signal per step. */
   groupsPerStep: count,
-  /** A step gives up filling after this many times `groupsPerStep` groups. */
+  /** A step stops collecting groups after `refill` × `groupsPerStep`. */
   refill: count,
-  /** Policy versions that may lie between sampling and training: 0 is synchronous, more lets rollouts run ahead of the trainer. */
+  /** Policy versions allowed between sampling and training: 0 is synchronous; more lets rollouts run ahead of the trainer. */
   staleness: z.int().min(0).max(1000),
-  /** Temperature for training; evaluation is at 0. */
+  /** For training; evaluation uses 0. */
   temperature: z.number().min(0.01).max(2),
   /** How rewards become advantages. */
   algorithm: z.enum(ALGORITHMS),
-  /** What counts alike in a step: every trained token, or every rollout. */
+  /** What has equal weight in a step: every trained token, or every rollout. */
   weighting: z.enum(WEIGHTINGS),
-  /** How much of what later turns earn counts for an earlier one, where the workflow does not say; undefined: rewards hold as given. */
+  /** Discount on the rewards of later turns, unless the workflow defines one. Undefined: rewards are used as given. */
   turnDiscount: share.optional(),
   learningRate: positive.max(1),
-  /** The learning rate falls linearly to a tenth of its value; over these first steps it is also scaled up from near zero. */
+  /** Linear warmup steps. The learning rate also decays linearly to a tenth over the run. */
   warmupSteps: z.int().min(0),
   adam: z.strictObject({
     ...{ beta1: share, beta2: share, epsilon: positive },
@@ -117,18 +108,18 @@ const trainShape = {
   }),
   clipLow: share,
   clipHigh: z.number().min(0),
-  /** Coefficient of the KL penalty against the policy that training began with. 0: none. */
+  /** Coefficient of the KL penalty against the initial policy. 0: none. */
   kl: z.number().min(0).max(1000),
-  /** Steps between evaluations on `evalTasks` held-out tasks. 0: only before and after. */
+  /** Steps between evaluations on `evalTasks` held-out tasks. 0: only before and after training. */
   evalEvery: natural,
   evalTasks: count,
-  /** Evaluations without a new best after which training ends. 0: never. */
+  /** Training ends after this many evaluations without a new best. 0: never. */
   patience: natural,
-  /** Steps between checkpoints. What lies between two is computed again from the store when a run is resumed. */
+  /** Steps between checkpoints. A resumed run recomputes the steps in between from the store. */
   checkpointEvery: count,
-  /** Seconds after which no further step is begun. */
+  /** Seconds after which no new step starts. */
   maxTime: z.number('expected seconds').gt(0).optional(),
-  /** Sampled tokens after which no further step is begun. */
+  /** Sampled tokens after which no new step starts. */
   maxTokens: positive.optional(),
 };
 
@@ -139,11 +130,10 @@ const trainSchema = z.strictObject({ ...runShape, ...trainShape });
 export type RunSettings = Readonly<Required<z.infer<typeof runSchema>>>;
 export type EvaluationSettings = Readonly<Required<z.infer<typeof evaluationSchema>>>;
 export type TrainSettings = Readonly<Required<z.infer<typeof trainSchema>>>;
-/** What a caller gives; the rest has defaults. */
 export type EvaluationRequest = Pick<EvaluationSettings, 'entry'> & Partial<EvaluationSettings>;
 export type TrainRequest = Pick<TrainSettings, 'entry'> & Partial<TrainSettings>;
 
-/** What settings may not be beside each other. */
+/** Combinations of settings that are not allowed. */
 function conflictsIn(settings: EvaluationSettings | TrainSettings): readonly (string | false)[] {
   const { flow, flows, engine, baseModel } = settings;
   return [
@@ -170,7 +160,7 @@ function conflictsInTraining(settings: TrainSettings): readonly (string | false)
   ];
 }
 
-/** Tinker's own: gradients of large models are small, and some servers also average what ours adds up. */
+/** Tinker's default: gradients of large models are small, and some servers average where ours sums. */
 const TINKER_EPSILON = 1e-12;
 
 export function evaluationSettings(request: EvaluationRequest): EvaluationSettings {
@@ -179,7 +169,7 @@ export function evaluationSettings(request: EvaluationRequest): EvaluationSettin
   const engine = engineOf(request);
   return checkSettings({
     ...EVAL_DEFAULTS,
-    // Several rollouts of a task are to differ; a single one is to be the policy's best guess.
+    // Several rollouts of a task should differ; a single one should be the policy's best guess.
     temperature: n > 1 ? 1 : 0,
     ...defined(request),
     entry: request.entry,
@@ -192,7 +182,7 @@ export function evaluationSettings(request: EvaluationRequest): EvaluationSettin
   });
 }
 
-/** Without `heldOut` or `split`, and without a held-out.jsonl beside the entry, nothing is evaluated. */
+/** Without `heldOut`, `split` or a held-out.jsonl beside the entry, nothing is evaluated. */
 export function trainSettings(request: TrainRequest): TrainSettings {
   checkEntry(request.entry);
   const found = usualHeldOut(request.entry);
@@ -211,7 +201,7 @@ export function trainSettings(request: TrainRequest): TrainSettings {
   });
 }
 
-/** A checkpoint whose weights are on a Tinker server can be used nowhere else. */
+/** A checkpoint whose weights are at a Tinker server needs the tinker engine. */
 function engineOf({ engine, model }: Partial<TrainSettings | EvaluationSettings>): RunSettings['engine'] {
   const chosen = engine ?? (model !== undefined && existsSync(join(model, 'tinker.json')) ? 'tinker' : EVAL_DEFAULTS.engine);
   if (chosen === 'tinker' && model === undefined) {
@@ -222,7 +212,7 @@ function engineOf({ engine, model }: Partial<TrainSettings | EvaluationSettings>
   return chosen;
 }
 
-/** The environment's, where none was given: so that the run remembers where it was begun. */
+/** Falls back to the environment, so that the run records the server it began with. */
 export function baseURLOf(
   engine: RunSettings['engine'],
   { baseURL }: { readonly baseURL?: string | undefined },
@@ -234,7 +224,7 @@ function isIterable(value: unknown): boolean {
   return typeof value === 'object' && value !== null && (Symbol.iterator in value || Symbol.asyncIterator in value);
 }
 
-/** The settings as they are, or USAGE. */
+/** Returns the settings unchanged, or throws USAGE. */
 export function checkSettings<T extends EvaluationSettings | TrainSettings>(settings: T): T {
   const { error } = ('steps' in settings ? trainSchema : evaluationSchema).safeParse(settings);
   const problems =
@@ -244,21 +234,18 @@ export function checkSettings<T extends EvaluationSettings | TrainSettings>(sett
   throw new TrainyardError('USAGE', problems.join('; '), { hint: 'docs/reference/settings.md lists every setting' });
 }
 
-/** Before anything is looked for beside it. */
+/** Checked before files beside it are looked up. */
 function checkEntry(entry: unknown): void {
   if (typeof entry === 'string' || isEntry(entry)) return;
   throw new TrainyardError('USAGE', `entry: expected a path or { workflow, grader? }, found ${JSON.stringify(entry)}`);
 }
 
-/**
- * Where a run keeps held-out tasks that are in no file of their own, because they were split off or given as values, so that its models can
- * be measured on them again. Undefined where there is a file, or nothing is held out.
- */
+/** Where a run keeps held-out tasks that were split off or given as values, to measure its models again. Undefined if none were. */
 export function heldOutFileOf({ run, heldOut, split }: Pick<TrainSettings, 'run' | 'heldOut' | 'split'>): string | undefined {
   return split !== undefined || typeof heldOut === 'object' ? join(run, 'held-out.jsonl') : undefined;
 }
 
-/** What has to be said again to measure as this run did. */
+/** Settings that differ from the defaults and are needed to repeat the measurement. */
 export function unusualIn(settings: TrainSettings): Unusual {
   const { flow, flows, entry, trainable, limits } = settings;
   const heldOut = heldOutFileOf(settings) ?? settings.heldOut;
@@ -271,13 +258,13 @@ export function unusualIn(settings: TrainSettings): Unusual {
 
 type Range = readonly [first: number, last: number];
 
-/** Rows of a task file, `3,7,10-20` counted from 1, in one way of writing: sorted, each once. Throws USAGE, with all that is wrong. */
+/** Normalizes rows such as `3,7,10-20`, counted from 1: sorted and without duplicates. Throws USAGE with all problems. */
 export function tidyRows(text: string): string {
   const ranges = rangesIn(text);
   return ranges.map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`)).join(',');
 }
 
-/** Row numbers, ascending. Throws USAGE where the file has fewer rows. */
+/** Row numbers, ascending. Throws USAGE if the file has fewer rows. */
 export function rowsOf(text: string | undefined, rows: number): readonly number[] {
   const ranges = text === undefined ? ([[1, rows]] as const) : rangesIn(text);
   const last = ranges.at(-1)?.[1] ?? 0;

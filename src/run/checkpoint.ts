@@ -1,10 +1,8 @@
 /**
- * Checkpoints: a folder that is either whole or not there.
- *
- * Written under a temporary name, every file fsynced, renamed, the parent fsynced. The model folder's tokenizer files travel
- * along, so a checkpoint is itself a model folder. `checkpoint.json` says of which run and step it is and what its files' digests
- * are: one that was damaged, or put there by somebody, is never trained on. Older ones are removed only after a newer one is
- * committed. Here are also the digests of model folders and files by which a run knows whether they are still what they were.
+ * Checkpoints, which are either complete or absent, and the digests by which a run recognizes changed models and files. A checkpoint is
+ * written under a temporary name, synced, then renamed. It includes the tokenizer files, so it is itself a model folder. `checkpoint.json`
+ * records its run, step and file digests, so a damaged or foreign checkpoint is never trained on. Old checkpoints are removed only after a
+ * newer one is committed.
  */
 import { hash } from 'node:crypto';
 import { existsSync } from 'node:fs';
@@ -16,15 +14,12 @@ import { digestOf } from '../core/json.ts';
 import type { Trainer } from '../core/policy.ts';
 
 export const TOKENIZER_FILES = ['tokenizer.json', 'tokenizer_config.json', 'chat_template.jinja'];
-/** The last committed one, and the one before it in case that is the one found damaged. */
+/** The last committed one, and its predecessor in case the last is damaged. */
 const KEPT = 2;
 const FINISHED = /^step-\d+$/;
 const UNFINISHED = /^step-\d+\.unfinished$/;
 
-/**
- * A model folder that is there, or FILE_NOT_FOUND; a run directory given for one of its checkpoints is recognised. `needs`: weights, or
- * only what is about text, because the weights are at a server.
- */
+/** Throws FILE_NOT_FOUND unless `dir` is a model folder. `needs`: `text` if the weights are at a server. */
 export async function checkModelFolder(dir: string, needs: 'weights' | 'text' = 'weights'): Promise<void> {
   const names = await readdir(dir).catch(() => undefined);
   if (names?.includes('config.json')) {
@@ -59,13 +54,11 @@ const labelSchema = z.strictObject({ run: z.string(), step: z.int(), files: z.re
 interface CheckpointOptions {
   readonly dir: string;
   readonly step: number;
-  /** What tells one run from another. */
   readonly identity: string;
-  /** Where the tokenizer's files are. */
   readonly model: string;
 }
 
-/** What could not be finished is removed. */
+/** Removes the unfinished folder on failure. */
 export async function saveCheckpoint(trainer: Trainer, { dir, step, identity, model }: CheckpointOptions): Promise<void> {
   const name = checkpointName(step);
   const unfinished = join(dir, `${name}.unfinished`);
@@ -84,7 +77,7 @@ export async function saveCheckpoint(trainer: Trainer, { dir, step, identity, mo
   }
 }
 
-/** Writes a model folder; gives the digest of each of its files. */
+/** Writes a model folder and returns the digest of each file. */
 export async function savedFiles(trainer: Trainer, folder: string, model: string): Promise<Record<string, string>> {
   await mkdir(folder);
   await trainer.save(folder);
@@ -92,7 +85,7 @@ export async function savedFiles(trainer: Trainer, folder: string, model: string
   return await digestsOf(folder);
 }
 
-/** Loads the checkpoint of a step, after checking that it is what was saved. Nothing is loaded when it is not. */
+/** Verifies the checkpoint before it loads anything. */
 export async function loadCheckpoint(trainer: Trainer, { dir, step, identity }: Omit<CheckpointOptions, 'model'>): Promise<void> {
   const folder = join(dir, checkpointName(step));
   const label = await labelIn(folder);
@@ -107,12 +100,12 @@ export async function loadCheckpoint(trainer: Trainer, { dir, step, identity }: 
   await trainer.load(folder);
 }
 
-/** The policy that a run begins with. It begins with a fresh optimizer too, also where the model is a checkpoint of an earlier run. */
+/** Loads the run's first policy with a fresh optimizer, even if the model is a checkpoint of an earlier run. */
 export function loadFirst(trainer: Trainer, model: string): Promise<void> {
   return trainer.load(model, { optimizer: false });
 }
 
-/** What the checkpoint in this folder says of itself. Throws CHECKPOINT_MISMATCH. */
+/** Throws CHECKPOINT_MISMATCH. */
 export async function labelIn(folder: string): Promise<z.infer<typeof labelSchema>> {
   const text = await readFile(join(folder, LABEL), 'utf8').catch(() => '{}');
   const label = labelSchema.safeParse(await boundary('CHECKPOINT_MISMATCH', `${LABEL} is not JSON`, () => JSON.parse(text)));
@@ -120,14 +113,14 @@ export async function labelIn(folder: string): Promise<z.infer<typeof labelSchem
   throw new TrainyardError('CHECKPOINT_MISMATCH', `it has no readable ${LABEL}`);
 }
 
-/** Out of the way, but not removed: somebody may want to look at it. */
+/** Renames it instead of deleting it, so that it can be examined. */
 export async function setAside(dir: string, step: number): Promise<void> {
   const folder = join(dir, checkpointName(step));
   await rm(`${folder}.unreadable`, { recursive: true, force: true });
   await rename(folder, `${folder}.unreadable`);
 }
 
-/** Of each file but the label. */
+/** For each file except the label. */
 export async function digestsOf(folder: string): Promise<Record<string, string>> {
   const digests: Record<string, string> = {};
   for (const name of (await readdir(folder)).toSorted()) {
@@ -136,7 +129,7 @@ export async function digestsOf(folder: string): Promise<Record<string, string>>
   return digests;
 }
 
-/** What makes a model folder of it, and is not there already: a policy on a server leaves no config.json. */
+/** Adds missing files of a model folder: a policy at a server saves no config.json. */
 async function copyRest(from: string, to: string): Promise<void> {
   for (const file of ['config.json', ...TOKENIZER_FILES]) {
     await copyFile(join(from, file), join(to, file), constants.COPYFILE_EXCL).catch((thrown: NodeJS.ErrnoException) => {
@@ -145,13 +138,13 @@ async function copyRest(from: string, to: string): Promise<void> {
   }
 }
 
-/** Steps with a whole checkpoint, ascending. */
+/** Steps with a complete checkpoint, ascending. */
 export async function savedSteps(dir: string): Promise<readonly number[]> {
   const names = (await readdir(dir)).filter((name) => FINISHED.test(name));
   return names.map((name) => Number(name.slice('step-'.length))).toSorted((a, b) => a - b);
 }
 
-/** Removes all but the newest checkpoints and the one that is to be kept. */
+/** Keeps the newest checkpoints and the best one. */
 export async function pruneCheckpoints(trainer: Trainer, dir: string, best: number | undefined): Promise<void> {
   for (const step of (await savedSteps(dir)).slice(0, -KEPT)) {
     if (step !== best) await remove(trainer, join(dir, checkpointName(step)));
@@ -159,8 +152,8 @@ export async function pruneCheckpoints(trainer: Trainer, dir: string, best: numb
 }
 
 /**
- * Removes what a killed run left behind: unfinished folders, and the checkpoint of the step it was about to commit. Throws
- * RESUME_IMPOSSIBLE where checkpoints are further than the store: then it is the store that was lost.
+ * Removes unfinished folders and the checkpoint of an uncommitted step, which a killed run may leave. Throws RESUME_IMPOSSIBLE if
+ * checkpoints are further ahead, because then the store was lost.
  */
 export async function discardUncommitted(trainer: Trainer, dir: string, lastStep: number): Promise<void> {
   const newest = (await savedSteps(dir)).at(-1) ?? 0;
@@ -185,19 +178,18 @@ async function sync(path: string): Promise<void> {
   await handle.sync();
 }
 
-/** Digest of a model folder, without what else may lie in it. */
+/** Ignores unrelated files in the folder. */
 export async function modelDigest(folder: string): Promise<string> {
-  // Where the weights are on a server, tinker.json says which.
+  // If the weights are at a server, tinker.json identifies them.
   const weights = existsSync(join(folder, 'tinker.json')) ? ['model.safetensors', 'tinker.json'] : ['model.safetensors'];
   return await digestOfFiles(folder, ['config.json', ...weights, ...TOKENIZER_FILES]);
 }
 
-/** A file that is not there counts as empty. */
+/** Missing files count as empty. */
 export async function digestOfFiles(folder: string, names: readonly string[]): Promise<string> {
   return digestOf(await Promise.all(names.map((name) => readFile(join(folder, name)).catch(() => ''))));
 }
 
-/** Digest of a checkpoint by the digests of its files. */
 export function filesDigest(files: Readonly<Record<string, string>>): string {
   return digestOf([JSON.stringify(Object.entries(files).toSorted())]);
 }

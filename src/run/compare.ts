@@ -1,8 +1,7 @@
 /**
- * Two evaluations compared task by task: what the same tasks came to in each, and whether the difference could be chance.
- *
- * Tasks are paired by their id, and only where their rows are the same word for word; the others are named and left out. Works on
- * evaluations on their own and on the last whole evaluation of training runs, of which the rows themselves are not known.
+ * Compares two evaluations task by task, and tests whether the difference could be chance. Tasks are paired by id, and only if their rows
+ * are identical; others are listed and left out. Works on evaluations and on the last full evaluation of training runs, whose rows are
+ * unknown.
  */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
@@ -15,24 +14,22 @@ import { openStoreOf } from './inspect.ts';
 import { evaluationIn } from './plan.ts';
 import { meanRewardIn, Results, resultOf, solvedIn } from './results.ts';
 
-/** What is known of an evaluation. */
 export interface Measured {
   readonly run: string;
   readonly tasks: ReadonlyMap<string, MeasuredTask>;
-  /** Tasks that lack rollouts. */
   readonly unfinished: readonly string[];
-  /** What should be the same in both for the comparison to be about the policy. */
+  /** Settings that must agree for the comparison to be about the policy alone. */
   readonly settings: Readonly<Record<string, unknown>>;
-  /** Of a training that was not evaluated after its last step: the step it was evaluated after, and how many it took. */
+  /** Set for a training run that was not evaluated after its last step. */
   readonly earlier?: { readonly step: number; readonly of: number } | undefined;
 }
 
 export interface MeasuredTask {
-  /** Of its row; undefined where that is not known. */
+  /** Of the task's row. Undefined if unknown. */
   readonly digest: string | undefined;
   readonly rollouts: number;
   readonly solved: number;
-  /** Of its rollouts; they count as not solved. */
+  /** Failed rollouts, which count as not solved. */
   readonly failed: number;
   readonly meanReward: number | null;
 }
@@ -40,11 +37,11 @@ export interface MeasuredTask {
 export interface Sides {
   readonly a: number;
   readonly b: number;
-  /** b − a: positive where the second is better. */
+  /** b − a, so positive if B is better. */
   readonly delta: number;
 }
 
-/** Tasks in which B has more of a measure than A, less, and the same. */
+/** Number of tasks in which B is better than A, worse, or equal. */
 export interface Counts {
   readonly better: number;
   readonly worse: number;
@@ -54,34 +51,33 @@ export interface Counts {
 export interface TaskChange {
   readonly id: string;
   readonly success: Sides;
-  /** Null where one of them was never graded, or where the difference is too large to be a number. */
+  /** Null if either side was never graded, or if the difference overflows. */
   readonly meanReward: Sides | null;
 }
 
 export interface Comparison {
   readonly a: string;
   readonly b: string;
-  /** Tasks that both have. */
   readonly tasks: number;
-  /** `ci`: 95 % of the mean difference. `p`: chance of one at least as large, were there none. Counted are tasks by their success. */
+  /** `ci`: 95 % interval of the mean difference. `p`: probability of a difference at least as large by chance. Counts compare success. */
   readonly success: Sides & Counts & { readonly ci: readonly [number, number]; readonly p: number };
-  /** Over the tasks that were graded in both, and counted by their rewards alone; null if none was. */
+  /** Over tasks graded in both, with counts by reward alone. Null if there are none. */
   readonly meanReward: (Sides & Counts & { readonly ci: readonly [number, number] | null; readonly tasks: number }) | null;
-  /** Rollouts of these tasks that failed: not solved, though the policy may not be to blame. */
+  /** Failed rollouts of the compared tasks: not solved, although the policy may not be at fault. */
   readonly failed: { readonly a: number; readonly b: number };
-  /** By how much their success changed, the largest first. */
+  /** Largest change in success first. */
   readonly better: readonly TaskChange[];
   readonly worse: readonly TaskChange[];
-  /** Solved as often as before, with another reward; the largest change first. */
+  /** Same success but different reward; largest change first. */
   readonly sameSuccess: readonly TaskChange[];
-  /** Not compared: tasks of one side only, tasks whose row differs, tasks that lack rollouts. */
+  /** Not compared: tasks on one side only, tasks whose row differs, tasks that lack rollouts. */
   readonly onlyInA: readonly string[];
   readonly onlyInB: readonly string[];
   readonly changedTasks: readonly string[];
   readonly unfinished: readonly string[];
-  /** In words: what else differs. */
+  /** Other differences, as text. */
   readonly otherDifferences: readonly string[];
-  /** In words: trainings of which not the last policy is compared. */
+  /** Training runs whose final policy is not the one compared, as text. */
   readonly earlierPolicies: readonly string[];
 }
 
@@ -114,7 +110,7 @@ export async function measuredIn(run: string): Promise<Measured> {
   };
 }
 
-/** The last evaluation that has as many tasks as any: those on the way have some of them. */
+/** Uses the last evaluation with the most tasks; evaluations during training cover only some. */
 function measuredWhileTraining(run: string, trajectories: readonly Trajectory[], steps: number): Measured {
   const bySteps = Map.groupBy(trajectories, ({ rolloutId }) => /^e(\d+)-\d+$/.exec(rolloutId)?.[1] ?? '');
   bySteps.delete('');
@@ -174,7 +170,7 @@ export function compare(a: Measured, b: Measured): Comparison {
     success: {
       ...changesOf(successes),
       ci: shareDifferenceInterval(successes.map(({ delta }) => delta)),
-      // Whole numbers: both shares over their common denominator.
+      // Integers: both success rates over their common denominator.
       p: signFlipChance(pairs.map(({ left, right }) => right.solved * left.rollouts - left.solved * right.rollouts)),
     },
     meanReward: rewardsOf(changes.flatMap(({ meanReward }) => meanReward ?? [])),
@@ -207,7 +203,6 @@ function rewardSides(a: number | null, b: number | null): Sides | null {
   return a === null || b === null || !Number.isFinite(b - a) ? null : sides(a, b);
 }
 
-/** Means of both, and in how many tasks the second has more or less. */
 function changesOf(all: readonly Sides[]): Sides & Counts {
   const count = (sign: number): number => all.filter(({ delta }) => Math.sign(delta) === sign).length;
   const means = sides(meanOf(all.map(({ a }) => a)), meanOf(all.map(({ b }) => b)));
@@ -224,7 +219,7 @@ function differencesIn(a: Measured['settings'], b: Measured['settings']): readon
   return names.flatMap((name) => {
     const [left, right] = [JSON.stringify(a[name]), JSON.stringify(b[name])];
     if (left === right) return [];
-    // Of a training run the code is not known.
+    // The code of a training run is unknown.
     if (name === 'code') return left === undefined || right === undefined ? [] : ['the code of the agent or the grader'];
     return [`${name}: ${left ?? 'not given'} and ${right ?? 'not given'}`];
   });

@@ -1,8 +1,7 @@
 /**
- * One run, one directory: `run.json` (settings), `store.sqlite`, `checkpoints/` where it trains, `events.jsonl`, `lock`.
- *
- * The lock is held by the operating system for as long as the process lives, so a killed run never leaves a stale one. A directory with a
- * run.json can be resumed; it is written first, whole or not at all. Every event but progress is in events.jsonl before it is shown.
+ * The directory of one run: `run.json` (settings), `store.sqlite`, `events.jsonl`, `lock`, and `checkpoints/` if it trains. The operating
+ * system holds the lock while the process lives, so a killed run leaves no stale lock. A directory with a run.json can be resumed; that
+ * file is written first, and atomically. Every event except progress is in events.jsonl before it is shown.
  */
 import { randomUUID } from 'node:crypto';
 import { closeSync, existsSync, ftruncateSync, openSync, readFileSync, statSync, writeSync } from 'node:fs';
@@ -20,21 +19,20 @@ const UNFINISHED = '.unfinished';
 
 export interface RunDirectory extends AsyncDisposable {
   readonly path: string;
-  /** No other run has it. Runs of before there were ids have none. */
+  /** Unique. Undefined for runs from before ids existed. */
   readonly id: string | undefined;
   readonly storePath: string;
   readonly checkpoints: string;
-  /** As a person would write it. */
+  /** Relative to the path as the user gave it. */
   checkpointPath(step: number): string;
-  /** Appends to events.jsonl. */
   log(event: RunEvent): void;
-  /** Writes run.json anew, whole or not at all. */
+  /** Replaces run.json atomically. */
   keep(record: object): Promise<void>;
 }
 
-/** Creates (or adopts an empty) directory, locks it and writes run.json. */
+/** Creates the directory or adopts an empty one, locks it and writes run.json. */
 export async function createRunDirectory(path: string, record: object, { trains = true } = {}): Promise<RunDirectory> {
-  // A workflow may change the working directory; the run's files stay where they were meant to be.
+  // Absolute, because a workflow may change the working directory.
   const root = resolve(path);
   await boundary('USAGE', `cannot create the run directory ${path}`, () => makeFolder(root));
   const id = randomUUID();
@@ -51,7 +49,6 @@ export async function createRunDirectory(path: string, record: object, { trains 
   });
 }
 
-/** Locks the directory of a run that is resumed. */
 export async function reopenRunDirectory(path: string, { trains = true } = {}): Promise<RunDirectory> {
   const root = resolve(path);
   const { id } = readRunFile(path) as { readonly id?: string };
@@ -61,7 +58,7 @@ export async function reopenRunDirectory(path: string, { trains = true } = {}): 
   });
 }
 
-/** Creates or adopts a directory that is no run's, for one process at a time. */
+/** Creates or adopts a directory that does not belong to a run, for one process at a time. */
 export async function lockFolder(path: string, flag = '--run'): Promise<AsyncDisposable> {
   const root = resolve(path);
   await boundary('USAGE', `cannot create the directory ${path}`, () => makeFolder(root));
@@ -72,7 +69,6 @@ export async function lockFolder(path: string, flag = '--run'): Promise<AsyncDis
   return { [Symbol.asyncDispose]: async () => lock.close() };
 }
 
-/** What run.json of an earlier run holds. */
 export function readRunFile(path: string): unknown {
   const file = join(path, RUN_FILE);
   if (!existsSync(file)) {
@@ -89,7 +85,6 @@ export function readRunFile(path: string): unknown {
   }
 }
 
-/** Whether a run.json is an evaluation's. */
 export function isEvaluation(record: unknown): boolean {
   return typeof record === 'object' && record !== null && 'kind' in record && record.kind === 'evaluation';
 }
@@ -130,7 +125,7 @@ async function writeRunFile(root: string, record: object): Promise<void> {
   await folder.sync();
 }
 
-/** Writes a file whole or not at all. Links stay links, and a device is written as it is. */
+/** Writes a file atomically. Follows links; writes to devices directly. */
 export async function writeWhole(path: string, text: string): Promise<void> {
   await boundary('STORE_FAILED', `cannot write ${path}`, async () => {
     if (isDevice(path)) await writeFile(path, text);
@@ -138,7 +133,7 @@ export async function writeWhole(path: string, text: string): Promise<void> {
   });
 }
 
-/** A pipe, a terminal, /dev/null: there is nothing to replace. */
+/** Whether it is a pipe, a terminal or the like, which cannot be replaced. */
 export function isDevice(path: string): boolean {
   return existsSync(path) && !statSync(path).isFile();
 }
@@ -154,7 +149,7 @@ async function replaceFile(path: string, text: string): Promise<void> {
   }
 }
 
-/** A kill in the middle of a write leaves half a line; it was never acknowledged to anyone. */
+/** A kill during a write leaves half a line, which was never acknowledged. */
 function cutTornLine(path: string): void {
   if (!existsSync(path)) return;
   const file = openSync(path, 'r+');
@@ -162,7 +157,7 @@ function cutTornLine(path: string): void {
   closeSync(file);
 }
 
-/** At once and to the end: what was shown is also in the file, whatever happens next. */
+/** Synchronous, so that an event is in the file before it is shown. */
 function writeLine(file: number, event: RunEvent): void {
   try {
     writeSync(file, `${JSON.stringify(event)}\n`);
@@ -172,7 +167,7 @@ function writeLine(file: number, event: RunEvent): void {
   }
 }
 
-/** Not `mkdir` with `recursive`: where a folder exists but refuses new ones with ENOENT (/proc), that never returns. */
+/** Not `mkdir` with `recursive`, which never returns if an existing folder refuses new ones with ENOENT (/proc). */
 async function makeFolder(path: string): Promise<void> {
   try {
     await mkdir(path);
@@ -185,7 +180,7 @@ async function makeFolder(path: string): Promise<void> {
   }
 }
 
-/** `flag`: names another directory, where another would do. */
+/** `flag`: the option that selects another directory, for the hint. */
 export function takeLock(path: string, flag?: string): DatabaseSync {
   let lock: DatabaseSync | undefined;
   try {
@@ -207,7 +202,7 @@ export function takeLock(path: string, flag?: string): DatabaseSync {
   }
 }
 
-/** What a run said on its way; a line that was cut off by a kill is no event. */
+/** Ignores a last line that a kill cut off. */
 export function eventsIn(run: string): readonly RunEvent[] {
   const file = join(run, EVENTS_FILE);
   const lines = existsSync(file) ? readFileSync(file, 'utf8').split('\n').slice(0, -1) : [];
@@ -221,7 +216,7 @@ export function eventsIn(run: string): readonly RunEvent[] {
   });
 }
 
-/** The model folder that a person names: the folder itself, or the checkpoint that a run found best, else its last. */
+/** Resolves a model folder: the path itself, or a run's best checkpoint, or else its last. */
 export async function checkpointIn(path: string): Promise<string> {
   if (existsSync(join(path, 'config.json'))) return path;
   const folder = join(path, 'checkpoints');
@@ -236,20 +231,20 @@ export async function checkpointIn(path: string): Promise<string> {
   });
 }
 
-/** Milliseconds between two progress events. */
+/** Milliseconds. */
 const PROGRESS_INTERVAL = 100;
-/** What has to do with this process or its machine, not with the run: going on with it may well work. */
+/** Failures of the process, its machine or the server rather than of the run, so resuming may well work. */
 const WORTH_RESUMING: ReadonlySet<string> = new Set([
   ...['STORE_FAILED', 'CANCELLED', 'ENGINE_FAILED', 'FAILURE_BUDGET', 'GRADER_BUDGET'],
   ...['POLICY_UNREACHABLE', 'POLICY_REFUSED', 'POLICY_GARBLED', 'POLICY_LOST'],
 ]);
 
 export interface EventLog extends Emit {
-  /** Also keeps the events while `work` runs, and an error that ends it. */
+  /** Also writes events to the directory while `work` runs, including an error that ends it. */
   during<T>(directory: RunDirectory, work: () => Promise<T>): Promise<T>;
 }
 
-/** How a run says what happens. `verb`: the command that goes on with such a run. */
+/** `verb`: the command that resumes such a run. */
 export function eventLog(emit: Emit, verb: 'train' | 'eval' = 'train'): EventLog {
   let directory: RunDirectory | undefined;
   let lastProgress = Number.NEGATIVE_INFINITY;
@@ -272,11 +267,11 @@ export function eventLog(emit: Emit, verb: 'train' | 'eval' = 'train'): EventLog
       try {
         kept.log(errorEvent(shown));
       } catch {
-        // The disk may be what failed: the cause is what matters.
+        // The disk itself may have failed; the original error matters more.
       }
       throw shown;
     } finally {
-      // What is told later, while the rest is closed, finds the file closed.
+      // Events emitted later, during closing, would find the file closed.
       directory = undefined;
     }
   };
@@ -289,7 +284,7 @@ function withWayOn(thrown: unknown, verb: 'train' | 'eval', command: string): un
   const onward = (way: string) => new TrainyardError(code, messageOf(thrown), { cause: thrown, hint: way });
   if (verb === 'train' || !code.endsWith('_BUDGET'))
     return onward(`${hint === undefined ? '' : `${hint}; `}go on with: ${command}`);
-  // An evaluation of two versions of the code would be one of neither: what is fixed is measured anew.
+  // Resuming an evaluation with changed code would mix two versions, so it must start anew.
   if (code === 'GRADER_BUDGET') return onward(`fix the grader and begin anew, or allow more: ${command} --max-error-share 1`);
   return onward(`${hint}, and begin anew; or go on as it is: ${command}`);
 }

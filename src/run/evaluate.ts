@@ -1,8 +1,7 @@
 /**
- * How good is this policy with this agent on held-out tasks? Evaluations on their own, and those before, during and after a training.
- *
- * Every rollout is in the store before it counts, so an evaluation that was interrupted, killed or stopped by a dead server is resumed where
- * it was, with the same result. What was acknowledged is never run or graded again, unless it failed and that is asked for.
+ * Measures a policy with an agent on held-out tasks, as an evaluation of its own or before, during and after training. Every rollout is
+ * stored before it counts, so an interrupted evaluation resumes with the same result. Acknowledged rollouts never run or get graded again,
+ * unless they failed and a retry is requested.
  */
 import { join } from 'node:path';
 import { mapConcurrently } from '../core/async.ts';
@@ -28,19 +27,19 @@ import { endingOf, isSuccess, type Pending, Results, reportOf, scoreOf, type Tas
 import { samplingAt, shortPath } from './settings.ts';
 
 export interface EvaluationResult extends EvaluationReport {
-  /** Its directory; null where nothing is kept. */
+  /** Null if nothing is kept. */
   readonly run: string | null;
   readonly tasks: readonly TaskResult[];
 }
 
 export interface EvaluationOptions {
-  /** Whether to find and name what blocks the event loop. */
+  /** Whether to detect and name code that blocks the event loop. */
   readonly watchStalls?: boolean;
-  /** Runs failed rollouts again, under new ids; those that failed are kept, and no longer count. */
+  /** Runs failed rollouts again under new ids. The failed ones are kept but no longer count. */
   readonly retryFailed?: boolean | undefined;
 }
 
-/** Without a `run` directory nothing is kept. */
+/** Without a `run` directory, nothing is kept. */
 export async function evaluateOnly(
   request: EvaluationRequest,
   emit?: Emit,
@@ -50,7 +49,7 @@ export async function evaluateOnly(
   return await execute(await planEvaluation(request), emit, stop, options);
 }
 
-/** Goes on with an evaluation. One that is finished is only reported again. */
+/** Resumes an evaluation. A finished one is only reported again. */
 export async function resumeEvaluation(
   request: EvaluationResumeRequest,
   emit?: Emit,
@@ -67,7 +66,7 @@ interface Evaluation {
   readonly tell: Emit;
 }
 
-/** A new evaluation makes its directory after everything could be opened; a resumed one opens nothing if nothing is left to do. */
+/** A new evaluation creates its directory only after everything opened; a resumed one opens nothing if nothing is left to do. */
 async function execute(
   plan: EvaluationPlan,
   emit: Emit = () => {},
@@ -122,7 +121,7 @@ async function measure(
   return { ...report, run, tasks: results.byTask() };
 }
 
-/** The first error, a dead server or a spent budget say, begins no more of them: the rest is left for later. */
+/** Stops at the first error, such as a dead server or a spent budget, and leaves the rest for a resume. */
 async function runAll(
   { plan: { settings }, results, store, tell }: Evaluation,
   pending: readonly Pending[],
@@ -163,21 +162,19 @@ interface HeldOutOptions {
   readonly rollouts: Rollouts;
   readonly tell: Emit;
   readonly onProgress: (done: number, of: number) => void;
-  /** Ends an evaluation early. */
   readonly halt: AbortSignal;
 }
 
 /**
- * The held-out side of a training run: all tasks before and after, some of them every few steps, each once at temperature 0, and which step
- * did best. Steps are compared on the same tasks: those of the evaluations on the way. Of two that did equally well the later one is the
- * better. That of all is kept, but the last is recommended unless it was worse by more than chance: the highest of several scores is too
- * high. Everything is read back from the store when a run is resumed; nothing about it is kept anywhere else.
+ * The held-out evaluations of a training run: all tasks before and after, a subset every few steps, each once at temperature 0. Steps are
+ * compared on that subset; among equals, the later one wins. The best checkpoint is kept, but the last is recommended unless it is
+ * significantly worse, because the maximum of several scores is biased upwards. A resumed run reads all of this back from the store.
  */
 export class HeldOut {
   readonly #options: HeldOutOptions;
   readonly #all: readonly NumberedTask[];
   readonly #some: readonly NumberedTask[];
-  /** Of each task of the evaluations on the way whether it was solved, 1 or 0, by step. */
+  /** By step: for each task of the subset, 1 if solved, else 0. */
   readonly #solved = new Map<number, readonly number[]>();
 
   constructor(options: HeldOutOptions) {
@@ -186,13 +183,13 @@ export class HeldOut {
     this.#some = spread(this.#all, options.settings.evalTasks);
   }
 
-  /** The step that did best so far, and how well; undefined before there was anything to compare. */
+  /** The best step so far. Undefined before the first evaluation. */
   get best(): Measured | undefined {
     const measured = Array.from(this.#solved, ([step, solved]) => ({ step, success: meanOf(solved) }));
     return measured.toSorted((a, b) => a.success - b.success).at(-1);
   }
 
-  /** Whose model is to be used: the last step's, unless the best did better by more than chance, or the last was not measured. */
+  /** The step whose model to use: the last, unless the best is significantly better or the last was not measured. */
   recommended(last: number): Measured | undefined {
     const { best } = this;
     const solved = this.#solved.get(last);
@@ -201,7 +198,7 @@ export class HeldOut {
     return signFlipChance(differences) < 0.05 ? best : { step: last, success: meanOf(solved) };
   }
 
-  /** Whether `patience` evaluations in a row were no better than an earlier one. */
+  /** Whether the last `patience` evaluations were no better than an earlier one. */
   get outOfPatience(): boolean {
     const { patience } = this.#options.settings;
     const successes = [...this.#solved].flatMap(([step, solved]) => (this.#isDue(step) ? [meanOf(solved)] : []));
@@ -209,7 +206,7 @@ export class HeldOut {
     return Math.max(...successes.slice(-patience)) <= Math.max(...successes.slice(0, -patience));
   }
 
-  /** All tasks; null when there are none, or when it was halted. */
+  /** Evaluates all tasks. Null if there are none or it was halted. */
   async full(when: 'before' | 'after', step: number): Promise<Score | null> {
     if (this.#all.length === 0) return null;
     const trajectories = await this.#evaluate(this.#all, when, step);
@@ -221,7 +218,7 @@ export class HeldOut {
     return scoreOf(trajectories);
   }
 
-  /** The evaluation on the way, where one is due after this step. The last step's is the one after training. */
+  /** Evaluates the subset if due after this step. The last step is covered by the evaluation after training. */
   async onTheWay(step: number): Promise<void> {
     if (!this.#isDue(step) || this.#solved.has(step)) return;
     const trajectories = await this.#evaluate(this.#some, 'during', step);
@@ -229,8 +226,8 @@ export class HeldOut {
   }
 
   /**
-   * Reads the evaluations up to this step back from the store. Those that are not whole are left to be run. Where a run is given more
-   * steps, the one after what was its last step is among them: it may have been the best, and then its checkpoint stays.
+   * Reads evaluations up to this step back from the store; incomplete ones will run again. If a run is extended, this includes the one
+   * after its former last step, which may have been the best, so that its checkpoint stays.
    */
   async recall(store: Store, step: number): Promise<void> {
     const [first] = this.#some;
@@ -254,7 +251,7 @@ export class HeldOut {
     this.#solved.set(step, solved);
   }
 
-  /** The trajectories in the order of the tasks, or undefined when it was halted. */
+  /** Trajectories in task order. Undefined if halted. */
   async #evaluate(tasks: readonly NumberedTask[], when: When, step: number): Promise<readonly Trajectory[] | undefined> {
     const { rollouts, settings, tell, onProgress, halt } = this.#options;
     const started = performance.now();
@@ -279,23 +276,22 @@ export function numbered(tasks: readonly Task[]): readonly NumberedTask[] {
   return tasks.map((task, index) => ({ task, number: index + 1 }));
 }
 
-/** By the steps taken: one policy is evaluated once on one task. */
+/** Based on the number of steps: one policy is evaluated once per task. */
 export function evaluationId(step: number, number: number): string {
   return `e${String(step).padStart(6, '0')}-${String(number).padStart(5, '0')}`;
 }
 
-/** `count` of the items, evenly spaced: a file may be sorted. */
+/** Evenly spaced, because a task file may be sorted. */
 export function spread<T>(items: readonly T[], count: number): readonly T[] {
   if (count >= items.length) return items;
   return Array.from({ length: count }, (_, i) => items[Math.floor((i * items.length) / count)] as T);
 }
 
-/** Characters of a line that are shown. */
+/** Characters. */
 const LONGEST_LINE = 200;
 
-/** A trajectory as a person reads it: who said what, and the reward. */
 function transcriptOf({ taskId, turns, grade }: Trajectory) {
-  // The conversation that a grader looks at first: a judge that spoke last is not what is trained.
+  // Prefers the trained conversation: a judge may have spoken last.
   const last = turns.findLast(({ trainable }) => trainable) ?? turns.at(-1);
   const messages = last === undefined ? [] : [...last.request.messages, last.response];
   const lines = messages.filter(({ role }) => role !== 'system').flatMap(linesOf);

@@ -1,6 +1,6 @@
 /**
- * The groups of a run: which task each has, how its rollouts are named and sampled, how far they may run ahead, and which of them are
- * trained: those with signal that the workflow accepts, without what marks exclude.
+ * The groups of a run: which task each gets, how its rollouts are named and sampled, how far they may run ahead, and which are trained.
+ * Only groups with signal that the workflow accepts are trained, without what marks exclude.
  */
 import { hash } from 'node:crypto';
 import { mapConcurrently } from '../core/async.ts';
@@ -48,10 +48,10 @@ function groupName(letter: string, number: number): string {
   return `${letter}${String(number).padStart(6, '0')}`;
 }
 
-/** The task of the n-th group, from 1: a fresh seeded shuffle each time round. The same seed, the same order. */
+/** Returns the task of the n-th group, counted from 1. Each pass over the tasks uses a new shuffle, determined by the seed. */
 function shuffled(tasks: readonly Task[], seed: number): (n: number) => Task {
   let [round, order]: [number, readonly Task[]] = [-1, []];
-  // Sorted by a hash of (seed, round, place): no generator state to keep or lose.
+  // Sorting by a hash of (seed, round, place) needs no generator state that could get lost.
   const keyOf = (place: number): string => hash('sha256', `${seed}/${round}/${place}`, 'hex');
   return (n) => {
     const wanted = Math.floor((n - 1) / tasks.length);
@@ -64,13 +64,13 @@ function shuffled(tasks: readonly Task[], seed: number): (n: number) => Task {
   };
 }
 
-/** A group that the workflow does not want is as good as one without signal. Throws WORKFLOW_FAILED for what is no answer. */
+/** A group that the workflow rejects counts as one without signal. Throws WORKFLOW_FAILED for a non-boolean answer. */
 export function isAccepted({ name, accepts }: Pick<Workflow, 'name' | 'accepts'>, group: readonly Trajectory[]): boolean {
   if (accepts === undefined) return true;
   const who = `the workflow ${name} was asked whether to accept group ${group[0]?.groupId}`;
   let accepted: unknown;
   try {
-    // A copy: what it changes there is still trained as it was.
+    // A copy, so that the workflow cannot change what is trained.
     accepted = accepts(structuredClone(group));
   } catch (cause) {
     throw new TrainyardError('WORKFLOW_FAILED', `${who} and threw ${describeThrown(cause)}`, { cause });
@@ -82,15 +82,15 @@ export function isAccepted({ name, accepts }: Pick<Workflow, 'name' | 'accepts'>
 }
 
 interface CuratedBatch extends GroupBatch {
-  /** What marks took out of its groups, those without signal included. */
+  /** Everything that marks excluded, including from groups without signal. */
   readonly excluded: readonly Exclusion[];
-  /** Of those, the rollouts that were taken out whole. */
+  /** Rollouts that were excluded as a whole. */
   readonly excludedRollouts: readonly Trajectory[];
 }
 
 /**
- * A batch without what marks exclude, as they stand now. A group that then teaches nothing is one without signal. What is decided here goes
- * into the step's manifest: a step that is computed again leaves out what it left out, whatever was marked since.
+ * Applies the current exclusion marks. A group that teaches nothing afterwards counts as without signal. The step's manifest records the
+ * exclusions, so recomputing the step excludes the same, whatever was marked since.
  */
 export async function withoutMarked(batch: GroupBatch, store: Pick<Store, 'marks'>): Promise<CuratedBatch> {
   const all = batch.groups.flatMap(({ trajectories }) => trajectories);
@@ -111,7 +111,7 @@ export async function withoutMarked(batch: GroupBatch, store: Pick<Store, 'marks
   };
 }
 
-/** Rewards differ, and something that may be trained is compared by them. */
+/** Whether rewards differ and at least one trainable turn gets an advantage from them. */
 function teaches(group: readonly Trajectory[]): boolean {
   if (!hasSignal(group)) return false;
   const advantageOf = turnAdvantagesOf(group, 'dr-grpo');
@@ -120,16 +120,14 @@ function teaches(group: readonly Trajectory[]): boolean {
 
 export interface RolloutBatchRequest extends Omit<EvaluationRequest, 'n' | 'run' | 'rows'> {
   readonly tasks: readonly Task[];
-  /** Rollouts of each task. Default 1. */
   readonly group?: number;
   /** Default 1. */
   readonly temperature?: number;
 }
 
 /**
- * Rollouts of some tasks without training, nothing kept on disk: a group for each task, in their order, with its graded rollouts; null
- * where there are none, or the workflow does not accept them. Nothing is replaced and nothing waited for, so it always ends. Throws when
- * most rollouts fail, as any run does.
+ * Runs rollouts without training and without writing to disk. Returns one group per task, in order, with its graded rollouts; null if it
+ * has none or the workflow rejects them. Nothing is replaced or awaited, so it always ends. Throws if most rollouts fail, as any run does.
  */
 export async function rolloutBatch(
   { tasks, group = 1, temperature = TRAIN_DEFAULTS.temperature, ...request }: RolloutBatchRequest,

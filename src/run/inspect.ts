@@ -1,7 +1,6 @@
 /**
- * What a store holds, for looking at and for curation: rollouts in short, one rollout turn by turn with how each turn came about, and which
- * rollouts and turns are left out of training. A run that is still going may be looked at, and curated: its next batch is made without what
- * is marked. What a step has trained stays trained.
+ * Inspects and curates a store: rollout summaries, single rollouts turn by turn with the cause of each fork, and exclusions from training.
+ * Works on a run in progress too, whose next batch honors new marks. Steps already taken stay trained.
  */
 import { existsSync, statSync } from 'node:fs';
 import { join } from 'node:path';
@@ -19,25 +18,23 @@ export interface RolloutLine {
   readonly taskId: string;
   readonly purpose: Trajectory['purpose'];
   readonly outcome: string;
-  /** Null where it was not graded. */
   readonly reward: number | null;
   readonly parts?: Readonly<Record<string, number>>;
   readonly metrics?: Readonly<Record<string, number>>;
   readonly turns: number;
-  /** Rows it is or would be trained as; null where it cannot be (greedy sampling, say). */
+  /** Training rows it yields or would yield. Null if it cannot be trained (greedy sampling, for example). */
   readonly samples: number | null;
-  /** The step that trained it. */
   readonly step: number | null;
   readonly forks: Readonly<Partial<Record<ForkCause, number>>>;
   readonly abandoned: number;
   readonly failedCalls: number;
-  /** Why it is left out of training; null where it is not. */
+  /** Why it is excluded from training. Null if it is not. */
   readonly excluded: string | null;
-  /** Turns of it that are left out, with the reasons. */
+  /** Reasons by excluded turn. */
   readonly excludedTurns: Readonly<Record<string, string>>;
 }
 
-/** The store of a run directory, or the store file itself; `run`: only that of the run with this id. */
+/** `path`: a run directory or a store file. `run`: refuses the store of another run id. */
 export async function openStoreOf(path: string, run?: string): Promise<Store> {
   const file = existsSync(path) && statSync(path).isDirectory() ? join(path, 'store.sqlite') : path;
   const hint = 'give the directory of a run, or a store file';
@@ -45,13 +42,12 @@ export async function openStoreOf(path: string, run?: string): Promise<Store> {
   return await openSqliteStore(file, run);
 }
 
-/** Which step trained which rollout. */
 export async function stepsIn(store: Store): Promise<ReadonlyMap<string, number>> {
   const manifests = await store.manifests();
   return new Map(manifests.flatMap(({ step, rolloutIds }) => rolloutIds.map((id) => [id, step] as const)));
 }
 
-/** Of a whole store: the marks that exclude something, by rollout. */
+/** Marks in force, by rollout. */
 export async function exclusionsOf(store: Store): Promise<ReadonlyMap<string, readonly Mark[]>> {
   return Map.groupBy(exclusionsIn(await store.marks()), ({ rolloutId }) => rolloutId);
 }
@@ -82,19 +78,19 @@ export function rolloutLine(
 }
 
 export interface Rewritten {
-  /** Of the turn that the request would have continued. */
+  /** From the turn that the request would have continued. */
   readonly was: Message | null;
   readonly is: Message | null;
 }
 
-/** The message at which a turn's request departs from the turn it forked from. */
+/** The message at which a turn's request diverges from the turn it forked from. */
 export function rewrittenAt({ fork, request }: Turn, turns: readonly Turn[]): Rewritten | null {
   const from = fork?.message === undefined ? undefined : turns.find(({ index }) => index === fork.from);
   if (from === undefined || fork?.message === undefined) return null;
   return { was: [...from.request.messages, from.response][fork.message] ?? null, is: request.messages[fork.message] ?? null };
 }
 
-/** What a turn was asked that its conversation did not hold already: all of it in the first turn of a thread. */
+/** The messages that are new in this turn; all of them in a thread's first turn. */
 export function newMessages({ index, thread, after, fork, request }: Turn, turns: readonly Turn[]): readonly Message[] {
   const { messages } = request;
   const from =
@@ -117,26 +113,24 @@ function samplesOf({ turns, rolloutId, groupId }: Trajectory): number | null {
 
 export interface CurationRequest {
   readonly rolloutIds: readonly string[];
-  /** Only this turn of each. */
   readonly turn?: number | undefined;
   readonly reason?: string | undefined;
   readonly undo?: boolean | undefined;
 }
 
 export interface CurationLine extends Mark {
-  /** The step that trained the rollout before; it stays trained. */
+  /** The step that already trained the rollout; curation does not undo that. */
   readonly step: number | null;
   readonly purpose: 'train' | 'eval';
 }
 
 const LONGEST_REASON = 2000;
 
-/** What is left out now. */
 export async function curationIn(store: Store): Promise<readonly CurationLine[]> {
   return await linesOf(store, exclusionsIn(await store.marks()));
 }
 
-/** The marks that were made. What is left out already, for the same reason, is not marked again. */
+/** Returns the new marks. Skips places already excluded for the same reason. */
 export async function curate(store: Store, request: CurationRequest, now: number = Date.now()): Promise<readonly CurationLine[]> {
   const { turn, undo = false } = request;
   const reason = reasonOf(request);
@@ -159,7 +153,7 @@ function reasonOf({ reason, undo = false }: CurationRequest): string {
   });
 }
 
-/** `inForce`: what may be taken back. */
+/** `inForce`: exclusions that may be undone; given only for an undo. */
 async function checkPlaces(store: Store, places: readonly Exclusion[], inForce?: ReadonlyMap<string, Mark>): Promise<void> {
   const problems: string[] = [];
   for (const place of places) {

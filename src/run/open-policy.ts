@@ -1,6 +1,6 @@
 /**
- * What a run samples and trains: in this process (`embedded`), or on a server of the Tinker API (`tinker`), of whose model the local folder
- * gives only tokenizer and chat template. The rest of the run cannot tell which.
+ * Opens the policy that a run samples and trains: in this process (`embedded`), or on a Tinker API server (`tinker`), for which the local
+ * folder provides only tokenizer and chat template. The rest of the run cannot tell them apart.
  */
 import { hash } from 'node:crypto';
 import type { Downtime } from '../core/async.ts';
@@ -14,9 +14,8 @@ import type { KernelVariant } from '../nn/wasm.ts';
 import type { RunSettings } from './check-settings.ts';
 
 export interface Policy extends AsyncDisposable {
-  /** For people: which model, and where. */
   readonly name: string;
-  /** Its address, where it is at a server. */
+  /** Address of the server. Undefined for the embedded policy. */
   readonly server?: string;
   readonly engine: Engine;
   readonly trainer: Trainer;
@@ -25,15 +24,14 @@ export interface Policy extends AsyncDisposable {
 export interface PolicyOptions {
   readonly warn: Warn;
   readonly stop: AbortSignal;
-  /** Runs while the policy's server is away. */
   readonly downtime?: Downtime | undefined;
-  /** By default the fastest that the machine has. */
+  /** Default: the fastest that the machine supports. */
   readonly kernels?: KernelVariant | undefined;
 }
 
 export type PolicySettings = Pick<RunSettings, 'engine' | 'model' | 'threads' | 'seed' | 'baseModel' | 'baseURL' | 'loraRank'>;
 
-/** Serves the weights of `settings.model` as version 0. `words` is the size of the folder's tokenizer. */
+/** Serves the weights of `settings.model` as version 0. `words`: size of the folder's tokenizer. */
 export async function openPolicy(settings: PolicySettings, words: number, options: PolicyOptions): Promise<Policy> {
   if (settings.engine === 'tinker') {
     const { openTinkerPolicy } = await import('../tinker/client/tinker-policy.ts');
@@ -57,7 +55,7 @@ export function checkVocabulary(words: number, vocabSize: number): void {
   });
 }
 
-/** Of one grading that asks the policy. */
+/** For one grading that asks the policy. */
 const JUDGE_LIMITS: Limits = { turns: 64, tokens: 65_536, deadlineMs: 3_600_000 };
 const JUDGE_SAMPLING: SamplingSettings = { temperature: 0, topP: 1, topK: 0, maxTokens: 4_096 };
 const JUDGE = 'judge';
@@ -69,11 +67,9 @@ export interface PolicyJudgeParts {
 }
 
 /**
- * The run's own policy as a judge: for graders that say `asksPolicy`, each grading holds a session of its own at the gateway while it
- * lasts; other graders are returned as they are.
- *
- * What the policy says there is no rollout: it is neither stored nor trained, and does not count as sampled. Each answer comes from one
- * policy version; which one judged last, and how many did, are metrics of the reward, since weights may change within a grading.
+ * Lets graders with `asksPolicy` use the run's policy as a judge, through a gateway session per grading; other graders are returned
+ * unchanged. The judge's responses are not rollouts: they are neither stored nor trained, and do not count as sampled. Weights may change
+ * during a grading, so the reward's metrics record the last policy version that judged and how many did.
  */
 export function withPolicy(runner: GraderRunner, grader: Grader, parts: PolicyJudgeParts): GraderRunner {
   if (!grader.asksPolicy) return runner;
@@ -94,7 +90,7 @@ export function withPolicy(runner: GraderRunner, grader: Grader, parts: PolicyJu
   return { killable: runner.killable, grade, [Symbol.asyncDispose]: () => runner[Symbol.asyncDispose]() };
 }
 
-/** By what is graded, not by when: seeds are drawn from it, and the same rollout is to be judged with the same ones. */
+/** Derived from the graded content, not from time: seeds depend on it, and judging the same rollout again must use the same seeds. */
 function freeName({ task, messages, output = null }: GraderInput, open: ReadonlySet<string>): string {
   const digest = hash('sha256', JSON.stringify([task.id, messages, output]), 'hex').slice(0, 24);
   let number = 1;

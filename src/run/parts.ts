@@ -1,6 +1,6 @@
 /**
- * What a run works with while it lives: model, grader, workflow, gateway. Opened in the order that finds mistakes before anything is spent;
- * the gateway listens last. Closed in reverse.
+ * The parts of a live run: model, grader, workflow and gateway. Opened in an order that finds mistakes before anything is spent, with the
+ * gateway listening last; closed in reverse.
  */
 import { Downtime, linkSignals, openingWith, Semaphore } from '../core/async.ts';
 import type { Grader, GraderInput, GraderModel, GraderRunner, Store } from '../core/contracts.ts';
@@ -28,45 +28,38 @@ import { tokensIn } from './results.ts';
 import { Recovery } from './resume.ts';
 
 export interface RunParts extends AsyncDisposable {
-  /** The entry's path, or its workflow's name. */
   readonly entryName: string;
   readonly policy: Policy;
-  /** The server of the policy, for events; empty where it is embedded. */
+  /** The policy's server, for events. Empty if embedded. */
   readonly at: { readonly server?: string };
-  /** Where a server may lose the policy. */
+  /** Undefined if the policy is embedded and cannot be lost. */
   readonly recovery: Recovery | undefined;
-  /** `artifacts`: the folder under which rollouts may keep files. */
+  /** `artifacts`: parent folder for rollout files. */
   rolloutsInto(store: Store, artifacts?: string): Rollouts;
 }
 
 export interface Rollouts {
-  /**
-   * Runs, grades and stores one rollout; throws when the failure budget is spent or the run was stopped. One that the store
-   * holds already is not run again: after a kill, what was acknowledged counts.
-   */
+  /** Runs, grades and stores one rollout, unless the store has it already. Throws if the failure budget is spent or the run was stopped. */
   run(
     identity: Pick<RolloutIdentity, 'rolloutId' | 'groupId' | 'purpose'>,
     task: Task,
     sampling: SamplingSettings,
     signal?: AbortSignal,
   ): Promise<Trajectory>;
-  /** End of a phase: throws if all of its rollouts failed. */
+  /** Ends a phase; throws if all of its rollouts failed. */
   settle(): void;
-  /** Tokens sampled so far. */
   readonly sampledTokens: number;
 }
 
 interface PartsOptions {
   readonly stop: AbortSignal;
   readonly warn: Warn;
-  /** By default the fastest that the machine has. */
   readonly kernels?: KernelVariant | undefined;
-  /** Stands between the gateway and the policy. */
+  /** Wraps the policy's engine before the gateway uses it. */
   readonly engine?: ((engine: Engine) => Engine) | undefined;
   readonly observer?: RolloutObserver | undefined;
-  /** What rollouts in processes of their own must not see: the run's directory, and files with answers. */
+  /** Hidden from isolated rollouts: the run's directory and files with answers. */
   readonly files?: HiddenFiles;
-  /** Whether to find and name what blocks the event loop. */
   readonly watchStalls?: boolean | undefined;
 }
 
@@ -114,7 +107,7 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
       [Symbol.asyncDispose]: () => opened[Symbol.asyncDispose](),
     };
   }).catch((thrown: unknown) => {
-    // Whatever was being opened says in its own words that it was closed; what counts is by whom.
+    // The part being opened reports that it was closed; the reason for the stop is what counts.
     throw stop.aborted ? stop.reason : thrown;
   });
 }
@@ -128,7 +121,7 @@ function rolloutsOf(parts: RolloutParts, warn: Warn, budget: FailureBudget): Rol
       try {
         signal.throwIfAborted();
         const kept = await parts.store.read(identity.rolloutId);
-        // What failed before the run was resumed is data; whether it still fails is for new rollouts to show.
+        // Acknowledged before a kill, so it counts. Its failure does not: new rollouts show whether the cause persists.
         if (kept !== undefined) return kept;
         const begun = budget.begin();
         try {
@@ -162,7 +155,7 @@ function checkTrainable({ workflow }: Entry, trainable: readonly string[] = []):
   });
 }
 
-/** The grader's own deadline, retries and concurrency win over the run's. */
+/** The grader's own deadline, retries and concurrency override the run's. */
 export async function openGrader(
   { graderWorkers, graderDeadlineMs, graderRetries, graderMemoryMb }: GraderSettings,
   grader: Grader,
@@ -172,7 +165,7 @@ export async function openGrader(
   const { concurrency = Infinity, deadlineMs = graderDeadlineMs, retries = graderRetries } = grader;
   const [missing] = missingEnv(grader);
   if (missing !== undefined) {
-    // Grading processes have this one's environment.
+    // Grading processes inherit this environment.
     const found = `the grader ${grader.name} needs the environment variable ${missing}, which is not set`;
     throw new TrainyardError('GRADER_INIT_FAILED', found, { hint: `set ${missing} where the run is started` });
   }
@@ -194,7 +187,7 @@ function limited(runner: InlineGraderRunner, most: number, signal: AbortSignal):
   return { ...runner, grade };
 }
 
-/** The first failure of each kind is told at once: a run of slow failures would otherwise be silent until its budget is spent. */
+/** Reports the first failure of each kind at once; otherwise a run of slow failures would stay silent until its budget is spent. */
 function warnOnce({ rolloutId, outcome, grade }: Trajectory, warned: Set<string>, warn: Warn): void {
   for (const ending of [outcome, grade]) {
     if (ending.kind !== 'failed' || warned.has(ending.code)) continue;

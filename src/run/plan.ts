@@ -1,10 +1,8 @@
 /**
- * What a call of `train`, `resume`, `evaluateOnly` or `resumeEvaluation` means: settings, entry and tasks, all checked before anything is
- * opened.
- *
- * run.json keeps everything that decides the result. A resumed training keeps the settings it was begun with; some may change, because they
- * do not show in what is computed. An evaluation is resumed only where all of it is still the same, its code included: otherwise half of its
- * rollouts would measure something else.
+ * Turns a call of `train`, `resume`, `evaluateOnly` or `resumeEvaluation` into a plan: settings, entry and tasks, checked before anything
+ * is opened. run.json records everything that determines the result. A resumed training keeps its settings, except those that do not affect
+ * what is computed. An evaluation resumes only if everything is unchanged, its code included; otherwise its rollouts would measure
+ * different things.
  */
 import { hash } from 'node:crypto';
 import { existsSync, statSync } from 'node:fs';
@@ -23,36 +21,34 @@ import { isEvaluation, readRunFile } from './directory.ts';
 import { type Checked, changedSources, preflight, sourcesOf } from './preflight.ts';
 import { resumeCommand, shortPath, TRAIN_DEFAULTS } from './settings.ts';
 
-/** A run to go on with; settings that are given again must agree with it, but for those that may change. */
+/** Settings given again must match the run's, except those that may change. */
 export type ResumeRequest = Pick<TrainSettings, 'run'> & Partial<TrainSettings>;
 export type EvaluationResumeRequest = { readonly run: string } & Partial<EvaluationRequest>;
 
 interface Plan<Settings, Record> extends Pick<Checked, 'entry' | 'warnings'> {
   readonly settings: Settings;
-  /** For run.json. */
   readonly record: Record;
   readonly isResumed: boolean;
-  /** The kernels the run was begun with, where the machine has them: others differ in the last bits. */
+  /** The kernels the run began with, if the machine supports them: others differ in the last bits. */
   readonly kernels: KernelVariant;
 }
 
 export interface TrainPlan extends Plan<TrainSettings, TrainRecord>, Checked {
-  /** What tells this run from another: everything that shows in what it computes. */
+  /** Identifies the run: a digest of everything that affects what it computes. */
   readonly identity: string;
 }
 
 export interface EvaluationPlan extends Plan<EvaluationSettings, EvaluationRecord> {
-  /** Those that are evaluated, with their rows. */
   readonly tasks: readonly NumberedTask[];
 }
 
-/** A held-out task and its place in the file, from 1. */
+/** A held-out task and its row in the file, from 1. */
 export interface NumberedTask {
   readonly task: Task;
   readonly number: number;
 }
 
-/** In one evaluation; what each came to is in memory. */
+/** Per evaluation, because all results are held in memory. */
 const MOST_ROLLOUTS = 1_000_000;
 
 const trainRecordSchema = z.object({
@@ -61,7 +57,7 @@ const trainRecordSchema = z.object({
   heldOut: z.string(),
   model: z.string(),
   entry: z.string(),
-  /** Runs of before this was kept have none. */
+  /** Missing in older runs. */
   sources: z.record(z.string(), z.string()).optional(),
   kernels: z.enum(KERNEL_VARIANTS),
 });
@@ -73,19 +69,18 @@ const evaluationRecordSchema = z.object({
   sources: z.record(z.string(), z.string()),
   kernels: z.enum(KERNEL_VARIANTS),
 });
-/** Settings with absolute paths; digests of tasks, model folder and each file of the user's code; and what computes. */
+/** Settings with absolute paths; digests of tasks, model folder and code files; and the kernels. */
 export type TrainRecord = z.infer<typeof trainRecordSchema>;
 export type EvaluationRecord = z.infer<typeof evaluationRecordSchema>;
 
-/** They decide how much is done or how fast, and what is shown; never what comes out. */
+/** They affect how much is done, how fast, and what is shown, but not the results. */
 const MAY_CHANGE: ReadonlySet<string> = new Set<keyof TrainSettings>([
   ...(['run', 'threads', 'concurrency', 'workflowWorkers', 'graderWorkers', 'transcripts', 'baseURL', 'maxErrorShare'] as const),
   ...(['steps', 'maxTime', 'maxTokens', 'minTasks'] as const),
 ]);
-/** A path, or the thing itself. A record has no place for values; of tasks it has the digests. */
+/** Settings that can be a path or a value. Values are not recorded; of tasks, only digests are. */
 const GIVEN_AS_VALUES: ReadonlySet<string> = new Set<keyof TrainSettings>(['entry', 'tasks', 'heldOut']);
 const PATHS = ['entry', 'flows', 'model', 'tasks', 'heldOut'] as const;
-/** Of files and rows that changed. */
 const MOST_NAMED = 5;
 
 export async function planTraining(request: TrainRequest): Promise<TrainPlan> {
@@ -155,7 +150,7 @@ export async function planResumedEvaluation(request: EvaluationResumeRequest): P
   return { settings, entry, tasks, record: begun, isResumed: true, ...keptKernels(begun.kernels, 'it', warnings) };
 }
 
-/** What run.json of an evaluation says; undefined where the run trains. */
+/** Undefined for a training run. */
 export function evaluationIn(run: string): EvaluationRecord | undefined {
   const found = readRunFile(run);
   const parsed = evaluationRecordSchema.safeParse(found);
@@ -175,7 +170,7 @@ function trainRecordIn(run: string): TrainRecord {
   throw impossible(`${run}/run.json is not of this version of Trainyard`, 'finish it with the version that began it');
 }
 
-/** The settings that the run was begun with, and those that may change as they are given now. */
+/** The run's original settings, with new values for those that may change. */
 function resumedSettings(begun: TrainRecord['settings'], request: ResumeRequest): TrainSettings {
   const baseURL = baseURLOf(begun['engine'] === 'tinker' ? 'tinker' : 'embedded', request);
   const given = absolute(defined({ ...request, baseURL }));
@@ -185,12 +180,12 @@ function resumedSettings(begun: TrainRecord['settings'], request: ResumeRequest)
     const message = `the run was begun with ${flagOf(name)} ${shown(begun[name], name)}, now it is ${shown(value, name)}`;
     throw impossible(message, 'leave it out, or begin a new run from one of this one’s checkpoints with --model');
   }
-  // Runs of before there was a choice do not name one.
+  // Defaults for settings that older runs did not record.
   const { engine, loraRank, minTasks, weighting, maxErrorShare, graderRetries, graderMemoryMb } = TRAIN_DEFAULTS;
   const later = { engine, loraRank, minTasks, weighting, maxErrorShare, graderRetries, graderMemoryMb };
   const settings: Record<string, unknown> = { ...later, ...begun, ...given, run: request.run };
   requireValues(settings, 'the run', 'tasks');
-  // As a person in this folder would write them.
+  // Shown relative to the working directory.
   for (const name of ['entry', 'flows', 'tasks', 'heldOut']) {
     const path = settings[name];
     if (typeof path === 'string') settings[name] = shortPath(path);
@@ -198,20 +193,20 @@ function resumedSettings(begun: TrainRecord['settings'], request: ResumeRequest)
   return settings as unknown as TrainSettings;
 }
 
-/** What was given as a value has to be given again. */
+/** Entries and tasks that were passed as values must be passed again. */
 function requireValues(settings: object, what: string, tasks: 'tasks' | 'heldOut'): void {
   if (!('entry' in settings)) throw impossible(`${what} was begun from TypeScript`, 'give the same workflow and grader again');
   if (!(tasks in settings)) throw impossible(`${what} was begun with tasks given as values`, 'give the same tasks again');
 }
 
-/** The kernels a run was begun with, where the machine has them, and a warning where it has not. */
+/** Keeps the original kernels if the machine supports them; otherwise warns. */
 function keptKernels(begun: KernelVariant, what: string, warnings: Checked['warnings']): Pick<TrainPlan, 'kernels' | 'warnings'> {
   if (isRunnable(begun)) return { kernels: begun, warnings };
   const message = `${what} was begun with the ${begun} kernels, which this machine lacks`;
   return { kernels: bestVariant(), warnings: [...warnings, { code: 'OTHER_KERNELS', message }] };
 }
 
-/** A training may go on with other code; whoever reads its results has to know. An entry given as a value has no files to compare. */
+/** Training may continue with changed code, but its readers must know. An entry given as a value has no files to compare. */
 function codeWarnings(begun: TrainRecord, now: TrainRecord): Checked['warnings'] {
   const isComparable = begun.entry !== '' && now.entry !== '' && begun.sources !== undefined && now.sources !== undefined;
   const ofEntry = begun.entry === now.entry ? [] : ['the entry has changed'];
@@ -227,18 +222,18 @@ function listed(all: readonly unknown[], more = ' more'): string {
   return `${all.slice(0, MOST_NAMED).join(', ')}${rest > 0 ? ` and ${rest}${more}` : ''}`;
 }
 
-/** The store is made before the first event is told, so where there are events and no store, it was taken away. */
+/** The store is created before the first event. Events without a store mean that it was removed. */
 function isStoreGone(run: string): boolean {
   const size = (name: string): number => (existsSync(join(run, name)) ? statSync(join(run, name)).size : 0);
   return size('events.jsonl') > 0 && size('store.sqlite') + size('store.sqlite-wal') === 0;
 }
 
-/** Everything that decides the result of an evaluation and is no longer what it was, in words. */
+/** Describes every change that affects the result of an evaluation. */
 function changesIn(begun: EvaluationRecord, now: EvaluationRecord): readonly string[] {
   const names = new Set([...Object.keys(begun.settings), ...Object.keys(now.settings)]);
   const settings = [...names].flatMap((name) => {
     const [before, after] = [begun.settings[name], now.settings[name]];
-    // Where values are given again, what they hold is compared.
+    // Values are compared by content elsewhere.
     const isValue = GIVEN_AS_VALUES.has(name) && (before === undefined || after === undefined);
     if (MAY_CHANGE.has(name) || isValue || isDeepStrictEqual(before, after)) return [];
     const what = name === 'entry' ? 'the entry' : typeof before === 'object' ? name : flagOf(name);
@@ -259,7 +254,7 @@ function identityOf({ settings, entry: _, sources: _sources, ...record }: TrainR
 }
 
 async function trainRecord(settings: TrainSettings, { entry: found, tasks, heldOut }: Checked): Promise<TrainRecord> {
-  // The budgets are of one command, not of the run.
+  // Budgets apply to one command, not to the run.
   const { maxTime: _maxTime, maxTokens: _maxTokens, ...kept } = settings;
   const { entry } = absolute(settings);
   return {
@@ -291,18 +286,16 @@ function recorded({ run: _, ...settings }: Partial<RunSettings> & { readonly run
   return JSON.parse(JSON.stringify(Object.fromEntries(kept)));
 }
 
-/** With paths that hold in every folder. */
 function absolute<T extends Partial<Record<(typeof PATHS)[number], unknown>>>(settings: T): T {
   const paths = PATHS.flatMap((name) => (typeof settings[name] === 'string' ? [[name, resolve(settings[name])]] : []));
   return { ...settings, ...Object.fromEntries(paths) };
 }
 
-/** As it is written on the command line, where times have a unit of their own. */
+/** The command-line flag of a setting. Flags with a time have no `Ms` suffix. */
 function flagOf(setting: string): string {
   return `--${setting.replace(/Ms$/, '').replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
 }
 
-/** The value of a setting, as a person reads it. */
 function shown(value: unknown, setting: string): string {
   if (value === undefined) return 'not given';
   return setting.endsWith('Ms') && typeof value === 'number' ? `${value / 1000}s` : JSON.stringify(value);

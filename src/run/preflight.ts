@@ -1,9 +1,7 @@
 /**
- * Reads what the user wrote, entry and tasks, and finds everything that is wrong with it, all at once, before anything is opened or spent.
- * Imports the entry, and runs nothing.
- *
- * Also takes digests of the user's code, file by file so that a change can be named. Imports are found by their text; packages, and paths
- * that are computed, are not followed.
+ * Reads the user's entry and tasks, and reports all problems at once, before anything is opened or spent. Imports the entry but runs
+ * nothing. Also computes digests of the user's code per file, so that changes can be named. It finds imports by regular expression and does
+ * not follow packages or computed paths.
  */
 import { statSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
@@ -20,12 +18,11 @@ import { type Entry, inspectEntry, type ModuleExport, together } from '../rollou
 import type { TrainSettings } from './check-settings.ts';
 import { shortPath } from './settings.ts';
 
-/** `flow`: the flow that is the workflow, by name; `flows`: the file that lists it. */
+/** `flow`: the name of the flow that serves as workflow. `flows`: the file that lists it. */
 type Files = Pick<TrainSettings, 'entry'> & {
   readonly [Name in 'flow' | 'flows' | 'tasks' | 'heldOut' | 'minTasks' | 'split' | 'seed']?: TrainSettings[Name] | undefined;
 };
 
-/** What a person should know about the tasks. */
 type Warnings = Dataset['warnings'];
 
 export interface Checked {
@@ -35,13 +32,12 @@ export interface Checked {
   readonly warnings: Warnings;
 }
 
-/** What could be read, and what is wrong with the rest. */
 export interface Inspection extends Omit<Checked, 'entry'> {
   readonly entry?: Entry | undefined;
   readonly problems: readonly TrainyardError[];
 }
 
-/** One mistake is thrown as it is; several as one error with the first one's code. */
+/** Throws a single problem as is; several as one error with the code of the first. */
 export async function preflight(files: Files): Promise<Checked> {
   const { entry, problems, ...checked } = await inspectFiles(files);
   if (entry !== undefined && problems.length === 0) return { entry, ...checked };
@@ -62,7 +58,7 @@ export async function inspectFiles(files: Files): Promise<Inspection> {
   };
 }
 
-/** A flow that is chosen by its name is found by its own room. */
+/** flows-file.ts finds flows that are chosen by name. */
 async function inspectGiven({ entry, flow, flows }: Files): Promise<Pick<Inspection, 'entry' | 'problems'>> {
   if (typeof entry !== 'string') return { entry, problems: [] };
   if (flow !== undefined) return await (await import('../flows/flows-file.ts')).inspectFlow(entry, flow, flows);
@@ -97,7 +93,7 @@ async function inspectTasks({ tasks, heldOut, minTasks, split, seed = 0 }: Files
   return { ...sides, warnings: [...train.warnings, ...held.warnings, ...seenBefore], problems };
 }
 
-/** No problem yet: what is looked over here may be run elsewhere. */
+/** Only a warning, since the run may happen in another environment. */
 function missingVariables({ grader }: Partial<Entry> = {}): Warnings {
   const missing = grader === undefined ? [] : missingEnv(grader);
   return missing.map((name) => ({
@@ -111,8 +107,7 @@ const UNUSED =
   'tasks have answers, and there is no grader: a workflow is never given them, nor is a reward function that it calls; fine if its rewards need none, else export a grader, which is given task.answer, or keep what they need in metadata';
 
 /**
- * What of the answers would make a good policy look bad: there are none, nobody gets them, or they are texts where a grader may expect
- * numbers. Neither a grader nor a workflow that rewards itself can be asked whether it minds, so nothing is refused.
+ * Warns about answers that are missing, unused or perhaps of the wrong type. Graders cannot be asked what they need, so it never refuses.
  */
 export function answerWarnings(
   grader: Grader | undefined,
@@ -136,7 +131,7 @@ function hasAnswer({ answer }: Task): boolean {
 function withoutAnswer(tasks: readonly Task[], what: string): Warnings {
   const without = tasks.filter((task) => !hasAnswer(task)).length;
   if (without === 0) return [];
-  // Then the metadata is all there is to grade by, and whoever wrote it knows.
+  // The metadata then holds what the grader needs.
   if (without === tasks.length && tasks.every(({ metadata }) => metadata !== undefined)) return [];
   const are = without === tasks.length ? `no ${what} has an answer` : `${without} of ${tasks.length} ${what}s have no answer`;
   return [{ code: 'NO_ANSWERS', message: `${are}, and there is a grader: fine if it does not need one, else add "answer"` }];
@@ -148,17 +143,16 @@ function isCsvOfNumbers(source: TaskSource | undefined, tasks: readonly Task[]):
   return answers.length > 0 && answers.every((answer) => typeof answer === 'string' && /\d/.test(answer) && NUMBER.test(answer));
 }
 
-/** More than any agent has; a loop of links must end somewhere. */
+/** More than any agent has. Bounds cycles of links. */
 const MOST_FILES = 2000;
-/** `from './x.ts'`, `import './x.ts'`, `import('./x.ts')`, `require('./x.ts')`. */
+/** Matches `from './x.ts'`, `import './x.ts'`, `import('./x.ts')`, `require('./x.ts')`. */
 const RELATIVE_IMPORT = /\b(?:from|import|require)\s*\(?\s*(['"])(\.{1,2}\/[^'"\n]+)\1/g;
-/** What `require`, and loaders of TypeScript, try after a path that has no ending. */
+/** Suffixes that `require` and TypeScript loaders try. */
 const ENDINGS = ['', '.ts', '.mts', '.cts', '.js', '.mjs', '.cjs', '.json', '/index.ts', '/index.js'];
 
-/** Digests of the user's code, by path relative to the folder of the entry; none of an entry that was given as a value. */
+/** Digests of the user's code by path, relative to the entry's folder. Empty if the entry was given as a value. */
 type Sources = Readonly<Record<string, string>>;
 
-/** Of everything that a run's entry is made of. */
 export async function sourcesOf(given: unknown, flows: string | undefined, entry: Entry): Promise<Record<string, string>> {
   if (typeof given !== 'string') return {};
   const modules = [entry.workflowModule, entry.graderModule].flatMap((module) => (module && fileOf(module)) ?? []);
@@ -166,7 +160,7 @@ export async function sourcesOf(given: unknown, flows: string | undefined, entry
   return { ...(await sourceDigests(dirname(resolve(given)), [...new Set(files)])) };
 }
 
-/** Of what a process imports for this export, now; undefined of what is no file. */
+/** Digests, when called, what a process imports for this export. Undefined if the module is not a file. */
 export function sourcesOfModule(module: ModuleExport | undefined): (() => Promise<Sources>) | undefined {
   const file = module && fileOf(module);
   return file === undefined ? undefined : () => sourceDigests('.', [file]);
@@ -176,7 +170,7 @@ function fileOf({ url }: ModuleExport): string | undefined {
   return url.startsWith('file:') ? fileURLToPath(url.replace(/[?#].*$/, '')) : undefined;
 }
 
-/** Each file that is not as it was, in words, named as a person in this folder would write it. */
+/** Describes each changed file, with its path relative to the working directory. */
 export function changedSources(before: Sources, after: Sources, entry: unknown): readonly string[] {
   const folder = typeof entry === 'string' ? dirname(entry) : '.';
   const files = [...new Set([...Object.keys(before), ...Object.keys(after)])].filter((file) => before[file] !== after[file]);
@@ -186,7 +180,7 @@ export function changedSources(before: Sources, after: Sources, entry: unknown):
   });
 }
 
-/** By path relative to `folder`. A file that cannot be read is left out: another error says so. */
+/** Keyed by path relative to `folder`. Skips unreadable files, which cause an error elsewhere. */
 export async function sourceDigests(folder: string, files: readonly string[]): Promise<Sources> {
   const digests = new Map<string, string>();
   const seen = new Set<string>();

@@ -1,12 +1,8 @@
 /**
- * What rollouts came to. Of a step: numbers for its report, and what it means when there was nothing to learn from. Of an evaluation: by
- * task, which are still to be run, and the numbers that the terminal, `--json`, metrics.json and the report files all show.
- *
- * A rollout's id is made of the task's id, its number and its attempt, and of nothing else: so are the seeds of what it samples, whatever
- * runs beside it and however often the evaluation was interrupted. Of several attempts the last one counts; the others are kept.
- *
- * Every rollout that was run is in the denominator: one that failed or was not graded did not solve its task. Mean reward is over what was
- * graded, because a failure is not a reward of 0. Tasks count equally, whatever became of their rollouts.
+ * Results of rollouts: step reports for training, and per-task results and metrics for evaluations. A rollout's id, and hence its seeds,
+ * depend only on task id, number and attempt, not on concurrency or interruptions. The last attempt counts; earlier ones are kept. Every
+ * rollout is in the denominator: one that failed or was not graded did not solve its task. Mean reward covers graded rollouts only, because
+ * a failure is not a reward of 0. All tasks count equally.
  */
 import { hash } from 'node:crypto';
 import type { Store } from '../core/contracts.ts';
@@ -19,12 +15,11 @@ import { isFailure } from '../rollout/budget.ts';
 import type { Group, GroupBatch } from '../rollout/scheduler.ts';
 import type { NumberedTask } from './plan.ts';
 
-/** With the parts and metrics of its reward, by name. */
 export interface RolloutResult extends Means {
   readonly rolloutId: string;
-  /** Place among the task's rollouts, from 1. */
+  /** Among the task's rollouts, from 1. */
   readonly number: number;
-  /** How often it was tried, this one included. */
+  /** From 1. */
   readonly attempt: number;
   readonly ending: Ending;
   readonly reward: number | null;
@@ -41,7 +36,6 @@ export interface TaskResult {
   readonly rollouts: readonly RolloutResult[];
 }
 
-/** A rollout that is still to be run. */
 export interface Pending {
   readonly task: NumberedTask['task'];
   readonly identity: Pick<RolloutIdentity, 'rolloutId' | 'groupId' | 'purpose'>;
@@ -49,9 +43,9 @@ export interface Pending {
 
 export class Results {
   readonly #tasks: readonly NumberedTask[];
-  /** Of the rollouts of each task. */
+  /** Rollout numbers per task. */
   readonly #numbers: readonly number[];
-  /** By task and number of the rollout; of the latest attempt. */
+  /** Latest attempt by task and rollout number. */
   readonly #latest = new Map<string, RolloutResult>();
 
   constructor(tasks: readonly NumberedTask[], n: number) {
@@ -70,7 +64,7 @@ export class Results {
     if ((this.#latest.get(key)?.attempt ?? 0) < attempt) this.#latest.set(key, resultOf(trajectory, number, attempt));
   }
 
-  /** Adds what is kept of these tasks, a task at a time: conversations can be long, and only what they came to stays in memory. */
+  /** Reads one task at a time and keeps only results: conversations can be long. */
   async recall(store: Store): Promise<void> {
     for (const { task } of this.#tasks) {
       const { groupId } = identityOf(task.id, 1, 1);
@@ -78,7 +72,7 @@ export class Results {
     }
   }
 
-  /** What was never run and, if asked for, what failed: that under a new id. */
+  /** Rollouts that have not run, and failed ones under a new id if `retryFailed`. */
   pending(retryFailed: boolean): readonly Pending[] {
     return this.#tasks.flatMap(({ task }) =>
       this.#numbers.flatMap((number) => {
@@ -89,7 +83,7 @@ export class Results {
     );
   }
 
-  /** Tasks in the order of their rows, rollouts in the order of their numbers; those that were not run are left out. */
+  /** Ordered by row and rollout number, without rollouts that have not run. */
   byTask(): readonly TaskResult[] {
     return this.#tasks.map(({ task, number: row }) => ({
       id: task.id,
@@ -116,7 +110,7 @@ export function resultOf(trajectory: Trajectory, number = 1, attempt = 1): Rollo
   return {
     ...{ rolloutId, number, attempt, ending: endingOf(trajectory), reward: value },
     ...defined({ parts, metrics, why: whyOf(trajectory) }),
-    // The clock of a machine may be set back.
+    // The system clock may have been set back.
     seconds: Math.max(0, endedAt - startedAt) / 1000,
   };
 }
@@ -129,7 +123,7 @@ function whyOf({ outcome, grade }: Trajectory): string | undefined {
   return grade.kind === 'ungraded' ? grade.why : undefined;
 }
 
-/** `metadata.tags`, a list of texts, and `metadata.tag`, a text. */
+/** Reads `metadata.tags` (a list or a string) and `metadata.tag` (a string). */
 function tagsOf(metadata: unknown): readonly string[] {
   if (typeof metadata !== 'object' || metadata === null) return [];
   const { tags, tag } = metadata as { readonly tags?: unknown; readonly tag?: unknown };
@@ -137,13 +131,13 @@ function tagsOf(metadata: unknown): readonly string[] {
   return [...new Set(found.filter((each) => typeof each === 'string' && each !== ''))] as string[];
 }
 
-/** Tasks of which nothing was run are left out. `n`: rollouts that each was to have. */
+/** Leaves out tasks without rollouts. `n`: planned rollouts per task. */
 export function reportOf(
   results: readonly TaskResult[],
   { n, temperature }: { readonly n: number; readonly temperature: number },
 ): EvaluationReport {
   const tasks = results.filter(({ rollouts }) => rollouts.length > 0);
-  // A task that lacks rollouts can only be asked about as many as it has.
+  // k cannot exceed the rollouts of the task that has the fewest.
   const fewest = tasks.reduce((least, { rollouts }) => Math.min(least, rollouts.length), n);
   const over = (of: (n: number, c: number, k: number) => number): Readonly<Record<string, number>> =>
     Object.fromEntries(
@@ -163,7 +157,7 @@ export function reportOf(
   };
 }
 
-/** The same numbers of one rollout a task, as trainings tell them. */
+/** The score of one rollout per task, as trainings report it. */
 export function scoreOf(trajectories: readonly Trajectory[]): Score {
   const tasks = trajectories.map((trajectory) => ({ rollouts: [resultOf(trajectory)] }));
   const { meanRewardCi: _, ...shares } = sharesOf(tasks, 1);
@@ -190,7 +184,6 @@ export function solvedIn(rollouts: readonly RolloutResult[]): number {
   return rollouts.filter(({ ending }) => ending === 'solved').length;
 }
 
-/** Null where none was graded. */
 export function meanRewardIn(rollouts: readonly RolloutResult[]): number | null {
   const rewards = rollouts.flatMap(({ reward }) => reward ?? []);
   return rewards.length === 0 ? null : meanOf(rewards);
@@ -206,7 +199,7 @@ export function trajectoriesOf(groups: readonly Group[]): Trajectory[] {
   return groups.flatMap(({ trajectories }) => trajectories);
 }
 
-/** Tokens that were sampled in a rollout, whatever the role. */
+/** For all roles. */
 export function tokensIn({ turns }: Trajectory): number {
   return turns.reduce((sum, { sampledIds }) => sum + sampledIds.length, 0);
 }
@@ -215,7 +208,7 @@ function gradedRewards(trajectories: readonly Trajectory[]): number[] {
   return trajectories.flatMap(({ grade }) => (grade.kind === 'graded' ? [grade.reward.value] : []));
 }
 
-/** More names than anybody looks at: a grader that makes them up must not fill the run's files. */
+/** Bounds the run's files in case a grader makes up names. */
 const MOST_NAMES = 256;
 
 export interface Means {
@@ -223,7 +216,7 @@ export interface Means {
   readonly metrics?: Readonly<Record<string, number>>;
 }
 
-/** Every part and metric of rewards by its name: the mean over the graded rollouts that have it. */
+/** Mean of each part and metric over the graded rollouts that have it. */
 export function meansOf(trajectories: readonly Trajectory[]): Means {
   return meansIn(trajectories.flatMap(({ grade }) => (grade.kind === 'graded' ? [grade.reward] : [])));
 }
@@ -237,7 +230,7 @@ function meansIn(rewards: readonly Means[]): Means {
 
 function meanByName(all: readonly (Readonly<Record<string, number>> | undefined)[]): Record<string, number> | undefined {
   const values = new Map<string, number[]>();
-  // Sorted: rewards made now and rewards read from a store hold them in different orders.
+  // Sorted, because rewards from the store and new rewards differ in key order.
   for (const [name, value] of all.flatMap((one) => Object.entries(one ?? {}).toSorted(byName))) {
     const known = values.get(name);
     if (known !== undefined) known.push(value);
@@ -251,16 +244,14 @@ function byName([a]: readonly [string, unknown], [b]: readonly [string, unknown]
   return a < b ? -1 : a > b ? 1 : 0;
 }
 
-/** With the rollouts that marks took out whole. */
 type StepRollouts = GroupBatch & { readonly excludedRollouts?: readonly Trajectory[] };
 
-/** What a step's rollouts were like, trained or not. */
 export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts = [] }: StepRollouts) {
   const all = [...groups, ...withoutSignal, ...stale];
   const trajectories = [...trajectoriesOf(all), ...excludedRollouts];
   const rewards = gradedRewards(trajectories);
   return {
-    // None is not 0.
+    // No rewards is not a reward of 0.
     reward: rewards.length === 0 ? Number.NaN : meanOf(rewards),
     ...meansOf(trajectories),
     groups: all.length,
@@ -275,7 +266,7 @@ export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts =
   };
 }
 
-/** No step was taken: its groups are tried again with other tasks. */
+/** No step was taken; other tasks are tried. */
 export function noSignalYet(batch: GroupBatch): RunEvent {
   const { groups, reward } = rolloutReport(batch);
   const seen = Number.isNaN(reward) ? 'nothing was graded' : `mean reward ${reward.toFixed(2)}`;
@@ -283,7 +274,7 @@ export function noSignalYet(batch: GroupBatch): RunEvent {
   return { type: 'warning', code: 'NO_SIGNAL', message };
 }
 
-/** What the grader says it is; else a reward of 1 or more. In a game `value` does not know who is trained: then theirs by role count. */
+/** The grader's `success`, else a reward of at least 1. In a game, the rewards of the trained roles count instead of `value`. */
 export function isSuccess({ grade, turns }: Trajectory): boolean {
   if (grade.kind !== 'graded') return false;
   const { success, value, byRole = {} } = grade.reward;
@@ -291,7 +282,7 @@ export function isSuccess({ grade, turns }: Trajectory): boolean {
   return success ?? (earned.length > 0 ? earned : [value]).every((reward) => reward >= 1);
 }
 
-/** `failed`: the rollout or its grading broke. `ungraded`: the workflow or the grader said that there is nothing to score. */
+/** `failed`: the rollout or its grading broke. `ungraded`: workflow or grader declared that there is nothing to score. */
 export type Ending = 'solved' | 'unsolved' | 'ungraded' | 'failed';
 
 export function endingOf(trajectory: Trajectory): Ending {
@@ -300,7 +291,6 @@ export function endingOf(trajectory: Trajectory): Ending {
   return grade.kind === 'failed' || isFailure(trajectory) ? 'failed' : 'ungraded';
 }
 
-/** Rewards differ, but nothing that was sampled may be trained. */
 export function nothingTrainable(trajectories: readonly Trajectory[]): TrainyardError {
   const roles = [...new Set(trajectories.flatMap(({ turns }) => turns.map(({ role }) => role)))].toSorted().join(', ') || 'none';
   return new TrainyardError('NO_SIGNAL', `rewards differ, but no turn of a trainable role was sampled (roles seen: ${roles})`, {
@@ -308,7 +298,7 @@ export function nothingTrainable(trajectories: readonly Trajectory[]): Trainyard
   });
 }
 
-/** Step after step no group had signal: because everything is solved, or because something is wrong. */
+/** Several steps had no signal: returns `solved` if every rollout succeeded, otherwise throws NO_SIGNAL. */
 export function endingWithoutSignal({ withoutSignal }: Pick<GroupBatch, 'withoutSignal'>): RunEnding {
   const trajectories = trajectoriesOf(withoutSignal);
   if (trajectories.length > 0 && trajectories.every(isSuccess)) return 'solved';

@@ -1,9 +1,8 @@
 /**
- * Back to the last committed step: when a run is resumed, and when the server of the policy has lost the weights in training.
- *
- * The newest checkpoint that can be read is loaded; the steps committed after it are computed again from the rollouts that their manifests
- * name. Rollouts that were stored but not trained are not run again (see Rollouts.run). So a deterministic run that was killed ends with
- * the weights of one that was not.
+ * Restores the policy to the last committed step: when a run is resumed, and when the policy's server has lost the weights in training. It
+ * loads the newest readable checkpoint and recomputes later committed steps from the rollouts that their manifests name. Stored but
+ * untrained rollouts do not run again (see Rollouts.run). So a deterministic run that was killed ends with the same weights as one that was
+ * not.
  */
 import { type Downtime, Mutex } from '../core/async.ts';
 import type { Store } from '../core/contracts.ts';
@@ -17,13 +16,11 @@ import type { TrainSettings } from './check-settings.ts';
 import { discardUncommitted, loadCheckpoint, loadFirst, savedSteps, setAside } from './checkpoint.ts';
 import { batchOf, type NextStep, type Repeat, type StepLog, type TrainerWork, update } from './step.ts';
 
-/** Where a run goes on: the last committed step, and the groups after it. */
 export interface Resumption {
   readonly step: number;
   readonly groups: Position;
 }
 
-/** Puts the policy back to the last committed step, or to the run's first policy, and serves it. */
 export async function restorePolicy(log: StepLog): Promise<Resumption> {
   const { trainer, directory, store, settings } = log;
   const manifests = await store.manifests();
@@ -39,14 +36,14 @@ export async function restorePolicy(log: StepLog): Promise<Resumption> {
   return last === undefined ? { step: 0, groups: START } : { step: last.step, groups: last.groups };
 }
 
-/** The step whose weights were loaded; 0 where no checkpoint can be read and the run's first policy is. */
+/** Returns the loaded step; 0 if no checkpoint is readable and the first policy was loaded. */
 async function loadNewest({ trainer, directory, identity, settings, warn }: StepLog): Promise<number> {
   for (const step of (await savedSteps(directory.checkpoints)).toReversed()) {
     try {
       await loadCheckpoint(trainer, { dir: directory.checkpoints, step, identity });
       return step;
     } catch (thrown) {
-      // It is the server that could not be asked, not the checkpoint that is bad.
+      // The server failed, not the checkpoint.
       if (thrown instanceof TrainyardError && thrown.code.startsWith('POLICY_')) throw thrown;
       const message = `the checkpoint of step ${step} is not used: ${messageOf(thrown)}; going back to an earlier one`;
       warn('CHECKPOINT_UNREADABLE', message);
@@ -65,7 +62,7 @@ async function computeAgain({ trainer, store, settings, warn }: StepLog, manifes
   warn('NOT_REPRODUCED', message);
 }
 
-/** The step of a manifest as it was taken, from the rollouts that it names. Throws STORE_FORMAT where they are no longer what they were. */
+/** Rebuilds a step from its manifest's rollouts. Throws STORE_FORMAT if they no longer match. */
 export async function stepOf(
   store: Store,
   manifest: BatchManifest,
@@ -73,9 +70,9 @@ export async function stepOf(
 ): Promise<Pick<NextStep, 'step' | 'batch' | 'learningRate'>> {
   const members = await Promise.all(manifest.rolloutIds.map((id) => store.read(id)));
   const groupIds = new Set(members.flatMap((trajectory) => trajectory?.groupId ?? []));
-  // Whole groups: a rollout that gave no sample still took part in its group's mean.
+  // Whole groups: a rollout without samples still counts in its group's mean.
   const groups = await Promise.all([...groupIds].map((groupId) => store.query({ groupId })));
-  // As it was then: marks that were made or taken back since count for later steps.
+  // Uses the exclusions of that time; later marks only affect later steps.
   const batch = batchOf(withoutExcluded(groups.flat(), manifest.excluded ?? []), settings);
   if (batch.rolloutIds.join() !== manifest.rolloutIds.join()) {
     throw new TrainyardError('STORE_FORMAT', `the rollouts of step ${manifest.step} are no longer those of its manifest`, {
@@ -85,25 +82,22 @@ export async function stepOf(
   return { step: manifest.step, batch, learningRate: manifest.metrics['learningRate'] ?? settings.learningRate };
 }
 
-/** Losses in a row, with no step between them, after which the server is not trusted to keep anything. */
+/** Consecutive losses without a completed step, after which the server is not trusted any more. */
 const MOST_LOSSES = 3;
-/** What no rollout can do anything about: it ends the run, not one rollout after the other. */
+/** Errors that affect every rollout, so they end the run. */
 const ENDS_THE_RUN: ReadonlySet<string> = new Set(['POLICY_UNREACHABLE', 'POLICY_REFUSED', 'POLICY_LOST']);
 
 /**
- * For a policy at a server, which was restarted or let the weights go. Whatever notices the loss first, a sample or a step, has the policy
- * put back to the last committed step; then both are tried again. A step and a recovery never overlap: otherwise a gradient taken before
- * the loss could be missing from the update after it. The seed and the version of a repeated sample are the same as before, so its turn is
- * recorded once and truly.
+ * Recovery for a policy at a server that restarted or dropped the weights. Whichever notices the loss first, a sample or a step, restores
+ * the last committed step; then both retry. Steps and recoveries never overlap: otherwise a gradient from before the loss could be missing
+ * from the update after it. A repeated sample keeps its seed and version, so its turn is recorded once and correctly.
  */
 export class Recovery implements TrainerWork {
   readonly #warn: Warn;
-  /** Runs while the policy is put back. */
   readonly #downtime: Downtime | undefined;
-  /** Puts the policy back to where the last committed step left it, and serves it. May itself meet with a loss. */
+  /** Restores the last committed step and serves it. May itself throw POLICY_LOST. */
   restore: () => Promise<unknown>;
   readonly #fatal = new AbortController();
-  /** How often the policy was put back. */
   #restored = 0;
   #inARow = 0;
   readonly #mutex = new Mutex();
@@ -114,12 +108,12 @@ export class Recovery implements TrainerWork {
     this.#downtime = downtime;
   }
 
-  /** Aborts, with the error as its reason, when nothing can be sampled any more. */
+  /** Aborts, with the error as reason, when sampling has become impossible. */
   get fatal(): AbortSignal {
     return this.#fatal.signal;
   }
 
-  /** The engine, asked again after a loss. */
+  /** Wraps an engine so that it samples again after a loss. */
   around(engine: Engine): Engine {
     const sample: Engine['sample'] = async (request, signal, onTokens) => {
       while (true) {
@@ -159,10 +153,10 @@ export class Recovery implements TrainerWork {
     }
   }
 
-  /** Nothing where someone else has done it since. */
+  /** Does nothing if another caller has recovered since. */
   async #recover(loss: TrainyardError, restored: number): Promise<void> {
     if (this.#restored > restored) return;
-    // Someone else has tried, and failed for good.
+    // Another caller's recovery failed for good.
     if (this.fatal.aborted) throw this.fatal.reason;
     if (++this.#inARow > MOST_LOSSES) throw loss;
     this.#warn('POLICY_LOST', `${loss.message}; going back to the last saved state`);

@@ -1,7 +1,7 @@
 /**
- * The policy behind the gateway, without a run: an agent of any kind is pointed at it, and what it does is captured as in training. One
- * rollout is open from the start; more are opened over HTTP. Each is kept, ungraded, when its session is sealed. Flows speak the agent-flow
- * protocol: what they say or a grader says is kept with their trajectories.
+ * Serves the policy through the gateway without a run: any agent can use it, and its turns are captured as in training. One rollout is open
+ * from the start; more are opened over HTTP. Each is stored, ungraded, when its session is sealed. Flows use the agent-flow protocol, and
+ * their trajectories keep the rewards that the flow or a grader gives.
  */
 import { join } from 'node:path';
 import { Mutex, openingWith } from '../core/async.ts';
@@ -27,32 +27,31 @@ export interface ServeSettings {
   readonly model: string;
   readonly host: string;
   readonly port: number;
-  /** As good as an admin key; must be given to bind anything but loopback. */
+  /** Grants admin rights. Required to bind anything but loopback. */
   readonly token: string | undefined;
-  /** Directory where rollouts are kept. */
   readonly run: string;
   readonly temperature: number;
   readonly threads: number;
   readonly seed: number;
-  /** Module whose grader scores trajectories of the agent-flow protocol, and the tasks with their answers. */
+  /** Module whose grader scores agent-flow trajectories, and the tasks with their answers. */
   readonly entry: string | undefined;
   readonly tasks: string | undefined;
-  /** Trajectories of a group that must have ended before it is handed out. */
+  /** Trajectories of a group that must end before it is handed out. */
   readonly group: number;
-  /** Groups that may wait to be fetched; undefined: any number. */
+  /** Groups that may wait to be fetched. Undefined: unlimited. */
   readonly maxGroups: number | undefined;
-  /** Seconds after which a group is handed out with what it has; undefined: never. */
+  /** Seconds after which an incomplete group is handed out. Undefined: never. */
   readonly groupTimeout: number | undefined;
 }
 
 export interface Served extends AsyncDisposable {
   readonly origin: string;
-  /** Of the rollout that is open from the start. */
+  /** For the rollout that is open from the start. */
   readonly baseURL: string;
   readonly apiKey: string;
-  /** Opens, reads and seals sessions. */
+  /** For opening, reading and sealing sessions. */
   readonly adminKey: string;
-  /** For trusted code that speaks the agent-flow protocol. */
+  /** For trusted code that uses the agent-flow protocol. */
   readonly flowKey: string;
 }
 
@@ -64,7 +63,7 @@ interface ServeObserver {
 const LIMITS = { turns: 100_000, tokens: 100_000_000, deadlineMs: 24 * 3_600_000 } as const;
 const FIRST: RolloutIdentity = { rolloutId: 'local', groupId: 'local', taskId: 'local', purpose: 'train' };
 
-/** Serves until disposed, which seals and keeps what is open. */
+/** Serves until disposed, which seals and stores open sessions. */
 export function serve(settings: ServeSettings, { onTurn, onFailure }: ServeObserver): Promise<Served> {
   return openingWith(async (opened) => {
     await checkModelFolder(settings.model);
@@ -96,7 +95,7 @@ export function serve(settings: ServeSettings, { onTurn, onFailure }: ServeObser
     opened.defer(() => flows.drain());
     const { host, port, token } = settings;
     const { origin } = opened.use(await listen(gateway, { host, port, ...(token === undefined ? {} : { token }) }));
-    // Before the listener: whoever waits for a batch gets what there is, or is told that nothing comes.
+    // Disposed before the listener, so that clients waiting for a batch get what there is, or learn that none will come.
     opened.defer(async () => pool.close());
     const session = gateway.open({ ...sessionDefaults, identity: FIRST, roles: {}, signal: new AbortController().signal });
     const { baseURL, apiKey } = session.model();
@@ -107,7 +106,7 @@ export function serve(settings: ServeSettings, { onTurn, onFailure }: ServeObser
   });
 }
 
-/** Appends sessions as they are sealed; `kept` waits for all of them, and throws if one could not be kept. */
+/** Stores sessions as they are sealed. `kept` waits for all of them and throws if one could not be stored. */
 function keeperIn(store: Store): { readonly keep: NonNullable<SessionObserver['sealed']>; kept(): Promise<unknown> } {
   const keeping: Promise<void>[] = [];
   const naming = new Mutex();
@@ -119,7 +118,7 @@ function keeperIn(store: Store): { readonly keep: NonNullable<SessionObserver['s
       const grade = { kind: 'ungraded', why: 'nothing grades what is served' } as const;
       const startedAt = turns[0]?.startedAt ?? endedAt;
       const trajectory = recordOf(identity, session, { outcome: outcomeByCalls(session), grade, startedAt, endedAt });
-      // One after the other: two sessions of one name must not find the same name free.
+      // One at a time, so that two sessions with the same name do not both find it free.
       const append = async () => store.append({ ...trajectory, rolloutId: await freeName(store, identity.rolloutId) });
       keeping.push(naming.run(append));
     },
@@ -127,21 +126,20 @@ function keeperIn(store: Store): { readonly keep: NonNullable<SessionObserver['s
   };
 }
 
-/** Rollouts of an earlier session by the same name are kept too. */
+/** An earlier session may have had the same name. */
 async function freeName(store: Store, rolloutId: string): Promise<string> {
   let name = rolloutId;
   for (let number = 2; (await store.read(name)) !== undefined; number++) name = `${rolloutId}-${number}`;
   return name;
 }
 
-/** Who grades what is served, where somebody does: the grader of an entry, and the tasks whose answers it is shown. */
+/** The entry's grader, and the tasks whose answers it sees. */
 interface Grading extends AsyncDisposable {
   readonly grader: GraderRunner;
-  /** By id. */
   readonly tasks: ReadonlyMap<string, Task>;
 }
 
-/** `policy`: for a grader that asks it. Undefined where neither is given. Throws USAGE where only one is, or the entry has no grader. */
+/** `policy`: for graders that ask it. Undefined if neither entry nor tasks are given. Throws USAGE if only one is. */
 async function openGrading({ entry, tasks }: ServeSettings, policy: PolicyJudgeParts): Promise<Grading | undefined> {
   if (entry === undefined && tasks === undefined) return undefined;
   if (entry === undefined || tasks === undefined) {
@@ -149,7 +147,7 @@ async function openGrading({ entry, tasks }: ServeSettings, policy: PolicyJudgeP
     const hint = 'a grader needs both: what to say, and the answers to say it by';
     throw new TrainyardError('USAGE', `found ${found}`, { hint });
   }
-  // Only the grader is wanted: who plays the agent comes from outside.
+  // Only the grader is needed; the agent is external.
   const inspected = await inspectEntry(entry, () => defineWorkflow(async () => {}));
   const { grader, graderModule } = inspected.entry ?? {};
   if (inspected.problems.length > 0) throw together(inspected.problems);

@@ -1,6 +1,6 @@
 /**
- * The defaults of a run's settings, and the paths and commands that people read. Loads nothing, so that `trainyard --help` is quick; what
- * settings mean and may be is in check-settings.ts. The defaults are the demo's recipe; bench/LOG.md holds the runs they come from.
+ * Default settings, and the paths and commands shown to users. Loads nothing heavy, so that `trainyard --help` stays fast;
+ * check-settings.ts defines what settings mean. The defaults are the demo's recipe; bench/LOG.md records the runs behind them.
  */
 import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
@@ -10,10 +10,9 @@ import type { SamplingSettings } from '../core/types.ts';
 import type { Entry } from '../rollout/discovery.ts';
 import type { Algorithm, Weighting } from '../trainer/advantages.ts';
 
-/** The policy that ships with the package. */
 export const BASE_MODEL = fileURLToPath(new URL('../../models/base', import.meta.url));
 
-/** Those of the trainer, which is not loaded for their names. */
+/** Repeated here so that their names do not require loading the trainer. */
 export const ALGORITHM_NAMES = ['grpo', 'dr-grpo', 'rloo'] as const satisfies readonly Algorithm[];
 export const WEIGHTING_NAMES = ['tokens', 'rollouts'] as const satisfies readonly Weighting[];
 export const ENGINES = ['embedded', 'tinker'] as const;
@@ -28,7 +27,7 @@ export const EVAL_DEFAULTS = {
   loraRank: 32,
   seed: 1,
   concurrency: 64,
-  // One thread a gradient buffer: more could not train, and would only split the sampler's batches.
+  // One thread per gradient buffer. More threads could not train and would only split the sampler's batches.
   threads: Math.min(availableParallelism(), 16),
   limits: { turns: 16, tokens: 4096, deadlineMs: 60_000 },
   callTokens: 256,
@@ -39,7 +38,7 @@ export const EVAL_DEFAULTS = {
   graderMemoryMb: 2_048,
   transcripts: 0,
   trainable: undefined,
-  // An evaluation reports what failed, so it bears more of it than a training does.
+  // Higher than for training, because an evaluation reports failures.
   maxErrorShare: 0.25,
 } as const;
 
@@ -71,18 +70,15 @@ export const TRAIN_DEFAULTS = {
   maxTokens: undefined,
 } as const;
 
-/** Of `trainyard serve`, and of `trainyard tinker`. */
 const HOST = '127.0.0.1';
 const { model, threads, seed } = EVAL_DEFAULTS;
 export const SERVE_DEFAULTS = { model, threads, seed, host: HOST, port: 0, temperature: 1, group: 8 } as const;
 export const TINKER_DEFAULTS = { model, threads, host: HOST, port: 0, state: 'runs/tinker' } as const;
 
-/** Where tasks are looked for when no file is given. */
 export function usualTasks(entry: string | Entry): string {
   return beside(entry, 'train.jsonl');
 }
 
-/** Where held-out tasks are looked for when no file is given. */
 export function usualHeldOut(entry: string | Entry): string {
   return beside(entry, 'held-out.jsonl');
 }
@@ -91,7 +87,7 @@ function beside(entry: string | Entry, name: string): string {
   return join(typeof entry === 'string' ? dirname(entry) : '.', name);
 }
 
-/** runs/shop-20261115-081703: named by the entry's folder and the time, numbered where that is taken. */
+/** Such as runs/shop-20261115-081703: the entry's folder and the time, with a number appended if that exists. */
 export function usualRun(entry: string | Entry, prefix = ''): string {
   return freeRun(`${prefix}${typeof entry === 'string' ? basename(dirname(resolve(entry))) : entry.workflow.name}`);
 }
@@ -105,23 +101,22 @@ export function freeRun(name: string): string {
   return free;
 }
 
-/** The command that goes on with a run, for a shell that finds `trainyard`; the command line adapts it to how it was called. */
+/** For a shell that finds `trainyard`; the CLI adapts it to how it was called (`asCalled`). */
 export function resumeCommand(run: string, verb: 'train' | 'eval' = 'train'): string {
   return `trainyard ${verb} --resume ${shellWord(run)}`;
 }
 
-/** A path as an argument that a shell takes as one word. */
 export function shellWord(path: string): string {
   return /^[\w@%+=:,./-]+$/.test(path) ? path : `'${path.replaceAll("'", `'\\''`)}'`;
 }
 
-/** A path as a person in this folder would write it. */
+/** Relative to the working directory if the path is inside it. */
 export function shortPath(path: string): string {
   const near = relative('.', path);
   return near === '' || near.startsWith('..') ? path : near;
 }
 
-/** The temperature is said by the caller each time: a training has one for its rollouts, and 0 for what is held out. */
+/** Callers pass the temperature: training samples at its own, held-out evaluation at 0. */
 export function samplingAt(temperature: number, { callTokens }: { readonly callTokens: number }): SamplingSettings {
   return { temperature, topP: 1, topK: 0, maxTokens: callTokens };
 }

@@ -1,4 +1,4 @@
-/** One step: gradient and update, and how it is made to last. */
+/** One training step: gradient, update, and how the result is made durable. */
 import { join } from 'node:path';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
@@ -17,10 +17,10 @@ import type { Means } from './results.ts';
 
 export interface Update {
   readonly loss: number;
-  /** Undefined where the trainer does not tell. */
+  /** Undefined if the trainer does not report it. */
   readonly gradNorm: number | undefined;
   readonly learningRate: number;
-  /** Means over the trained tokens; `meanDifference` and `largestDifference` over those that the version in training sampled. */
+  /** Means over trained tokens; `meanDifference` and `largestDifference` over those sampled by the version in training. */
   readonly metrics: Readonly<Record<string, number>>;
   readonly agreement: Agreement | undefined;
 }
@@ -29,7 +29,7 @@ export function batchOf(trajectories: readonly Trajectory[], settings: TrainSett
   return makeBatch(trajectories, settings.algorithm, settings.limits.tokens, settings.weighting);
 }
 
-/** Gradient and optimizer update of step `step`. The same batch, rate and settings on the same weights give the same weights. */
+/** Deterministic: the same batch, learning rate and settings on the same weights give the same weights. */
 export async function update(
   trainer: Trainer,
   { step, batch, learningRate }: Pick<NextStep, 'step' | 'batch' | 'learningRate'>,
@@ -37,7 +37,7 @@ export async function update(
 ): Promise<Update> {
   const { kl } = settings;
   const { samples } = kl > 0 ? attachReference(batch, await trainer.forward(batch.samples, 'reference')) : batch;
-  // Both are sent before either is waited for: where the policy is far away, that is one journey instead of two.
+  // Sends both before awaiting either, which saves a round trip to a remote policy.
   const [{ loss, metrics, logprobs }, { gradNorm }] = await Promise.all([
     trainer.forwardBackward(samples, kl > 0 ? withKl(ppo(settings), kl) : ppo(settings)),
     trainer.optimStep({ ...settings.adam, learningRate }),
@@ -51,21 +51,19 @@ export async function update(
 
 const AGREEMENT = ['ratio', 'offPolicyKl', 'clipped', 'meanDifference', 'largestDifference'] as const;
 
-/** How the engine's log-probabilities compare with the trainer's, from the metrics of a step. */
 export function agreementIn(metrics: Update['metrics']): Pick<StepReport, (typeof AGREEMENT)[number]> {
   return Object.fromEntries(AGREEMENT.flatMap((name) => (metrics[name] === undefined ? [] : [[name, metrics[name]]])));
 }
 
-/** Does the work, and does it again from its start after a loss. */
 export type Repeat = <T>(work: () => Promise<T>) => Promise<T>;
 
-/** How work on the trainer is done: once, or where a server may lose the policy, again after a loss. */
+/** How trainer work runs: once, or repeated after a server has lost the policy. */
 export interface TrainerWork {
-  /** Work that is begun again from the start after a loss. It must have no effect that lasts before its last verb resolved. */
+  /** Repeated from the start after a loss. The work must have no lasting effect before its last verb resolves. */
   step<T>(work: () => Promise<T>): Promise<T>;
   /**
-   * Several such pieces of work, each done through `again`, and what must lie between them: nobody else's recovery comes in between. One
-   * that came between saving a step and committing it would put the policy back to the step before, and remove what was saved.
+   * Several pieces of repeatable work, each run through `again`, without another caller's recovery in between. A recovery between saving
+   * and committing a step would restore the previous step and remove the save.
    */
   exclusively<T>(work: (again: Repeat) => Promise<T>): Promise<T>;
 }
@@ -73,16 +71,13 @@ export interface TrainerWork {
 /** The embedded policy cannot be lost. */
 export const ONCE: TrainerWork = { step: (work) => work(), exclusively: (work) => work((piece) => piece()) };
 
-/** Where steps are taken and written: trainer, run directory, store. */
 export interface StepLog {
   readonly trainer: Trainer;
   readonly work: TrainerWork;
   readonly directory: RunDirectory;
   readonly store: Store;
   readonly settings: TrainSettings;
-  /** What tells this run from another. */
   readonly identity: string;
-  /** How far engine and trainer may be apart. */
   readonly bound: AgreementBound;
   readonly warn: Warn;
 }
@@ -90,21 +85,19 @@ export interface StepLog {
 export interface NextStep {
   readonly step: number;
   readonly batch: Batch;
-  /** What marks took out of its groups. */
   readonly excluded?: readonly Exclusion[];
   readonly learningRate: number;
   readonly groups: Position;
-  /** What the rewards of the batch were made of. */
   readonly means: Means;
-  /** A step whose checkpoint is not to be removed. */
+  /** The step whose checkpoint must be kept. */
   readonly best: number | undefined;
 }
 
 type TakenStep = Update & Readonly<Record<'trainSeconds' | 'saveSeconds', number>>;
 
 /**
- * In this order: gradient and update, checkpoint on disk, manifest and version committed, version served, older checkpoints removed.
- * A policy that is lost before the commit is put back and the step begun again; after it, the step is what it is put back to.
+ * In this order: update, save the checkpoint, commit manifest and version, serve the version, remove old checkpoints. A policy lost before
+ * the commit is restored and the step repeated; after the commit, recovery restores this step.
  */
 export async function takeStep(log: StepLog, next: NextStep, onPhase: (phase: Phase) => void): Promise<TakenStep> {
   const { trainer, work, directory, settings } = log;
@@ -128,7 +121,7 @@ export async function takeStep(log: StepLog, next: NextStep, onPhase: (phase: Ph
   return { ...updated, trainSeconds: (trainedAt - start) / 1000, saveSeconds: (performance.now() - trainedAt) / 1000 };
 }
 
-/** Warns where the engine's log-probabilities cannot be explained; throws POLICY_DISAGREES where not even staleness could explain them. */
+/** Throws POLICY_DISAGREES if engine and trainer differ beyond the bound; with staleness it only warns. */
 function requireAgreement({ bound, settings, warn }: StepLog, step: number, { agreement, metrics }: Update): void {
   const expected = agreement && bound.exceededBy(agreement);
   if (agreement === undefined || expected === undefined) return;
@@ -166,7 +159,7 @@ async function commit(
   });
 }
 
-/** `parts.format`, `metrics.tries`: a grader's names are never taken for the trainer's. */
+/** Prefixes names (`parts.format`, `metrics.tries`), so that a grader's names cannot clash with the trainer's. */
 function named(means: Means): Record<string, number> {
   const kinds = Object.entries({ parts: means.parts, metrics: means.metrics });
   return Object.fromEntries(
@@ -174,7 +167,7 @@ function named(means: Means): Record<string, number> {
   );
 }
 
-/** The checkpoint of the step just taken, written if there is none yet; null before the first step. */
+/** Path of the current step's checkpoint, which is written if missing. Null before the first step. */
 export function checkpointAt(log: StepLog, step: number): Promise<string | null> {
   return log.work.step(() => saveAt(log, step));
 }
@@ -187,7 +180,7 @@ async function saveAt({ trainer, directory, settings, identity }: StepLog, step:
   return directory.checkpointPath(step);
 }
 
-/** Digest of everything that a step is computed from: tokens, masks, log-probabilities, advantages, versions, temperatures and weights. */
+/** Digest of everything a step is computed from: tokens, masks, log-probabilities, advantages, versions, temperatures and weights. */
 export function samplesDigest(samples: readonly Sample[]): string {
   const bytes = (array: Int32Array | Float32Array | Uint8Array): Uint8Array =>
     new Uint8Array(array.buffer, array.byteOffset, array.byteLength);

@@ -1,9 +1,8 @@
 /**
- * Training, from tasks to a better policy: the page to read first.
- *
- * Each step: groups of rollouts are run until enough of them have signal; rewards become advantages by group; turns become samples; one
- * gradient, one optimizer update. The checkpoint is on disk before manifest and version are committed, and the version is committed before it
- * is served: whatever is killed when, a trajectory is trained at most once and no version is ever served that could not be found again.
+ * Training, from tasks to a better policy. Read this file first. Each step runs groups of rollouts until enough have signal, turns rewards
+ * into advantages per group and turns into samples, and takes one gradient and one optimizer update. The checkpoint is on disk before
+ * manifest and version are committed, and the version is committed before it is served. So even after a kill, a trajectory is trained at
+ * most once, and every served version can be restored.
  */
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -26,35 +25,33 @@ import { restorePolicy } from './resume.ts';
 import { learningRateAt } from './settings.ts';
 import { agreementIn, batchOf, checkpointAt, ONCE, type StepLog, takeStep } from './step.ts';
 
-/** This many steps in a row without a single group with signal end the training. */
+/** Steps in a row without any group with signal that end the training. */
 const MOST_WITHOUT_SIGNAL = 3;
 
 export interface TrainResult {
-  /** The run's directory. */
   readonly run: string;
   readonly before: Score | null;
   readonly after: Score | null;
   readonly steps: number;
-  /** Folder of the trained model. */
   readonly checkpoint: string | null;
   readonly best: Best | null;
   readonly ending: RunEnding;
 }
 
 export interface TrainOptions {
-  /** Ends the run after the step in hand. */
+  /** Ends the run after the current step. */
   readonly finish?: AbortSignal;
-  /** Ends the run at once: rollouts in hand are given up. */
+  /** Ends the run at once and abandons current rollouts. */
   readonly stop?: AbortSignal;
-  /** When the command began, on `performance.now()`'s clock: what `seconds` and `maxTime` count from. */
+  /** When the command began, on `performance.now()`'s clock; `seconds` and `maxTime` count from there. */
   readonly since?: number;
-  /** Whether to find and name what blocks the event loop. */
+  /** Whether to detect and name code that blocks the event loop. */
   readonly watchStalls?: boolean;
-  /** Stand between the run and its parts, to watch them or to disturb them. */
+  /** Wraps store and engine, for observation or fault injection. */
   readonly through?: { readonly store?: (store: Store) => Store; readonly engine?: (engine: Engine) => Engine };
 }
 
-/** Everything that can be wrong with the call is found before the run directory is made. */
+/** Finds all problems with the request before it creates the run directory. */
 export async function train(request: TrainRequest, emit?: Emit, options?: TrainOptions): Promise<TrainResult> {
   return await execute(await planTraining(request), emit, options);
 }
@@ -82,7 +79,7 @@ async function execute(plan: TrainPlan, emit: Emit = () => {}, options: TrainOpt
   });
 }
 
-/** Model, grader, gateway. Before the run has begun there is nothing to finish, so `finish` stops the opening too. */
+/** Opens model, grader and gateway. There is no step to finish yet, so `finish` aborts the opening too. */
 async function open(plan: TrainPlan, warn: Warn, options: TrainOptions & { readonly finish: AbortSignal }): Promise<RunParts> {
   const { settings, entry, kernels } = plan;
   const { stop, finish, through, watchStalls } = options;
@@ -96,7 +93,7 @@ async function open(plan: TrainPlan, warn: Warn, options: TrainOptions & { reado
   return openParts(settings, entry, own).finally(() => finish.removeEventListener('abort', interrupt));
 }
 
-/** Where steps are written. Also keeps what the run needs besides: held-out tasks without a file, the reference of a KL penalty. */
+/** Also saves held-out tasks that have no file, and freezes the reference of a KL penalty. */
 async function stepLog(
   { settings, heldOut, identity }: TrainPlan,
   { policy: { trainer }, recovery }: RunParts,
@@ -173,7 +170,7 @@ async function learn(training: Training): Promise<TrainResult> {
   return { run: settings.run, before, after, steps: step, checkpoint, best: bestCheckpoint, ending };
 }
 
-/** From the first step, or after the last committed one. */
+/** Starts at the first step, or after the last committed one. */
 async function begin({ plan, parts, log, tell }: Training) {
   const { settings, isResumed, record, tasks, heldOut } = plan;
   const { run, seed, steps } = settings;
@@ -185,7 +182,7 @@ async function begin({ plan, parts, log, tell }: Training) {
   return from;
 }
 
-/** After a step: the evaluation on the way, a checkpoint if it was the best so far, and why the run ends here, where it does. */
+/** After a step: runs a due evaluation, saves a checkpoint if it is the best so far, and returns why the run ends, if it does. */
 async function assess(step: number, training: Training, heldOut: HeldOut): Promise<RunEnding | undefined> {
   const { log, finish, since, rollouts } = training;
   await heldOut.onTheWay(step);

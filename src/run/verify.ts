@@ -1,10 +1,9 @@
 /**
- * A run that proves itself: whatever can be done again from its store and its first policy is done again, and compared with what was kept.
- *
- * Each turn is sampled again from its seed, each reward graded again, each step taken again from the rollouts that its manifest names, each
- * checkpoint compared with the weights that this gives, each score that was told counted again. The embedded policy has to agree to the
- * byte. A Tinker server is not asked to sample again; rewards and samples have to be equal there too, and log-probabilities within the
- * noise that the run measured. Nothing in the run's directory is changed. What a workflow returned as its own reward, and what a judge said, is taken as it was kept.
+ * Verifies a run by redoing everything that its store and first policy allow, and comparing the results. It samples each turn again from
+ * its seed, regrades rewards, recomputes steps from their manifests' rollouts, and compares checkpoints and scores. The embedded policy
+ * must match bit for bit. A Tinker server is not asked to sample again: rewards and samples must still be equal, and log-probabilities must
+ * agree within the noise that the run measured. Rewards returned by a workflow and verdicts of a judge are not rechecked. The run's
+ * directory is not changed.
  */
 import { existsSync, readFileSync } from 'node:fs';
 import { cp } from 'node:fs/promises';
@@ -42,7 +41,6 @@ import { stepOf } from './resume.ts';
 import { TRAIN_DEFAULTS } from './settings.ts';
 import { samplesDigest, update } from './step.ts';
 
-/** What is not as it was kept, where, and what that means. */
 export interface Difference {
   readonly where: string;
   readonly kept: string;
@@ -51,7 +49,6 @@ export interface Difference {
 }
 
 export interface Verification {
-  /** How many were done again. */
   readonly turns: number;
   readonly rewards: number;
   readonly steps: number;
@@ -59,18 +56,17 @@ export interface Verification {
   readonly scores: number;
   readonly different: number;
   readonly first: Difference | null;
-  /** What could not be done again, in words. */
   readonly unchecked: readonly string[];
 }
 
 export interface VerifyOptions {
   readonly warn?: Warn;
   readonly stop?: AbortSignal;
-  /** Told after each version of the policy: its turns were sampled again. */
+  /** Called after each policy version has been sampled again. */
   readonly onStep?: (done: number, of: number) => void;
 }
 
-/** Throws where the run cannot be resumed at all: RESUME_IMPOSSIBLE, STORE_FORMAT. A run begun from TypeScript is given its entry and tasks again. */
+/** Throws RESUME_IMPOSSIBLE or STORE_FORMAT if the run cannot be resumed. Runs begun from TypeScript need entry and tasks again. */
 export async function verify(
   request: ResumeRequest,
   { warn = () => {}, stop = new AbortController().signal, onStep = () => {} }: VerifyOptions = {},
@@ -96,11 +92,11 @@ export async function verify(
   return { ...counts, different, first, unchecked: [...unchecked] };
 }
 
-/** `identity`: what tells the run from another, where it trains. `evaluation`: where it is one on its own. */
+/** `identity`: only for training runs. `evaluation`: only for evaluations. */
 type VerifyPlan = Pick<TrainPlan, 'settings' | 'entry' | 'tasks' | 'heldOut' | 'kernels' | 'warnings'> &
   Partial<Pick<TrainPlan, 'identity'>> & { readonly evaluation?: EvaluationPlan };
 
-/** An evaluation is a run that takes no steps. */
+/** Treats an evaluation as a run without steps. */
 async function planOf(request: ResumeRequest): Promise<VerifyPlan> {
   const { run } = request;
   if (!isEvaluation(readRunFile(run))) return await planResumedTraining(request);
@@ -128,7 +124,6 @@ class Findings {
   }
 }
 
-/** Scores of the evaluations before, during and after training, counted again. */
 function scoreTraining({ plan, trajectories, found }: Work, events: readonly RunEvent[]): void {
   const kept = new Map(trajectories.map((trajectory) => [trajectory.rolloutId, trajectory]));
   const all = numbered(plan.heldOut);
@@ -140,7 +135,7 @@ function scoreTraining({ plan, trajectories, found }: Work, events: readonly Run
   }
 }
 
-/** The numbers of an evaluation on its own, where it has come to its end. */
+/** Does nothing for an evaluation that has not finished. */
 async function scoreEvaluation({ store, found }: Work, { tasks, settings }: EvaluationPlan): Promise<void> {
   const file = join(settings.run ?? '', 'metrics.json');
   if (!existsSync(file)) return;
@@ -150,7 +145,6 @@ async function scoreEvaluation({ store, found }: Work, { tasks, settings }: Eval
   compareScores(found, 'metrics.json', kept, reportOf(results.byTask(), settings));
 }
 
-/** Shows the first number that differs. */
 function compareScores(found: Findings, where: string, kept: object, again: object): void {
   found.counts.scores++;
   const then = kept as Readonly<Record<string, unknown>>;
@@ -191,7 +185,7 @@ async function gradeAgain({ plan, trajectories, found, stop }: Work): Promise<vo
     const meaning = 'the grader as it is now did not give this reward, or does not give the same twice';
     return [where, JSON.stringify(kept), JSON.stringify(again), meaning];
   };
-  // In the order of the rollouts, whichever was graded first.
+  // In rollout order, whichever was graded first.
   for (const difference of (await mapConcurrently(trajectories, settings.concurrency, gradeOne)) ?? [])
     if (difference !== undefined) found.differs(...difference);
 }
@@ -207,7 +201,7 @@ async function regraded(plan: VerifyPlan, trajectory: Trajectory, task: Task, gr
     gradeOf(parts, { identity: trajectory, task }, { turns, outcome, result, artifactsDir });
   const folder = artifactsFolder(join(settings.run, 'artifacts'), rolloutId);
   if (folder === null || !existsSync(folder)) return await grade(null);
-  // A copy: a grader may write there, too.
+  // A copy, because a grader may write there.
   const scratch = temporaryFolder('trainyard-verify');
   try {
     await cp(folder, scratch, { recursive: true });
@@ -217,14 +211,14 @@ async function regraded(plan: VerifyPlan, trajectory: Trajectory, task: Task, gr
   }
 }
 
-/** What counts: not what else was measured, such as a time. */
+/** Ignores metrics, which may hold a duration, for example. */
 function comparable(grade: Grade): unknown {
   if (grade.kind !== 'graded') return grade.kind === 'failed' ? `${grade.code}: ${grade.message}` : grade.kind;
   const { metrics: _, ...reward } = grade.reward;
   return JSON.parse(JSON.stringify(reward));
 }
 
-/** Version by version, until something differs: from there on everything would. */
+/** Stops at the first difference, since everything after it would differ too. */
 async function trainAgain(work: Work): Promise<void> {
   const { plan, store, trajectories, found, stop, onStep } = work;
   const { settings } = plan;
@@ -242,7 +236,7 @@ async function trainAgain(work: Work): Promise<void> {
   if (policy !== undefined) await loadFirst(policy.trainer, settings.model);
   if (settings.kl > 0) await policy?.trainer.freezeReference();
   const newest = (await savedSteps(join(settings.run, 'checkpoints')).catch(() => [])).at(-1) ?? 0;
-  // One may have been saved and not committed when the run was killed.
+  // A killed run may have saved one checkpoint that it did not commit.
   if (newest > manifests.length + 1) found.differs(`checkpoint of step ${newest}`, 'its files', taken, FOREIGN);
   if (found.different > 0) found.unchecked.add('turns, steps and checkpoints: something differed before');
   const bound = new AgreementBound(manifests);
@@ -283,7 +277,7 @@ async function sampleAgain(
     const { effective, seed } = sampling;
     const result = await engine.sample({ promptIds, sampling: effective, stopIds, seed, affinity: rolloutId }, stop);
     found.counts.turns++;
-    // A text that ends an answer may come before the policy does.
+    // A stop text may have ended the response before the policy did.
     const isCut = turn.stopReason === 'stop' && !stopIds.includes(sampledIds.at(-1)!);
     const length = isCut ? sampledIds.length : result.ids.length;
     const again = { ids: result.ids.slice(0, length), logprobs: result.logprobs.slice(0, length) };
@@ -297,7 +291,7 @@ async function sampleAgain(
   });
 }
 
-/** The samples of a step, its update, and the checkpoint it led to. */
+/** Compares a step's samples, its update, and the resulting checkpoint. */
 async function stepAgain(policy: Policy | undefined, manifest: BatchManifest, bound: AgreementBound, work: Work): Promise<void> {
   const { store, found } = work;
   const { settings } = work.plan;

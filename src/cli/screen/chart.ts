@@ -1,7 +1,6 @@
 /**
- * Pictures made of characters: a bar, a braille curve, a row of blocks. Pure; each result is exactly as many cells wide as asked.
- *
- * A curve is drawn over an axis of steps. Points keep their step, so that what is drawn under the progress bar lines up with it.
+ * Charts made of characters: a bar, a braille curve, a row of blocks. Pure functions; each result has exactly the requested width in cells.
+ * Points keep their step, so that a curve lines up with the progress bar above it.
  */
 
 export interface Point {
@@ -9,7 +8,7 @@ export interface Point {
   readonly value: number;
 }
 
-/** Steps `from`, exclusive, to `from + span`, inclusive. */
+/** Steps `from` (exclusive) to `from + span` (inclusive). */
 export interface Axis {
   readonly from: number;
   readonly span: number;
@@ -20,10 +19,10 @@ export interface Scale {
   readonly high: number;
 }
 
-/** More points than any terminal has columns are not kept: neighbours are merged into their mean. */
+/** More than any terminal has columns. Beyond this, neighbours are merged into their mean. */
 const MOST_POINTS = 1024;
 const BLOCKS = '▁▂▃▄▅▆▇█';
-/** Bits of a braille cell, by dot row and by dot column. */
+/** Bits of a braille cell, by dot row and dot column. */
 const DOTS = [
   [0x01, 0x08],
   [0x02, 0x10],
@@ -31,7 +30,7 @@ const DOTS = [
   [0x40, 0x80],
 ] as const;
 
-/** Points arrive in the order of their steps; a value that is not a number is left out. */
+/** Points must arrive in step order. Skips non-finite values. */
 export function withPoint(points: readonly Point[], point: Point): readonly Point[] {
   if (!Number.isFinite(point.value)) return points;
   const all = [...points, point];
@@ -45,7 +44,7 @@ function mergeNeighbours(points: readonly Point[]): readonly Point[] {
   });
 }
 
-/** From 0 to 1 as long as all values are within; else just around them. */
+/** 0 to 1 if all values fit, otherwise the range of the values and 0. */
 export function scaleOf(points: readonly Point[]): Scale {
   const values = points.map(({ value }) => value);
   const [low, high] = [Math.min(0, ...values), Math.max(...values)];
@@ -58,7 +57,7 @@ export function bar(share: number, width: number): { readonly filled: string; re
   return { filled: '━'.repeat(filled), rest: '─'.repeat(width - filled) };
 }
 
-/** Parts of a whole next to each other; rounded so that they always fill the width. */
+/** Divides the width among the parts, rounded so that they fill it exactly. */
 export function shares(parts: readonly number[], width: number): readonly number[] {
   const total = parts.reduce((sum, part) => sum + part, 0);
   if (!(total > 0)) return parts.map(() => 0);
@@ -70,7 +69,7 @@ export function shares(parts: readonly number[], width: number): readonly number
   });
 }
 
-/** A curve of `height` rows, four dots a row and two a column; ends where the points end. */
+/** A curve with four dots per row and two per column. Ends at the last point. */
 export function curve(points: readonly Point[], axis: Axis, scale: Scale, width: number, height: number): readonly string[] {
   const levels = columnValues(points, axis, width * 2, 'join').map((value) =>
     value === undefined ? undefined : Math.round(position(value, scale) * (height * 4 - 1)),
@@ -79,7 +78,7 @@ export function curve(points: readonly Point[], axis: Axis, scale: Scale, width:
   levels.forEach((level, x) => {
     if (level === undefined) return;
     const before = levels[x - 1] ?? level;
-    // A steep piece is a vertical stroke, so that the curve has no holes.
+    // A vertical stroke closes the gap of a steep segment.
     const [low, high] = before < level ? [before + 1, level] : [level, Math.max(level, before - 1)];
     for (let y = low; y <= high; y++) {
       const row = height * 4 - 1 - y;
@@ -89,7 +88,7 @@ export function curve(points: readonly Point[], axis: Axis, scale: Scale, width:
   return cells.map((row) => Array.from(row, (bits) => (bits === 0 ? ' ' : String.fromCodePoint(0x2800 + bits))).join(''));
 }
 
-/** One row of blocks. `join` draws between the points, `hold` keeps each value until the next. */
+/** `join` interpolates between points; `hold` keeps each value until the next. */
 export function blocks(points: readonly Point[], axis: Axis, scale: Scale, width: number, between: 'join' | 'hold'): string {
   return columnValues(points, axis, width, between)
     .map((value) => (value === undefined ? ' ' : BLOCKS[Math.round(position(value, scale) * (BLOCKS.length - 1))]))
@@ -100,7 +99,7 @@ function position(value: number, { low, high }: Scale): number {
   return within((value - low) / (high - low), 0, 1);
 }
 
-/** The mean of the points in each column, or the last of them where values are held; columns between points are filled, those after the last are left open. */
+/** Each column's mean (`join`) or last point (`hold`). Gaps between points are filled; columns after the last stay empty. */
 function columnValues(points: readonly Point[], axis: Axis, columns: number, between: 'join' | 'hold'): (number | undefined)[] {
   const sums = new Float64Array(columns);
   const counts = new Uint32Array(columns);

@@ -1,8 +1,7 @@
 /**
- * Shows the live view: redrawn in place at most ten times a second, with what is final scrolling away above it as ordinary lines.
- *
- * Between two drawings the cursor waits, hidden, at the beginning of the view's first line, so that erasing downwards removes the
- * whole view, however a resized terminal has wrapped it. Whoever opened it must close it; nothing is drawn after that.
+ * Shows the live view: redrawn in place at most ten times a second, with final output scrolling above it. Between redraws the hidden cursor
+ * stays at the start of the view's first line, so erasing downwards removes the whole view, however a resized terminal has wrapped it.
+ * Callers must close it; nothing is drawn after that.
  */
 import { StringDecoder } from 'node:string_decoder';
 import { styleText } from 'node:util';
@@ -12,7 +11,6 @@ import { ERASE_BELOW, ERASE_LINE_END, HIDE_CURSOR, SHOW_CURSOR, up } from '../te
 import { follow, startOf, type Title, type ViewState } from './state.ts';
 import { paint, viewOf } from './view.ts';
 
-/** Where the screen is drawn. Sizes may change between two drawings. */
 export interface Surface {
   readonly columns: () => number;
   readonly rows: () => number;
@@ -20,15 +18,15 @@ export interface Surface {
   write(text: string): void;
 }
 
-/** Milliseconds between two drawings. */
+/** Milliseconds between redraws. */
 const FRAME = 100;
-/** Milliseconds after which the clocks in the view are moved on, whether or not something happened. */
+/** Milliseconds after which clocks in the view advance without an event. */
 const TICK = 1000;
 
 export class Screen {
   readonly #surface: Surface;
   #state: ViewState;
-  /** What is on the terminal now; undefined if no view is. */
+  /** What is on the terminal now. Undefined if no view is. */
   #shown: string | undefined;
   #drawnAt = Number.NEGATIVE_INFINITY;
   #pending: NodeJS.Timeout | undefined;
@@ -50,7 +48,7 @@ export class Screen {
     if (!this.#ended && this.#state.begun) this.#schedule();
   };
 
-  /** Ordinary text above the view; whole lines, or the last words of a stream that has ended. */
+  /** Writes text above the view: whole lines, or the unterminated rest of a stream that has ended. */
   above(text: string): void {
     if (this.#shown === undefined) {
       this.#surface.write(text);
@@ -61,7 +59,7 @@ export class Screen {
     this.draw();
   }
 
-  /** Another size, or back from the background: what is on the terminal cannot be relied upon. */
+  /** For a resize or a return from the background, after which the terminal's content is unknown. */
   redraw(): void {
     if (this.#ended || !this.#state.begun) return;
     this.#shown = undefined;
@@ -69,7 +67,7 @@ export class Screen {
     this.draw();
   }
 
-  /** Off the terminal, cursor shown, until the next drawing. */
+  /** Removes the view and shows the cursor until the next redraw. */
   hide(): void {
     this.#clearTimers();
     if (this.#shown === undefined) return;
@@ -77,7 +75,7 @@ export class Screen {
     this.#surface.write(`${ERASE_BELOW}${SHOW_CURSOR}`);
   }
 
-  /** Leaves the last view standing: after an error or Ctrl-C it says how far the run came. */
+  /** Leaves the last view standing, to show how far the run came before an error or Ctrl-C. */
   close(): void {
     this.#end(this.#state.title.verb === 'train');
   }
@@ -114,11 +112,11 @@ export class Screen {
     const frame = lines.map((line) => `${line}${ERASE_LINE_END}`).join('\n');
     if (frame === this.#shown) return;
     this.#shown = frame;
-    // Erased below the last line, not before the first: what stays the same never flickers.
+    // Erases after drawing, not before, so that unchanged parts do not flicker.
     this.#surface.write(`${HIDE_CURSOR}\r${frame}${ERASE_BELOW.slice(1)}\r${up(lines.length - 1)}`);
   }
 
-  /** One column and one row are left free: a full line would leave the cursor in a place on which terminals disagree. */
+  /** Leaves one column and one row free: terminals disagree on the cursor position after a full line. */
   #frame(): readonly string[] {
     const [columns, rows] = [Math.max(1, this.#surface.columns() - 1), Math.max(1, this.#surface.rows() - 1)];
     return viewOf(this.#state, columns, rows).map((line) => paint(line, this.#surface.colour));
@@ -129,13 +127,10 @@ function seconds(): number {
   return performance.now() / 1000;
 }
 
-/**
- * The screen on this process's terminal: what the process writes goes above the view, a new size or a return from the background
- * redraws it, and whichever way the process ends, the terminal is left as it was found. Only SIGKILL is beyond it.
- */
+/** Shows other output above the view, redraws on resize and resume, and restores the terminal on any exit but SIGKILL. */
 export function attachScreen(title: Title): Report {
   const { stdout, stderr } = process;
-  // Node's own rules for stdout: a terminal that has colours, NO_COLOR, FORCE_COLOR.
+  // Follows Node's rules for stdout: color support, NO_COLOR, FORCE_COLOR.
   const colour = styleText('bold', 'x') !== 'x';
   const above = (text: string): void => screen.above(text);
   const outside = [catchWrites(stdout, above), ...(stderr.isTTY ? [catchWrites(stderr, above)] : [])];
@@ -160,9 +155,8 @@ export function attachScreen(title: Title): Report {
 }
 
 /**
- * Catches what others write while the view is up, an agent's `console.log` or a warning of Node: until disposed, `take` gets each whole line
- * with its newline, and at the end what was left without one. What a child process writes to an inherited descriptor cannot be caught. Gives
- * the stream's own way to write.
+ * Redirects a stream's writes (an agent's `console.log`, Node warnings) until disposed: `take` gets whole lines, and at the end any rest.
+ * Cannot catch writes of child processes to an inherited descriptor. Returns the stream's original `write`.
  */
 function catchWrites(stream: NodeJS.WriteStream, take: (text: string) => void) {
   const original = stream.write;

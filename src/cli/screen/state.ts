@@ -1,7 +1,6 @@
 /**
- * What the screen knows of a run: a pure reduction of its events. Times are seconds on the clock of whoever feeds it.
- *
- * Bounded however long the run is. Says nothing about what it looks like; that is view.ts.
+ * The live view's state: a pure reduction of a run's events, of bounded size. Times are seconds on the caller's clock. view.ts defines how
+ * it looks.
  */
 import type { Phase, RunEvent, StepReport } from '../../core/events.ts';
 import { type Point, withPoint } from './chart.ts';
@@ -14,7 +13,6 @@ export interface Title {
   readonly run: string | null;
 }
 
-/** A part of the reward or a metric of the grader, over the steps. */
 export interface Measure {
   readonly kind: 'parts' | 'metrics';
   readonly name: string;
@@ -25,17 +23,16 @@ export interface Measure {
 type Pace = Readonly<Record<'seconds' | 'sampledTokens' | 'trainedTokens', number>>;
 
 const RECENT_STEPS = 10;
-/** More are not kept: a grader may give other names in every step. */
+/** Bounds the state: a grader may use new names in every step. */
 const MOST_MEASURES = 256;
 
-/** Before the first event. */
 export function startOf(title: Title, now: number) {
   return {
     title,
-    /** Whether there is something to look at yet. */
+    /** Whether there is anything to show yet. */
     begun: false,
     now,
-    /** Steps of the whole run; 0 when nothing is trained. */
+    /** Of the whole run; 0 if nothing is trained. */
     steps: 0,
     step: 0,
     /** Steps taken before this process resumed the run. */
@@ -43,28 +40,27 @@ export function startOf(title: Title, now: number) {
     /** When the last step ended, or the first began. */
     steppedAt: now,
     activity: null as { readonly phase: Phase; readonly done: number; readonly of: number; readonly since: number } | null,
-    /** Ctrl-C was pressed: the step in hand is the last. */
+    /** The current step is the last, after Ctrl-C. */
     finishing: false,
-    /** The last event has come. */
     over: false,
     rewards: [] as readonly Point[],
     reward: null as number | null,
     evaluations: [] as readonly Point[],
     success: null as { readonly first: number; readonly last: Point; readonly best: Point & { readonly n?: number } } | null,
-    /** Of the last evaluation, and of all during training. */
+    /** Of the last evaluation, and the sum of those during training. */
     evalSeconds: 0,
     evalSecondsDuring: 0,
-    /** The last few steps: what speed and time left are judged by. */
+    /** The last few steps, for speed and time left. */
     recent: [] as readonly Pace[],
     seconds: { rollout: 0, train: 0, save: 0 },
     groups: null as { readonly all: number; readonly withSignal: number } | null,
-    /** Of the last step: the engine's log-probabilities beside the trainer's. */
+    /** Log-probability agreement of the last step. */
     agreement: null as Pick<StepReport, 'ratio' | 'offPolicyKl' | 'clipped' | 'largestDifference'> | null,
     staleGroups: 0,
     failedRollouts: 0,
     failedGrades: 0,
     ungraded: 0,
-    /** Parts, then metrics, each in the order they were first seen. */
+    /** Parts, then metrics, each in order of first appearance. */
     measures: [] as readonly Measure[],
   };
 }
@@ -114,7 +110,7 @@ function withEvaluation(state: ViewState, event: RunEvent & { readonly type: 'ev
   const known = {
     ...state,
     evaluations: withPoint(state.evaluations, last),
-    // The latest of equals, as the run itself counts; what was measured on other tasks is not compared.
+    // The latest among equals wins, as in the run itself. Results on different tasks are not compared.
     success: { first, last, best: last.value >= best.value || best.n !== n ? { ...last, n } : best },
     evalSeconds: event.seconds,
     evalSecondsDuring: state.evalSecondsDuring + (event.when === 'during' ? event.seconds : 0),
@@ -146,7 +142,7 @@ function withStep(state: ViewState, report: StepReport): ViewState {
   return doing(next, 'rolling-out');
 }
 
-/** What a step does not have keeps its last value. */
+/** A measure missing from a step keeps its last value. */
 function withMeasures(measures: readonly Measure[], report: StepReport): readonly Measure[] {
   const all = new Map(measures.map((measure) => [`${measure.kind} ${measure.name}`, measure]));
   for (const kind of ['parts', 'metrics'] as const) {
@@ -156,11 +152,11 @@ function withMeasures(measures: readonly Measure[], report: StepReport): readonl
       if (all.has(key) || all.size < MOST_MEASURES) all.set(key, { kind, name, points, last: value });
     }
   }
-  // Stable: within a kind the order stays.
+  // A stable sort: keeps the order within each kind.
   return [...all.values()].toSorted((a, b) => Number(a.kind === 'metrics') - Number(b.kind === 'metrics'));
 }
 
-/** Null as long as nothing is known to judge by. Counts down within a step; never negative. */
+/** Null until there is a basis for an estimate. Counts down within a step; never negative. */
 export function secondsLeft(state: ViewState): number | null {
   const { recent, steps, step, resumedAt, evalSeconds, evalSecondsDuring, now, steppedAt, finishing, over } = state;
   const taken = step - resumedAt;
@@ -170,7 +166,7 @@ export function secondsLeft(state: ViewState): number | null {
   return Number.isFinite(left) ? Math.max(0, left) : null;
 }
 
-/** Tokens per second of the last few steps, waiting, training and saving included; null when that time is too short to divide by. */
+/** Over the last few steps, including waiting, training and saving. Null if that time is too short. */
 export function tokensPerSecond({ recent }: ViewState): { readonly sampled: number; readonly trained: number } | null {
   const sum = (of: (pace: Pace) => number): number => recent.reduce((total, pace) => total + of(pace), 0);
   const seconds = sum((pace) => pace.seconds);

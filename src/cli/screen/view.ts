@@ -1,9 +1,7 @@
 /**
- * The live view of a run: (state, columns, rows) → lines, pure. No line is wider than the columns, and there are never more
- * lines than rows.
- *
- * Three columns: what it is, a picture, words. A narrow terminal loses the pictures, then the names; a low one loses the least
- * important rows first. Step bar, reward curve and held-out success share one axis of steps.
+ * The live view as a pure function (state, columns, rows) → lines. Lines never exceed the columns, nor their number the rows. Three columns
+ * show name, chart and text. Narrow terminals drop the charts, then the names; low ones drop the least important rows first. Step bar,
+ * reward curve and held-out success share one axis of steps.
  */
 import { basename, sep } from 'node:path';
 import { styleText } from 'node:util';
@@ -13,7 +11,7 @@ import { agreementText, amount, cellsOf, count, cutTo, duration, percent } from 
 import { type Axis, bar, blocks, curve, type Scale, scaleOf, shares } from './chart.ts';
 import { secondsLeft, tokensPerSecond, type ViewState } from './state.ts';
 
-/** Cells of each column; 0 where there is no room for it. */
+/** Cells per column; 0 if it does not fit. */
 interface Layout {
   readonly columns: number;
   readonly rows: number;
@@ -23,7 +21,7 @@ interface Layout {
 }
 
 const GAP = 2;
-/** Parts and metrics that have a row; the others are counted. */
+/** Parts and metrics with a row; the rest is counted. */
 const MOST_MEASURES = 8;
 const PHASES: Readonly<Record<Phase, string>> = {
   evaluating: 'evaluating',
@@ -34,7 +32,7 @@ const PHASES: Readonly<Record<Phase, string>> = {
 
 export function viewOf(state: ViewState, columns: number, rows: number): readonly Line[] {
   const layout = layoutFor(columns, rows);
-  /** By rank: the lowest ones go first where the terminal is too low. */
+  /** The lowest ranks are dropped first if rows are short. */
   const sections: readonly (readonly [rank: number, lines: readonly Line[]])[] = [
     [0, [[]]],
     [5, [titleLine(state, columns)]],
@@ -43,7 +41,7 @@ export function viewOf(state: ViewState, columns: number, rows: number): readonl
     [8, activityRow(state, layout)],
     [7, rewardRows(state, layout)],
     [6, successRow(state, layout)],
-    // The first ones stay longest where there is no room for all.
+    // Earlier measures are kept longest.
     ...measureRows(state, layout).map((line, i) => [0.9 - i / 100, [line]] as const),
     [2, timeRow(state, layout)],
     [3, speedRow(state, layout)],
@@ -76,7 +74,7 @@ function row({ name, picture: width, words }: Layout, title: string, picture: Li
   return [...named, ...drawn, ...firstThatFits(words, ways)];
 }
 
-/** A row that needs no picture has the whole width for its words. */
+/** Uses the whole width for text. */
 function wordsRow(layout: Layout, title: string, ways: readonly Line[]): readonly Line[] {
   const wide = { ...layout, picture: 0, words: Math.max(0, layout.columns - layout.name) };
   return [row(wide, title, [], ways)];
@@ -164,7 +162,6 @@ function successRow(state: ViewState, layout: Layout): readonly Line[] {
   ];
 }
 
-/** One small row for each part and metric, by name. */
 function measureRows(state: ViewState, layout: Layout): readonly Line[] {
   const { measures } = state;
   const rows = measures.slice(0, MOST_MEASURES).map(({ kind, name, points, last }, i) => {
@@ -204,7 +201,7 @@ function groupsRow({ groups, staleGroups }: ViewState, layout: Layout): readonly
   return wordsRow(layout, 'groups', plain([...stale, signal, `${groups.withSignal}/${groups.all} signal`]));
 }
 
-/** Whether what is trained is what was sampled. */
+/** Shows whether training sees the log-probabilities that were sampled. */
 function agreementRow({ agreement }: ViewState, layout: Layout): readonly Line[] {
   if (agreement === null) return [];
   const [ratio] = agreementText(agreement).split(' · ');
@@ -224,7 +221,7 @@ function ungradedRow({ ungraded }: ViewState, layout: Layout): readonly Line[] {
   return ungraded === 0 ? [] : wordsRow(layout, 'ungraded', plain([count(ungraded, 'rollout')]));
 }
 
-/** One dot a step until the picture is full; from then on the steps so far are squeezed into it. */
+/** One dot per step until the chart is full; then the steps are compressed. */
 function axisOf({ step, steps, resumedAt }: ViewState, dots: number): Axis {
   return { from: resumedAt, span: Math.max(step - resumedAt, Math.min(steps - resumedAt, dots), 1) };
 }
@@ -243,7 +240,7 @@ function number(value: number): string {
   return Math.abs(value) < 1000 ? value.toFixed(2) : amount(value);
 }
 
-/** One line of the screen: pieces of text, each in one style. Measured and cut as plain text; painted last. */
+/** A piece of a line in one style. Lines are measured and cut as plain text, and styled last. */
 type Style = 'bold' | 'dim' | 'cyan' | 'green' | 'yellow' | 'red' | 'magenta';
 
 interface Piece {
@@ -270,11 +267,11 @@ export function cutLine(line: Line, columns: number): Line {
   const [first, ...rest] = line;
   if (first === undefined) return [];
   const left = columns - cellsOf(first.text);
-  // One cell too many on purpose: the cut is marked even where the piece itself ends exactly at the edge.
+  // The extra space ensures that the cut is marked even if the piece ends exactly at the edge.
   return left > 0 ? [first, ...cutLine(rest, left)] : [{ ...first, text: cutTo(`${first.text} `, columns) }];
 }
 
-/** The first of several ways to say it that fits, from long to short; the shortest is cut if even that is too long. */
+/** The first variant that fits, from long to short. Cuts the shortest if none does. */
 export function firstThatFits(columns: number, ways: readonly Line[]): Line {
   return ways.find((way) => lineWidth(way) <= columns) ?? cutLine(ways.at(-1) ?? [], columns);
 }

@@ -1,9 +1,8 @@
 /**
- * The connection to a Tinker server: a session that is kept alive, and requests whose results are futures.
- *
- * Every documented outcome of a future is dealt with; servers that are away are `http-client.ts`'s business. Order is the sender's: a request
- * is on its way when `submit` is called and accepted when it resolves. Nothing here knows what is sampled or trained. A heartbeat that fails
- * harms nothing; a session that the server has forgotten shows when it is used.
+ * A connection to a Tinker server: a session kept alive by heartbeats, and requests whose results are futures. It handles every documented
+ * outcome of a future; `http-client.ts` handles unreachable servers. A request is sent when `submit` is called and accepted when it
+ * resolves; callers are responsible for the order. A failed heartbeat is harmless: a session that the server has forgotten shows when it is
+ * next used.
  */
 
 import { linkSignals } from '../../core/async.ts';
@@ -16,64 +15,61 @@ import { type ConnectionSettings, HttpClient, isLost, jsonIn, lost, pause, type 
 const SUBMIT_TIMEOUT_MS = 60_000;
 const MENTION_TIMEOUT_MS = 10_000;
 const HEARTBEAT_MS = 10_000;
-/** For a server that was never heard of: more likely a wrong address than a restart. */
+/** For the first contact: an unreachable server is more likely a wrong address than a restart. */
 const FIRST_PATIENCE_MS = 10_000;
-/** Longer than servers hold a poll is not waited on one socket. */
+/** Longest wait for a poll on one socket. */
 const POLL_TIMEOUT_MS = 45_000;
-/** For a future of which nothing is heard but "not yet". */
+/** Longest wait for one future that only ever reports "not yet". */
 const LONGEST_RESULT_MS = 30 * 60_000;
 const RESUBMISSIONS = 2;
 const BAD_REQUESTS = 3;
-/** Between polls that the server answers at once: from, to. */
+/** Pause between polls that the server answers at once: first and longest. */
 const PAUSE_MS = [20, 1000] as const;
-/** What servers use to tell apart the clients they know. */
+/** Servers use it to recognize known clients. */
 const SDK_VERSION = '0.36.0';
 
-/** A request whose result is a future. */
 export interface Submission {
   readonly verb: string;
-  /** As the wire's headers call it, where that is not the verb in PascalCase. */
+  /** The request type in the wire's headers. Default: the verb in PascalCase. */
   readonly requestType?: string;
   readonly purpose: 'sample' | 'train';
-  /** Bytes are protobuf, everything else is sent as JSON. */
+  /** A Uint8Array is protobuf; anything else is sent as JSON. */
   readonly body: Uint8Array | object;
-  /** False where the server would do it twice if it arrived twice. */
+  /** False if the server would execute the request twice if it arrived twice. */
   readonly repeatable: boolean;
-  /** To see whether the server understands it at all: an internal error is an answer too. */
+  /** Only tests whether the server understands the request, so status 500 counts as an answer. */
   readonly isTrial?: boolean;
   readonly signal?: AbortSignal | undefined;
 }
 
-/** How a server takes its passes. JSON is for servers that know nothing better. */
+/** How the server accepts passes. JSON is for servers without protobuf. */
 export type PassFormat = 'protobuf' | 'json';
 
-/** A result as it came. */
 export type Payload =
   | { readonly kind: 'json'; readonly value: unknown }
   | { readonly kind: 'protobuf'; readonly bytes: Uint8Array };
 
-/** An error is a bad request, which a proxy may have made of a good one. */
+/** An error here is a 400, which is retried because a proxy may have caused it. */
 type PollOutcome = Payload | 'not yet' | 'large' | 'forgotten' | TrainyardError;
 
 export interface Accepted {
-  /** What the server said when it accepted the request. */
   readonly reply: unknown;
-  /** Once at most. */
+  /** Call at most once. */
   result(): Promise<Payload>;
 }
 
 type Send = (signal: AbortSignal) => Promise<{ readonly id: string; readonly reply: unknown }>;
 
 export class TinkerConnection implements AsyncDisposable {
-  /** Found out with the first pass. */
+  /** Determined by the first pass. */
   passFormat: PassFormat | undefined;
   readonly #http: HttpClient;
   readonly #closing = new AbortController();
-  /** Aborts with the connection, or the signal that it was opened with. */
+  /** Aborts when the connection closes, or with the signal it was opened with. */
   readonly #life: ReturnType<typeof linkSignals>;
   #heartbeat: NodeJS.Timeout | undefined;
   #config: wire.ClientConfigReply = readAs(wire.clientConfigReply, {});
-  /** Futures whose results have not come: two requests with one of them would have one result. */
+  /** Futures still awaited. A future id that occurs twice would give two requests the same result. */
   readonly #awaited = new Set<string>();
   #sessionId = '';
   #samplingSessions = 0;
@@ -101,17 +97,16 @@ export class TinkerConnection implements AsyncDisposable {
     return this.#sessionId;
   }
 
-  /** The base URL, as it is kept with what was saved at the server. */
   get address(): string {
     return this.#http.address;
   }
 
-  /** What the server says about sizes, or what the hosted service's clients take for granted. */
+  /** The server's size limits, or the defaults of the hosted service's clients. */
   get config(): wire.ClientConfigReply {
     return this.#config;
   }
 
-  /** `tokenizerDigest`: SHA-256 of its tokenizer.json, where the server tells: Trainyard's does. */
+  /** `tokenizerDigest`: SHA-256 of the model's tokenizer.json, if the server reports it. Trainyard's server does. */
   async supportedModels() {
     const verb = 'get_server_capabilities';
     const request = { method: 'GET', path: verb, pool: 'submit', timeoutMs: SUBMIT_TIMEOUT_MS } as const;
@@ -132,7 +127,7 @@ export class TinkerConnection implements AsyncDisposable {
     return this.#read(wire.createSamplingSessionReply, reply, type).sampling_session_id;
   }
 
-  /** A new session, where the server has forgotten the old one. */
+  /** Opens a new session. */
   async renew(): Promise<void> {
     const type = 'create_session';
     const reply = await this.post(type, { tags: ['trainyard'], sdk_version: SDK_VERSION, type }).catch((thrown: unknown) => {
@@ -144,20 +139,20 @@ export class TinkerConnection implements AsyncDisposable {
     this.#sessionId = this.#read(wire.createSessionReply, reply, type).session_id;
   }
 
-  /** Runs what needs the session; once more in a new one where the server turns out to have forgotten this one. */
+  /** Runs `use`, and repeats it once in a new session if the server has forgotten the current one. */
   async inSession<T>(use: () => Promise<T>): Promise<T> {
     try {
       return await use();
     } catch (thrown) {
       if (!isLost(thrown)) throw thrown;
-      // The session is there: what is missing is what was asked for.
+      // The session still exists, so the object that the request refers to is missing.
       if ((await this.#beat())?.status !== 404) throw new TrainyardError('POLICY_REFUSED', thrown.message, { cause: thrown });
       await this.renew();
       return use();
     }
   }
 
-  /** The next number of a sampling session: it orders them, and tells a repetition from a new one. */
+  /** Numbers order the sampling sessions and identify repeats. */
   nextSamplingSession(): number {
     return this.#samplingSessions++;
   }
@@ -166,12 +161,12 @@ export class TinkerConnection implements AsyncDisposable {
     return this.#models++;
   }
 
-  /** A request that is answered at once. */
+  /** For requests that are answered directly, without a future. */
   async post(verb: string, body: Json, patienceMs?: number): Promise<ServerReply> {
     return this.#checked(await this.#http.ask({ ...posted(verb, body), patienceMs }, this.#life.signal), verb);
   }
 
-  /** A request that nothing depends on: tried once. Undefined where no answer came; never throws. */
+  /** Sends a request that nothing depends on, once. Undefined if no response came; never throws. */
   async mention(method: 'POST' | 'DELETE', path: string, body?: Json): Promise<ServerReply | undefined> {
     const { signal } = this.#life;
     if (signal.aborted) return undefined;
@@ -181,7 +176,6 @@ export class TinkerConnection implements AsyncDisposable {
     return answer && 'status' in answer ? answer : undefined;
   }
 
-  /** Resolves when the server has accepted the request. */
   async submit(submission: Submission): Promise<Accepted> {
     const { verb, repeatable, isTrial } = submission;
     const request = { ...posted(verb, submission.body), repeatable, isTrial };
@@ -194,7 +188,7 @@ export class TinkerConnection implements AsyncDisposable {
     return { reply, result: () => this.#onlyResult(submission, id, send) };
   }
 
-  /** Decodes what came; a body that is not what it should be becomes POLICY_GARBLED. */
+  /** Turns a WireError thrown by `read` into POLICY_GARBLED. */
   async decode<T>(verb: string, read: () => T | Promise<T>): Promise<T> {
     try {
       return await read();
@@ -203,7 +197,7 @@ export class TinkerConnection implements AsyncDisposable {
     }
   }
 
-  /** Ends heartbeats and sockets; calls in flight reject with CANCELLED. Idempotent. */
+  /** Stops heartbeats and closes sockets. Calls in flight reject with CANCELLED. Idempotent. */
   async [Symbol.asyncDispose](): Promise<void> {
     clearInterval(this.#heartbeat);
     this.#closing.abort();
@@ -216,7 +210,7 @@ export class TinkerConnection implements AsyncDisposable {
       const reply = await this.post('client/config', { sdk_version: SDK_VERSION }, patienceMs);
       this.#config = this.#read(wire.clientConfigReply, reply, 'client/config');
     } catch (thrown) {
-      // Servers older than this request answer 404: then the defaults hold.
+      // Older servers answer 404; the defaults apply then.
       if (!isLost(thrown)) throw thrown;
     }
   }
@@ -243,8 +237,8 @@ export class TinkerConnection implements AsyncDisposable {
   }
 
   /**
-   * Polls a future until its result is there. One that the server has forgotten is made anew by sending the same request again, twice at
-   * most: same body, same `seq_id`, so that a server which did the work gives the result of it and does nothing again.
+   * Polls a future until its result is ready. If the server has forgotten it, the same request is sent again, at most twice. Body and
+   * `seq_id` stay the same, so a server that already did the work returns its result instead of doing it again.
    */
   async #poll(
     { verb, purpose, requestType = pascalCase(verb) }: Submission,
@@ -282,7 +276,6 @@ export class TinkerConnection implements AsyncDisposable {
     }
   }
 
-  /** Throws for what has failed and for what cannot be understood. */
   #outcomeOf(reply: ServerReply, verb: string, purpose: Submission['purpose']): PollOutcome {
     const { errors } = this.#http;
     const { status, contentType, body } = reply;
@@ -357,7 +350,7 @@ function waitedTooLong(verb: string): TrainyardError {
   });
 }
 
-/** `optim_step` is OptimStep. */
+/** `optim_step` becomes OptimStep. */
 function pascalCase(verb: string): string {
   return verb.replaceAll(/(?:^|_)(\w)/g, (_, letter: string) => letter.toUpperCase());
 }

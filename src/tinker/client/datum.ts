@@ -1,11 +1,7 @@
 /**
- * Samples as the Tinker API takes them, and back: a datum's arrays are shifted, so that position i belongs to the token that follows
- * input i. Position i of a datum is position i + 1 of its sample.
- *
- * Also here: which losses a server computes by name, and what a loss is by our own definition.
- *
- * There is no mask on the wire: where nothing is trained, weight, advantage and log-probability are 0. A sample's own weight is
- * folded into advantages and weights, since the wire has no place for it.
+ * Converts samples to the Tinker API's datums and back, decides which losses the server can compute by name, and evaluates losses locally.
+ * A datum's arrays are shifted: position i belongs to the token after input i, so it is position i + 1 of the sample. The wire has no mask:
+ * untrained positions have weight, advantage and log-probability 0. A sample's own weight is folded into advantages and weights.
  */
 
 import { mapYielding } from '../../core/async.ts';
@@ -14,15 +10,15 @@ import { evaluateLoss, type ForwardBackwardResult, type Loss, masked, sumOfLosse
 import type { Sample } from '../../core/types.ts';
 import type { Datum, Tensor } from '../wire/tinker-messages.ts';
 
-/** Rounding can lift the log-probability of a certain token a little above 0. */
+/** Rounding can lift the log-probability of a certain token slightly above 0. */
 const ABOVE_ZERO = 1e-3;
 
-/** For a pass that only looks: weight 1 where something was sampled. */
+/** For a forward pass: weight 1 at sampled tokens. */
 export function scoringDatum(sample: Sample): Datum {
   return shifted(sample, { weights: Float32Array.from(sample.mask) });
 }
 
-/** For cross_entropy, which has a gradient of −weight at each token. `weights` belong to the masked tokens, in order. */
+/** For cross_entropy, whose gradient at each token is −weight. `weights` holds one value per masked token, in order. */
 export function weightedDatum(sample: Sample, weights: Float32Array): Datum {
   const { mask } = sample;
   const spread = new Float32Array(mask.length);
@@ -31,7 +27,7 @@ export function weightedDatum(sample: Sample, weights: Float32Array): Datum {
   return shifted(sample, { weights: spread });
 }
 
-/** For the losses that compare with the policy that sampled. */
+/** For losses that compare with the sampling policy. */
 export function policyDatum(sample: Sample): Datum {
   const { mask, weight } = sample;
   const logprobs = new Float32Array(mask.length);
@@ -44,12 +40,12 @@ export function policyDatum(sample: Sample): Datum {
   return shifted(sample, { logprobs, advantages });
 }
 
-/** Nothing is sent of a sample without trained tokens: it has no gradient and no log-probability that anybody asks for. */
+/** Samples without trained tokens are not sent: they have no gradient and no log-probabilities of interest. */
 export function isTrained({ mask }: Sample): boolean {
   return mask.includes(1);
 }
 
-/** Log-probabilities of the masked tokens, from those of every position that a server gave. Throws where they are of no use. */
+/** Picks the masked tokens' log-probabilities from the server's output. Throws if they are missing or unusable. */
 export function scoredTokens(sample: Sample, output: Readonly<Record<string, Tensor>> | undefined): Float32Array {
   const rollout = `rollout ${JSON.stringify(sample.rolloutId)}`;
   const garbled = (found: string): TrainyardError =>
@@ -77,7 +73,6 @@ function shifted({ tokens }: Sample, inputs: Readonly<Record<string, Float32Arra
   };
 }
 
-/** A loss that a Tinker server computes by name. */
 export interface NamedLoss {
   readonly name: string;
   readonly settings: Readonly<Record<string, number>>;
@@ -85,13 +80,13 @@ export interface NamedLoss {
 }
 
 /**
- * Undefined where the loss has to be computed here. A loss is known by its name and exactly its settings: a KL penalty on top keeps the
- * name, so the settings decide. It must also be linear in the advantages, or a sample's weight could not be folded into them; `dro` is not.
+ * Undefined if the loss must be computed locally. A loss matches by name and exact settings, because a KL penalty on top keeps the name. It
+ * must also be linear in the advantages, so that a sample's weight can be folded into them; `dro` is not.
  */
 export function namedLoss({ name, settings }: Loss, samples: readonly Sample[]): NamedLoss | undefined {
   const given = Object.keys(settings).sort().join();
   if (name === 'cross_entropy' && given === '') return { name, settings: {}, datum: crossEntropyDatum };
-  // Below 0, the smaller of two terms is the larger one of their weighted ones.
+  // With a negative weight, folding it into the advantages would turn min into max.
   if (samples.some(({ weight }) => weight < 0)) return undefined;
   if (name === 'importance_sampling' && given === '') return { name, settings: {}, datum: policyDatum };
   if ((name === 'ppo' || name === 'cispo') && given === 'clipHigh,clipLow') {
@@ -108,19 +103,17 @@ function crossEntropyDatum(sample: Sample): Datum {
   );
 }
 
-// A batch's loss by its own definition: the number that is reported, whoever computed the gradient, and the derivatives where nobody else can.
-
 const LOSS_TOLERANCE = 0.01;
 
 export interface EvaluatedLoss {
   readonly result: ForwardBackwardResult;
   /** d loss / d log-probability of each sample's masked tokens, before the sample's weight. */
   readonly gradients: readonly Float32Array[];
-  /** Sum of the samples' terms without their signs: what rounding is measured against. */
+  /** Sum of the absolute terms of the samples, as the scale for rounding errors. */
   readonly magnitude: number;
 }
 
-/** Throws TRAINER_FAILED where the loss throws or is not finite. */
+/** Evaluates a batch's loss by our own definition. Throws TRAINER_FAILED if the loss throws or is not finite. */
 export async function evaluateBatch(
   loss: Loss,
   samples: readonly Sample[],
@@ -134,7 +127,7 @@ export async function evaluateBatch(
   };
 }
 
-/** Our and a server's loss may differ by rounding, not by definition. Throws TRAINER_FAILED. */
+/** Our loss and the server's may differ by rounding only. Throws TRAINER_FAILED otherwise. */
 export function checkLossSum({ result, magnitude }: EvaluatedLoss, lossSum: number | undefined, name: string): void {
   if (lossSum === undefined || Math.abs(lossSum - result.loss) <= LOSS_TOLERANCE * magnitude + 1e-6) return;
   throw new TrainyardError('TRAINER_FAILED', `the server's ${name} is ${lossSum} for a batch whose ${name} is ${result.loss}`, {
@@ -142,7 +135,7 @@ export function checkLossSum({ result, magnitude }: EvaluatedLoss, lossSum: numb
   });
 }
 
-/** `lossSum` is a server's cross_entropy of a pass that weighs every one of these tokens 1. Throws TRAINER_FAILED where it is no plain sum. */
+/** `lossSum`: the server's cross_entropy with weight 1 for each of these tokens. Throws TRAINER_FAILED if it is not their plain sum. */
 export function checkPlainSum(logprobs: readonly Float32Array[], lossSum: number | undefined, name: string): void {
   const expected = -logprobs.reduce((sum, own) => own.reduce((part, value) => part + value, sum), 0);
   if (lossSum !== undefined && Math.abs(lossSum - expected) <= LOSS_TOLERANCE * Math.abs(expected) + 1e-6) return;

@@ -1,12 +1,9 @@
 /**
- * HTTP to a Tinker server: requests within limits of time and size, repeated until the server answers, and what its errors mean.
- *
- * Few sockets carry many requests. Long polls hold a socket each, so they have pools of their own: a thousand samples that are waited for
- * never hold up a submission, a heartbeat or the result of a training verb. No redirect is followed.
- *
- * A server that is away (refused, reset, silent), busy (429), unpaid (402) or broken (5xx) is asked again: after longer and longer waits of
- * at most half a minute, and not for ever. Every other reply is the caller's to judge. A request that may have arrived is only sent again
- * where that is harmless: otherwise nobody can know whether it took effect, and what it was meant for counts as lost.
+ * HTTP client for a Tinker server: time and size limits, retries, and the mapping of failures to errors. Few sockets carry many requests;
+ * long polls have their own pools, so a thousand pending samples never delay a submission, a heartbeat or a training result. It follows no
+ * redirects. While the server is unreachable, busy (429), unpaid (402) or failing (5xx), requests are retried with backoff of up to 30 s,
+ * for a limited time; callers judge all other responses. A request that may have arrived is resent only if that is harmless. Otherwise its
+ * effect is unknown, and what it was meant for counts as lost.
  */
 import http from 'node:http';
 import https from 'node:https';
@@ -19,9 +16,9 @@ import { readBytes } from '../../http/message.ts';
 import { Refusal } from '../../http/refusal.ts';
 import type { failedReply } from '../wire/tinker-messages.ts';
 
-/** Of all pools; within the 256 open files that some systems allow. */
+/** Across all pools; below the limit of 256 open files on some systems. */
 const MOST_SOCKETS = 220;
-/** An idle socket is dropped before servers drop it (the shortest habit is 5 s), or a request could be lost on a dying one. */
+/** Idle sockets close before servers close them (5 s at the earliest), or a request could be lost on a dying socket. */
 const IDLE_MS = 3000;
 const REPLY_BYTES = 64 * 1024 * 1024;
 const FIRST_WAIT_MS = 250;
@@ -32,11 +29,10 @@ const PATIENCE_MS = 120_000;
 export interface ConnectionSettings {
   readonly baseURL: string;
   readonly apiKey: string;
-  /** Called once when trouble begins and once when it is over, however many requests are in it. */
+  /** Called once when trouble begins and once when it ends, however many requests it affects. */
   readonly onTrouble?: (message: string) => void;
-  /** Runs as long as trouble lasts. */
   readonly downtime?: Downtime | undefined;
-  /** How long an unreachable or busy server is waited for. */
+  /** How long to retry while the server is unreachable or busy. */
   readonly patienceMs?: number;
   readonly signal?: AbortSignal;
 }
@@ -45,19 +41,18 @@ export interface ClientRequest {
   readonly method: 'GET' | 'POST' | 'DELETE';
   /** Below /api/v1/. */
   readonly path: string;
-  /** What errors call it, where that is not the path. */
+  /** Name in error messages. Default: the path. */
   readonly name?: string;
   readonly pool: 'submit' | 'sample' | 'train' | 'control';
   readonly timeoutMs: number;
   readonly headers?: Readonly<Record<string, string>>;
   readonly body?: Uint8Array;
-  /** False where a second arrival would be a second effect. It then has a socket of its own, which the server is not about to drop. */
+  /** False if a second arrival would have a second effect. Such a request gets its own socket, which the server is not about to close. */
   readonly repeatable?: boolean;
-  /** Less than the settings'. */
+  /** Default: that of the settings. */
   readonly patienceMs?: number | undefined;
-  /** Some servers hold these for minutes: no answer in time is status 408 as long as the server is alive. */
+  /** Some servers hold a poll for minutes: a timeout becomes status 408 as long as the server is alive. */
   readonly longPoll?: boolean;
-  /** Status 500 is an answer. */
   readonly isTrial?: boolean | undefined;
 }
 
@@ -68,7 +63,7 @@ export interface ServerReply {
   readonly body: Buffer;
 }
 
-/** `unsent`: the server never got the request. `broken`: it may have. `silent`: it got it and did not answer in time. */
+/** `unsent`: the server never got the request. `broken`: it may have. `silent`: it got it but did not answer in time. */
 export interface ExchangeFailure {
   readonly kind: 'unsent' | 'broken' | 'silent';
   readonly message: string;
@@ -77,15 +72,15 @@ export interface ExchangeFailure {
 const NOT_YET: ServerReply = { status: 408, contentType: '', retryAfter: undefined, body: Buffer.alloc(0) };
 
 export class HttpClient {
-  /** The base URL as it is shown and kept: without credentials, query and closing slash. */
+  /** The base URL without credentials, query and trailing slash, for display and records. */
   readonly address: string;
   readonly errors: ReplyErrors;
   readonly #settings: ConnectionSettings;
   readonly #request: typeof http.request;
-  /** Taken apart once: a URL costs more to read than a small request to send. */
+  /** Parsed once: parsing a URL costs more than sending a small request. */
   readonly #base: { readonly hostname: string; readonly port: string; readonly path: string };
   readonly #agent: http.Agent;
-  /** A request waits for a socket before it is made: a thousand requests made at once would block the event loop. */
+  /** Requests wait for a socket before they are created: creating a thousand at once would block the event loop. */
   readonly #sockets = {
     submit: new Semaphore(32),
     sample: new Semaphore(160),
@@ -95,10 +90,10 @@ export class HttpClient {
   /** Requests that failed and have not been answered since. */
   readonly #troubled = new Set<ClientRequest>();
   #troubledSince = 0;
-  /** The first failure since the server last answered anything. */
+  /** Time of the first failure since the server last answered any request. */
   #silentSince: number | undefined;
 
-  /** Throws USAGE for a base URL or a key that is none. */
+  /** Throws USAGE if the base URL or the key is invalid. */
   constructor(settings: ConnectionSettings) {
     const { protocol, origin, hostname, port, pathname } = parseBase(settings.baseURL);
     const path = pathname.replace(/\/+$/, '');
@@ -116,7 +111,7 @@ export class HttpClient {
     this.#agent = new Agent({ keepAlive: true, maxSockets: MOST_SOCKETS, timeout: IDLE_MS });
   }
 
-  /** Asks until the server answers. Throws POLICY_UNREACHABLE, POLICY_LOST, and what `exchange` throws. */
+  /** Retries until the server answers. Throws POLICY_UNREACHABLE, POLICY_LOST, and what `exchange` throws. */
   async ask(request: ClientRequest, signal: AbortSignal): Promise<ServerReply> {
     let reply: ServerReply | undefined;
     try {
@@ -127,13 +122,13 @@ export class HttpClient {
     }
   }
 
-  /** One exchange; its failure is a value. Throws POLICY_GARBLED for a reply too large to be one, and CANCELLED. */
+  /** A single attempt, which returns failures as values. Throws POLICY_GARBLED for an oversized response, and CANCELLED. */
   async exchange(request: ClientRequest, signal: AbortSignal): Promise<ServerReply | ExchangeFailure> {
     const answer = await orCancelled(
       signal,
       this.#sockets[request.pool].run(() => this.#exchange(request, signal), signal),
     );
-    // A hundred replies that arrive together must not block everything else.
+    // A hundred responses that arrive together must not block the event loop.
     await yieldToEventLoop();
     return answer;
   }
@@ -143,7 +138,7 @@ export class HttpClient {
   }
 
   async #exchange(asked: ClientRequest, signal: AbortSignal): Promise<ServerReply | ExchangeFailure> {
-    // It may have aborted after the semaphore let this in.
+    // The signal may have aborted while this waited for the semaphore.
     signal.throwIfAborted();
     const { promise, resolve, reject } = Promise.withResolvers<ServerReply | ExchangeFailure>();
     const request = this.#begin(asked);
@@ -203,7 +198,7 @@ export class HttpClient {
         throw lost(`${found}; whether ${name} took effect cannot be known, and this server may do it again if it is asked again`);
       }
       this.#beginTrouble(request, `${found}; trying again for up to ${Math.round(patienceMs / 1000)} s`);
-      // From when the server was last heard of by anyone: a request that takes the place of one that was given up does not begin anew.
+      // Counts from the last answer to any request, so a request that replaces an abandoned one does not restart the clock.
       until ??= this.#silentSince! + patienceMs;
       const left = until - performance.now();
       const retryAfter = 'kind' in answer ? 0 : retryAfterMs(answer.retryAfter);
@@ -226,7 +221,7 @@ export class HttpClient {
     this.#troubled.add(request);
   }
 
-  /** The request was answered, or has given up. Trouble is over when no request is in it any more. */
+  /** Called when a request was answered or given up. Trouble ends when no request is affected any more. */
   #endTrouble(request: ClientRequest, answered: boolean): void {
     if (answered) this.#silentSince = undefined;
     if (!this.#troubled.delete(request) || this.#troubled.size > 0) return;
@@ -249,7 +244,7 @@ export class HttpClient {
 
 const nameOf = ({ name, path }: ClientRequest): string => name ?? path;
 
-/** Throws a Refusal where the reply breaks off. */
+/** Throws a Refusal if the response breaks off. */
 async function readReply(response: http.IncomingMessage, name: string): Promise<ServerReply> {
   const { statusCode: status = 0, headers } = response;
   const body = await readBytes(response, REPLY_BYTES).catch((thrown: Refusal) => {
@@ -269,7 +264,7 @@ function parseBase(baseURL: string): URL {
   return url;
 }
 
-/** A name that several addresses answer to fails with one error for each of them. */
+/** A host name with several addresses fails with one error per address. */
 function messageIn(error: unknown): string {
   if (error instanceof AggregateError && error.errors.length > 0) return messageIn(error.errors[0]);
   return messageOf(error) || String((error as NodeJS.ErrnoException).code ?? 'an error without a message');
@@ -279,7 +274,7 @@ function isFinal({ status }: ServerReply): boolean {
   return status !== 402 && status !== 429 && status < 500;
 }
 
-/** 402, 429 and 503 are said before anything is done. */
+/** Servers send 402, 429 and 503 before doing anything. */
 function mayHaveArrived(answer: ServerReply | ExchangeFailure): boolean {
   return 'kind' in answer ? answer.kind !== 'unsent' : answer.status >= 500 && answer.status !== 503;
 }
@@ -293,7 +288,7 @@ function unreachable(found: string, afterMs: number, patienceMs: number): Trainy
   });
 }
 
-/** Milliseconds that a Retry-After header asks for: seconds, or a date. */
+/** Milliseconds from a Retry-After header, which holds seconds or a date. */
 function retryAfterMs(header: string | undefined): number {
   if (header === undefined) return 0;
   const seconds = Number(header);
@@ -301,7 +296,7 @@ function retryAfterMs(header: string | undefined): number {
   return Number.isFinite(wait) ? Math.max(0, wait) : 0;
 }
 
-/** The result of the work; CANCELLED where it fails after the signal has aborted. */
+/** Replaces any error by CANCELLED once the signal has aborted. */
 export async function orCancelled<T>(signal: AbortSignal | undefined, work: Promise<T>): Promise<T> {
   try {
     return await work;
@@ -316,14 +311,12 @@ export async function pause(milliseconds: number, signal: AbortSignal): Promise<
   await orCancelled(signal, sleep(milliseconds, undefined, { signal }));
 }
 
-// ── replies that are no result, as errors: whose fault it is and what to do ─────────────────────────────────────────────────
-
-/** Servers without a status for it say so in words. */
+/** Some servers have no status for a lost model and only say so in the message. */
 const LOST = /\bmodel\b.{0,120}\bnot (loaded|found)\b|\bunknown (model|session|sampling session)\b/i;
-/** As many letters of a key are no accident. */
+/** A match of this many leading characters of the key is no coincidence. */
 const KEY_START = 12;
 
-/** Quotes the server's own words, shortened and printable. The API key never shows, even where the server sends it back. */
+/** Turns failed responses into errors that quote the server, shortened and printable. Security: never shows the API key, even if echoed. */
 export class ReplyErrors {
   readonly #apiKey: string;
   readonly #address: string;
@@ -333,7 +326,7 @@ export class ReplyErrors {
     this.#address = address;
   }
 
-  /** Of a reply with a status of 300 or more. */
+  /** For statuses of 300 and above. */
   ofStatus(reply: ServerReply, verb: string): TrainyardError {
     const { status } = reply;
     const details = { status };
@@ -352,7 +345,6 @@ export class ReplyErrors {
     return new TrainyardError('POLICY_REFUSED', found, { details });
   }
 
-  /** Of a request that was accepted and then failed. */
   ofFailure({ error, category }: z.infer<typeof failedReply>, verb: string, code: ErrorCode): TrainyardError {
     const words = this.quote(error, 500);
     const found = `${verb} failed at the server: ${words}`;
@@ -360,7 +352,6 @@ export class ReplyErrors {
     return new TrainyardError(category === 'user' ? 'POLICY_REFUSED' : code, found, { details: { category } });
   }
 
-  /** Of a reply that is not what the API says. */
   garbled({ status, contentType, body }: ServerReply, verb: string, why = 'not JSON'): TrainyardError {
     const start = this.quote(body.subarray(0, 400).toString('utf8'), 100);
     const kind = contentType === '' ? 'no content-type' : this.quote(contentType, 60);
@@ -369,7 +360,6 @@ export class ReplyErrors {
     });
   }
 
-  /** Printable, on one line, shortened. */
   quote(text: string, length: number): string {
     const plain = this.#withoutKey(text)
       .replace(/[\p{C}\s]+/gu, ' ')
@@ -377,7 +367,7 @@ export class ReplyErrors {
     return plain.length > length ? `${plain.slice(0, length)}…` : plain;
   }
 
-  /** The key may stand there as JSON writes it, or be cut off: then what is left of it goes too. */
+  /** The key may appear JSON-escaped or cut off. In the latter case the remaining part is removed too. */
   #withoutKey(text: string): string {
     const written = JSON.stringify(this.#apiKey).slice(1, -1);
     const whole = text.replaceAll(this.#apiKey, '***').replaceAll(written, '***');
@@ -394,12 +384,12 @@ export class ReplyErrors {
   }
 }
 
-/** Undefined for what is not JSON. */
+/** Undefined if the body is not JSON. */
 export function jsonIn(body: Buffer): unknown {
   return parsedJson(body.toString());
 }
 
-/** `details`: of what the server said; without them, it said nothing of the kind, and what became of a request is unknown. */
+/** `details`: what the server reported. Without them, the effect of the request is unknown. */
 export function lost(found: string, details?: Readonly<Record<string, string | number>>): TrainyardError {
   return new TrainyardError('POLICY_LOST', found, {
     hint: 'go on from what was saved last: the server has dropped the rest, or cannot say what became of it',

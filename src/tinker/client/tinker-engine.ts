@@ -1,9 +1,8 @@
 /**
- * Samples from a model at a Tinker server, through a sampling session: weights that never change, served as one policy version.
- *
- * The gateway checks what comes back, as it does every engine's answers. A Tinker server does not stream: `onTokens` gets everything at
- * once. Its log-probabilities are those of the plain softmax, whatever temperature, top-k and top-p the tokens were sampled with; so what is
- * sampled with other settings than temperature 1 and no truncation serves for evaluation only, and the trainer refuses it.
+ * Samples from a Tinker server through a sampling session, whose fixed weights are served as one policy version. The gateway checks the
+ * results as it does for every engine. A Tinker server does not stream, so `onTokens` gets all tokens at once. Its log-probabilities are
+ * those of the plain softmax, whatever temperature, top-k and top-p were used. Samples at settings other than temperature 1 without
+ * truncation are therefore only good for evaluation, and the trainer refuses them.
  */
 import { Semaphore } from '../../core/async.ts';
 import { TrainyardError } from '../../core/errors.ts';
@@ -22,11 +21,11 @@ export interface TinkerEngineParts {
   readonly policyVersion: number;
 }
 
-/** What is being served: a request belongs to one of these from its first try to its last. */
+/** A request stays with the session it started under, retries included. */
 interface Served {
   readonly samplingSessionId: string;
   readonly policyVersion: number;
-  /** Requests sent under it so far; the last one's `seq_id`. */
+  /** Requests sent so far; also the `seq_id` of the last one. */
   requests: number;
 }
 
@@ -34,9 +33,8 @@ export class TinkerEngine implements Engine {
   readonly vocabSize: number;
   readonly contextLength: number;
   readonly #connection: TinkerConnection;
-  /** Samples under way. */
   readonly #samples: Semaphore;
-  /** Requests that are being written and accepted: few at a time, so that a thousand calls at once do not block the event loop. */
+  /** Limits requests being encoded and submitted, so that a thousand simultaneous calls do not block the event loop. */
   readonly #submissions = new Semaphore(16);
   #served: Served;
 
@@ -52,7 +50,7 @@ export class TinkerEngine implements Engine {
     return this.#served.policyVersion;
   }
 
-  /** From now on requests are sent under this session. Those that are waited for end as the version they were sent under. */
+  /** New requests use this session. Requests in flight finish under the version they were sent with. */
   serve(samplingSessionId: string, policyVersion: number): void {
     this.#served = { samplingSessionId, policyVersion, requests: 0 };
   }
@@ -113,7 +111,7 @@ function onlySequence({ sequences }: SampleReply): Omit<SampleResult, 'policyVer
   return { ids, logprobs, stopReason };
 }
 
-/** The wire's seeds have 31 bits, for servers that keep them in 32; equal seeds stay equal. */
+/** The wire's seeds have 31 bits, for servers that store them in 32. Equal seeds stay equal. */
 function foldedSeed(seed: number): number {
   const bits = BigInt.asUintN(64, BigInt(seed));
   return Number((bits ^ (bits >> 31n)) & 0x7fff_ffffn);

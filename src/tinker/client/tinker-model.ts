@@ -1,10 +1,8 @@
 /**
- * One model in training at a Tinker server: its verbs, each sent with the model's next `seq_id`, in the order they are called here.
- *
- * A verb resolves when the server has accepted it, and gives a promise of its result; so the next verb can be sent while the server still
- * works. Nobody can take a gradient back at the server: when a backward pass fails, or it is unknown whether something arrived, the model is
- * spoiled. Every later verb of it fails, and a step that was already under way is not believed. Callers must not send two verbs at once;
- * which loss is taken, and what is done about a spoiled model, is theirs too.
+ * One model in training at a Tinker server. Verbs are sent in call order, each with the model's next `seq_id`. A verb resolves when the
+ * server has accepted it and returns a promise of its result, so the next one can be sent while the server still works. The server cannot
+ * undo a gradient: if a backward pass fails, or if it is unknown whether a request arrived, the model is spoiled. All later verbs then
+ * fail, and a step in flight is not trusted. Callers must not send two verbs concurrently; they choose the loss and handle a spoiled model.
  */
 
 import { randomUUID } from 'node:crypto';
@@ -29,7 +27,7 @@ import {
 import type { PassFormat, Payload, Submission, TinkerConnection } from './connection.ts';
 import { isLost } from './http-client.ts';
 
-/** Accepted by the server; the result is on its way. */
+/** Accepted by the server, result pending. */
 export interface Underway<T> {
   readonly result: Promise<T>;
 }
@@ -38,37 +36,35 @@ export interface ModelStart {
   readonly baseModel: string;
   readonly loraRank: number;
   readonly seed: number;
-  /** State saved at the server to begin from; without it, the base model's. */
+  /** Saved state at the server to start from. Default: the base model. */
   readonly path?: string | undefined;
 }
 
-/** `lossSum`: what the server says the loss is, over all chunks; undefined where it says nothing of the kind. */
+/** `lossSum`: the loss reported by the server, summed over all chunks. Undefined if it reports none. */
 export type PassOutput = Pick<PassResult, 'outputs'> & { readonly lossSum: number | undefined };
 
-/** What to compute: data under a loss that the server has. */
 export interface Pass<T> extends Omit<PassRequest, 'modelId' | 'seqId'> {
-  /** What is made of the outputs; a gradient whose outputs it throws at is not to be trusted. */
+  /** Interprets the outputs. If it throws, the gradient is not trusted either. */
   readonly read: (output: PassOutput) => Promise<T>;
-  /** Failures that say that the server computed nothing. */
+  /** Whether a failure proves that the server computed nothing. */
   readonly isHarmless?: (thrown: unknown) => boolean;
 }
 
-/** Models made for one load whose answers are lost, one after another. */
+/** Attempts to load saved state, each in a new model, while the responses get lost. */
 const MOST_LOADS = 3;
 
 export class TinkerModel {
   readonly id: string;
-  /** From what another one like it can be made as long as it was not trained. */
+  /** Describes an identical model, as long as this one has not been trained. */
   readonly start: ModelStart;
   readonly #connection: TinkerConnection;
   #seqId = 0;
   #spoiled: TrainyardError | undefined;
-  /** Sampling sessions of its weights so far. */
   readonly #published = new Set<string>();
-  /** Backward passes since the last step: a step is believed when all of them have come through. */
+  /** Backward passes since the last step. A step is trusted only once all of them have succeeded. */
   #gradient: Promise<unknown>[] = [];
 
-  /** A load of which nobody knows whether it took effect is done again in another new model, which every server allows. */
+  /** If it is unknown whether a load took effect, repeats it in another new model, which every server allows. */
   static async create(connection: TinkerConnection, start: ModelStart): Promise<TinkerModel> {
     for (let loads = 1; ; loads++) {
       const model = await TinkerModel.#new(connection, start);
@@ -76,7 +72,7 @@ export class TinkerModel {
         if (start.path !== undefined) await model.#load(start.path);
         return model;
       } catch (thrown) {
-        // Servers hold few models at once, and nobody else knows of this one.
+        // Servers hold few models at once, and nothing else would free this one.
         await model.unload();
         if (!isLost(thrown) || loads === MOST_LOADS) throw thrown;
       }
@@ -103,7 +99,6 @@ export class TinkerModel {
     this.id = id;
   }
 
-  /** Throws where nothing of it is to be trusted. */
   assertSound(): void {
     const cause = this.#spoiled;
     if (cause === undefined) return;
@@ -111,7 +106,7 @@ export class TinkerModel {
     throw new TrainyardError(cause.code, why, { hint: 'load what was saved last', cause });
   }
 
-  /** In chunks that the server takes; they are computed as one. At least one datum. */
+  /** Sends the data in chunks of the server's preferred size, which are computed as one batch. Needs at least one datum. */
   async pass<T>(pass: Pass<T>): Promise<Underway<T>> {
     this.assertSound();
     const format = this.#connection.passFormat ?? (await this.#findFormat(pass.data[0]!));
@@ -128,7 +123,7 @@ export class TinkerModel {
       try {
         return await read();
       } catch (thrown) {
-        // A chunk that came through has left its gradient at the server, whatever the others say.
+        // A chunk that succeeded has left its gradient at the server, even if other chunks failed.
         const settled = await Promise.allSettled(answers.map(({ result }) => result));
         throw settled.some(({ status }) => status === 'fulfilled') ? this.#spoil(thrown) : thrown;
       }
@@ -149,14 +144,14 @@ export class TinkerModel {
     });
   }
 
-  /** Keeps weights and optimizer state at the server; gives their path. */
+  /** Saves weights and optimizer state at the server and returns their path. */
   async save(): Promise<Underway<string>> {
     const answer = await this.#saving('save_weights', () => ({ path: `trainyard-${randomUUID()}` }));
     const read = async () => (await this.#decoded('save_weights', answer, saveWeightsReply)).path;
     return { result: quietly(read()) };
   }
 
-  /** A sampling session of the current weights. */
+  /** Opens a sampling session on the current weights. */
   async publish(): Promise<Underway<string>> {
     const verb = 'save_weights_for_sampler';
     const answer = await this.#saving(verb, () => ({ sampling_session_seq_id: this.#connection.nextSamplingSession() }));
@@ -164,7 +159,7 @@ export class TinkerModel {
       const { sampling_session_id: id, path } = await this.#decoded(verb, answer, saveWeightsForSamplerReply);
       if (id == null && path == null) throw garbled(`${verb} gave neither a sampling session nor a path`);
       const session = id ?? (await this.#connection.createSamplingSession({ path: path! }));
-      // A session is for one set of weights: one that comes again would give old samples as new ones.
+      // A session belongs to one set of weights. A repeated id would pass off old samples as new.
       if (this.#published.has(session)) throw garbled(`${verb} gave a sampling session that earlier weights have`);
       this.#published.add(session);
       return session;
@@ -172,20 +167,20 @@ export class TinkerModel {
     return { result: quietly(read()) };
   }
 
-  /** The server may drop the model. Never throws. */
+  /** Lets the server drop the model. Never throws. */
   async unload(): Promise<void> {
     await this.#connection.mention('POST', 'unload_model', { model_id: this.id, type: 'unload_model' });
   }
 
-  /** Optimizer state included. Only the first verb of a model. */
+  /** Includes the optimizer state. Must be the first verb of a model. */
   async #load(path: string): Promise<void> {
     try {
       await (await this.#verb('load_weights', { path, optimizer: true })).result;
     } catch (thrown) {
-      // Refused, and the server's error does not say what to do about it.
+      // A refusal that has no hint of its own.
       if (isRefusal(thrown) && thrown.hint === undefined) throw this.#withoutState(path, thrown);
       if (!isLost(thrown) || thrown.details === undefined) throw thrown;
-      // Unknown is the path, unless the server has just been restarted once more: then this fails as lost.
+      // The path is unknown, unless the server has just restarted again: then this throws POLICY_LOST.
       await this.#connection.post('get_info', { model_id: this.id, type: 'get_info' });
       throw this.#withoutState(path, thrown);
     }
@@ -198,10 +193,7 @@ export class TinkerModel {
     return new TrainyardError('POLICY_REFUSED', why, { hint, cause });
   }
 
-  /**
-   * A name that is taken was saved by an earlier attempt of ours, whose answer was lost: nobody else has the name. Under another name the
-   * same weights are saved once more, since nobody is told when the first attempt is whole.
-   */
+  /** On 409, an earlier attempt whose response was lost took our unique name. Saves under a new one: that save may be incomplete. */
   async #saving(verb: string, body: () => Readonly<Record<string, Json>>): Promise<Underway<Payload>> {
     try {
       return await this.#verb(verb, body());
@@ -211,10 +203,7 @@ export class TinkerModel {
     }
   }
 
-  /**
-   * Finds out in which form the server takes its passes, with one that has no effect: a server that knows no protobuf refuses it at once,
-   * or fails on it. Nobody needs its result.
-   */
+  /** Probes the server's encoding with a pass that has no effect: a server without protobuf refuses it or fails on it. */
   async #findFormat({ tokens, inputs }: Datum): Promise<PassFormat> {
     const target_tokens = { dtype: 'int64', data: Int32Array.from(inputs['target_tokens']!.data.subarray(0, 1)) } as const;
     const weights = { dtype: 'float32', data: Float32Array.of(1) } as const;
@@ -224,14 +213,14 @@ export class TinkerModel {
       await this.#connection.submit({ ...encodePass(request, 'protobuf'), purpose: 'train', repeatable: true, isTrial: true });
       return 'protobuf';
     } catch (thrown) {
-      // An internal error may be said in JSON or not.
+      // Some servers do not send a 500 as JSON.
       const isGarbled = thrown instanceof TrainyardError && thrown.code === 'POLICY_GARBLED';
       if (isRefusedAtOnce(thrown) || isGarbled || statusOf(thrown) === 500) return 'json';
       throw this.#spoil(thrown);
     }
   }
 
-  /** Numbers are given in order; the chunks travel side by side. */
+  /** Assigns seq_ids in order; the chunks travel in parallel. */
   async #sendChunks(
     { loss, lossSettings, forwardOnly }: Pass<unknown>,
     chunks: readonly (readonly Datum[])[],
@@ -241,7 +230,7 @@ export class TinkerModel {
     for (const data of chunks) {
       const request: PassRequest = { modelId: this.id, seqId: ++this.#seqId, data, loss, lossSettings, forwardOnly };
       sent.push(quietly(this.#submit(encodePass(request, format))));
-      // Encoding takes a while: others get a turn between two chunks.
+      // Encoding takes a while, so yield between chunks.
       await new Promise(setImmediate);
     }
     const settled = await Promise.allSettled(sent);
@@ -266,8 +255,8 @@ export class TinkerModel {
   }
 
   async #submit(encoded: EncodedVerb): Promise<Underway<Payload>> {
-    // Servers that take protobuf know passes and steps again by their seq_id, and refuse a save whose name is taken; those of before
-    // would do it twice. A load that comes again is known by some, refused by others.
+    // Servers with protobuf recognize repeated passes and steps by seq_id and refuse a save under a taken name. Older servers would execute
+    // them twice. Only some servers recognize a repeated load.
     const repeatable = this.#connection.passFormat !== 'json' && encoded.verb !== 'load_weights';
     const accepted = await this.#connection.submit({ ...encoded, purpose: 'train', repeatable });
     return { result: quietly(accepted.result()) };
@@ -290,7 +279,7 @@ function isRefusal(thrown: unknown): thrown is TrainyardError {
   return thrown instanceof TrainyardError && thrown.code === 'POLICY_REFUSED';
 }
 
-/** Such a request used up its number and had no effect. */
+/** Such a request used up its seq_id and had no effect. */
 function isRefusedAtOnce(thrown: unknown): boolean {
   return isRefusal(thrown) && [400, 415, 422].includes(statusOf(thrown) ?? 0);
 }
@@ -303,17 +292,15 @@ function garbled(found: string): TrainyardError {
   return new TrainyardError('POLICY_GARBLED', found);
 }
 
-/** Whoever wants the failure awaits the promise; nobody has to. */
+/** Callers may ignore the promise without causing an unhandled rejection. */
 function quietly<T>(promise: Promise<T>): Promise<T> {
   promise.catch(() => undefined);
   return promise;
 }
 
-// A pass as the wire has it.
-
 type EncodedVerb = Pick<Submission, 'verb' | 'requestType' | 'body'>;
 
-/** Bytes of protobuf whose JSON takes a few milliseconds to write: the event loop is also what answers the agents. */
+/** Bytes of protobuf whose JSON takes a few milliseconds to encode. Agents are served by the same event loop. */
 const JSON_CHUNK_BYTES = 250_000;
 
 async function cutIntoChunks(
@@ -344,7 +331,7 @@ function readPass(payload: Payload): PassResult {
   return payload.kind === 'protobuf' ? decodePassResult(payload.bytes) : passResultFromJson(payload.value);
 }
 
-/** Throws POLICY_GARBLED where a chunk has an output too many or too few: later ones would be others'. */
+/** Throws POLICY_GARBLED if a chunk has too many or too few outputs, since later outputs would belong to the wrong samples. */
 function joinResults(results: readonly PassResult[], chunks: readonly (readonly Datum[])[]): PassOutput {
   for (const [i, { outputs }] of results.entries()) {
     const expected = chunks[i]!.length;
@@ -355,7 +342,7 @@ function joinResults(results: readonly PassResult[], chunks: readonly (readonly 
   return { outputs: results.flatMap(({ outputs }) => outputs), lossSum };
 }
 
-/** The gradient's norm among an optimizer's metrics, whatever the server puts before and behind the name. Throws TRAINER_FAILED. */
+/** Finds the gradient norm in the metrics, whatever prefix and suffix the server adds. Throws TRAINER_FAILED if it is not finite. */
 function gradNormOf(metrics: Readonly<Record<string, number>>): number | undefined {
   const [key, norm] = Object.entries(metrics).find(([name]) => /(^|[^a-z])grad(ient)?_norm$/.test(name.split(':')[0]!)) ?? [];
   if (norm === undefined || Number.isFinite(norm)) return norm;

@@ -1,8 +1,7 @@
 /**
- * The policy on a server of the Tinker API: which server, which of its models, and the two halves of the client wired together.
- *
- * The address and the key are the environment's, TINKER_BASE_URL and TINKER_API_KEY, as for every Tinker program; the key is never
- * written anywhere.
+ * Opens the policy on a Tinker API server: chooses the server and the model, and wires up engine and trainer. The address is
+ * TINKER_BASE_URL or `baseURL`, else that of the checkpoint, else the hosted service. The key is TINKER_API_KEY and is never written
+ * anywhere.
  */
 import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
@@ -89,7 +88,7 @@ function chooseModel(wanted: string | undefined, folder: string, offered: readon
   );
 }
 
-/** Ids of another tokenizer would be sampled and trained without a word, and mean nothing. Most servers do not tell which one is theirs. */
+/** With a different tokenizer, sampling and training would silently use meaningless ids. Most servers do not report a digest. */
 async function checkTokenizer(dir: string, baseModel: string, digest: string | undefined): Promise<void> {
   if (digest === undefined) return;
   const file = await readFile(join(dir, 'tokenizer.json'));
@@ -105,7 +104,7 @@ const sizesSchema = z.looseObject({
 });
 const configSchema = z.looseObject({ ...sizesSchema.shape, text_config: sizesSchema.optional() });
 
-/** From the folder's config.json, whatever the architecture: it is the server that has to know it. */
+/** Reads the folder's config.json for any architecture: only the server must support it. */
 async function sizesOf(dir: string): Promise<{ readonly vocabSize: number; readonly contextLength: number }> {
   const path = join(dir, 'config.json');
   const text = await boundary('FILE_NOT_FOUND', `cannot read ${path}`, () => readFile(path, 'utf8'));

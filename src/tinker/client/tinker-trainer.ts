@@ -1,12 +1,9 @@
 /**
- * Trains a model at a Tinker server: the Trainer contract in Tinker's verbs, sent in the order they are called and without waiting for the
- * results of earlier ones.
- *
- * A loss that the server has by name is computed there; any other is computed here, between a forward pass and a weighted cross-entropy,
- * whose gradient is the same. The reported loss is always computed here, from the server's log-probabilities and by our own definition; so a
- * server whose loss of the same name is another one is found out. Tinker's passes have no temperature, so only samples of temperature 1 are
- * trained. A verb that fails at the server spoils the model (`tinker-model.ts`) until `load`. Weights stay at the server: a checkpoint
- * folder only says where they are.
+ * Implements Trainer with a Tinker server's verbs, sent in call order without waiting for earlier results. The server computes losses that
+ * it has by name. Others are computed here, between a forward pass and a weighted cross-entropy with the same gradient. The reported loss
+ * is always computed here from the server's log-probabilities, which exposes a server whose loss differs under the same name. Tinker's
+ * passes have no temperature, so samples must be at temperature 1. A failed verb spoils the model (`tinker-model.ts`) until `load`. Weights
+ * stay at the server; a checkpoint folder only records where.
  */
 import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -35,29 +32,27 @@ export interface TinkerTrainerParts {
   readonly connection: TinkerConnection;
   readonly baseModel: string;
   readonly loraRank: number;
-  /** Of the adapter's initial weights. */
+  /** For the adapter's initial weights. */
   readonly seed: number;
   readonly vocabSize: number;
   readonly contextLength: number;
-  /** The weights of this version can be sampled from in this session. */
+  /** Called when this version can be sampled from in this session. */
   readonly onPublished: (samplingSessionId: string, policyVersion: number) => void;
 }
 
-/** What a pass without a gradient gives; the sum is what the server reports. */
 type Scored = Pick<PassOutput, 'lossSum'> & { readonly logprobs: Float32Array[] };
 
 const GOODBYE_MS = 2000;
 
 export class TinkerTrainer implements Trainer, AsyncDisposable {
   readonly #parts: TinkerTrainerParts;
-  /** Losses that the server has computed by name, and those it has refused. */
   readonly #provenLosses = new Set<string>();
   readonly #refusedLosses = new Set<string>();
-  /** Why a backward pass was not sent, until one is that was called by somebody who could know. */
+  /** Why the latest backward pass was not sent. Cleared by a pass whose caller could already know of this failure. */
   #unsent: unknown;
   #current: TinkerModel | undefined;
   #reference: TinkerModel | undefined;
-  /** Whether a step was sent since the current model began. */
+  /** Whether a step was sent since the current model was created. */
   #hasStepped = false;
   readonly #sending = new Mutex();
   readonly #publishing = new Mutex();
@@ -120,7 +115,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     });
   }
 
-  /** A new model at the server, in a new session where that is needed; a folder without tinker.json means the base model. */
+  /** Creates a new model at the server, in a new session if needed. A folder without tinker.json means the base model. */
   load(dir: string): Promise<void> {
     return this.#inOrder(async () => {
       const path = await this.#savedPath(dir);
@@ -136,7 +131,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
   async forget(dir: string): Promise<void> {
     const state = await readSavedState(dir).catch(() => undefined);
     if (state === undefined || state.server !== this.#parts.connection.address) return;
-    // The reference may have to be made from it again.
+    // The reference may have to be recreated from it.
     if (state.path === this.#reference?.start.path) return;
     const { modelId, kind, name } = parseWeightsPath(state.path);
     await this.#parts.connection.mention('DELETE', `training_runs/${modelId}/checkpoints/${kind}/${name}`);
@@ -152,13 +147,13 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     });
   }
 
-  /** Tells the server to drop the models; does not wait long for it. */
+  /** Tells the server to drop the models, without waiting long for it. */
   async [Symbol.asyncDispose](): Promise<void> {
     const unloaded = Promise.all([this.#current?.unload(), this.#reference?.unload()]);
     await Promise.race([unloaded, sleep(GOODBYE_MS, undefined, { ref: false })]);
   }
 
-  /** Sends what `send` sends after what was called before, and waits for the result while others are sent. */
+  /** Calls are sent one after another, but their results are awaited concurrently. */
   async #inOrder<T>(send: () => Promise<Underway<T>>): Promise<T> {
     return (await this.#sending.run(send)).result;
   }
@@ -196,7 +191,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     return model.pass({ data, loss: 'cross_entropy', lossSettings: {}, forwardOnly: true, read });
   }
 
-  /** The reference never changes, so one that the server has lost is made again. */
+  /** The reference never changes, so it is recreated if the server loses it. */
   async #scoreByReference(samples: readonly Sample[]): Promise<Float32Array[]> {
     const reference = this.#reference;
     if (reference === undefined) {
@@ -231,7 +226,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     try {
       const data = await mapYielding(sent, named.datum);
       const underway = await model.pass({ data, loss: name, lossSettings, forwardOnly: false, isHarmless: isUnknownLoss, read });
-      // Until the server has shown that it has this loss, nothing may be sent that counts on it.
+      // Nothing that depends on this loss may be sent until the server has shown that it supports it.
       if (!isProven) await underway.result;
       this.#provenLosses.add(name);
       return underway;
@@ -243,8 +238,8 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
   }
 
   /**
-   * The gradient of cross-entropy by a log-probability is minus its weight: with the loss's own derivatives as weights, it is the loss's.
-   * That holds only where the server adds up what it is given; one that divides by the weights' sum would make nonsense of them.
+   * The gradient of cross-entropy with respect to a log-probability is −weight, so the loss's own negated derivatives as weights give the
+   * loss's gradient. This holds only if the server sums the terms; dividing by the sum of the weights would break it.
    */
   async #customBackward(model: TinkerModel, samples: readonly Sample[], loss: Loss): Promise<Underway<ForwardBackwardResult>> {
     const { logprobs, lossSum } = await (await this.#score(model, samples)).result;
@@ -272,13 +267,13 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
   }
 }
 
-/** Of each sample's masked tokens; `outputs` are those of the samples that were sent, one each and in order. */
+/** Per sample, for its masked tokens. `outputs` holds one entry per sent sample, in order. */
 async function scores(samples: readonly Sample[], outputs: PassOutput['outputs']): Promise<Float32Array[]> {
   let next = 0;
   return mapYielding(samples, (sample) => (isTrained(sample) ? scoredTokens(sample, outputs[next++]) : new Float32Array(0)));
 }
 
-/** Refused because of the loss, not because of what it was given. */
+/** Whether the server refused the loss itself rather than its inputs. */
 function isUnknownLoss(thrown: unknown): boolean {
   if (!(thrown instanceof TrainyardError) || thrown.code !== 'POLICY_REFUSED') return false;
   return /\bloss_fn(?!_inputs)|\b(unknown|unsupported|invalid) loss\b/i.test(thrown.message);
@@ -289,11 +284,9 @@ function withoutGradient(cause: unknown): TrainyardError {
   return new TrainyardError(isLost(cause) ? 'POLICY_LOST' : 'TRAINER_FAILED', message, { cause });
 }
 
-// What a checkpoint folder holds when the weights are at a server: tinker.json, which says where.
-
 const SAVED_STATE = 'tinker.json';
 
-/** `server` is a base URL, `path` is tinker://<model>/weights/<name>, `savedAt` is ISO 8601. */
+/** tinker.json. `server` is a base URL, `path` is tinker://<model>/weights/<name>, `savedAt` is ISO 8601. */
 const savedState = z.object({
   server: z.string(),
   baseModel: z.string(),
@@ -302,10 +295,7 @@ const savedState = z.object({
   savedAt: z.string(),
 });
 
-/**
- * Undefined for an ordinary model folder: the base model, untrained. Throws MODEL_INVALID for a folder that is none, CHECKPOINT_MISMATCH for
- * a file that cannot be understood.
- */
+/** Undefined for a plain model folder (the untrained base model). Throws MODEL_INVALID or, for a damaged file, CHECKPOINT_MISMATCH. */
 export async function readSavedState(dir: string): Promise<z.infer<typeof savedState> | undefined> {
   const path = join(dir, SAVED_STATE);
   const text = await readFile(path, 'utf8').catch((error: NodeJS.ErrnoException) => {

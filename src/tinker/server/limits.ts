@@ -1,47 +1,46 @@
-/** What one request, one model and the whole Tinker server may cost, and how long it waits. */
+/** The Tinker server's limits on one request, one model and the whole process, and its timeouts. */
 const MiB = 1024 * 1024;
 
-/** Published in docs/reference/tinker-server.md, which a test keeps equal to this. */
+/** docs/reference/tinker-server.md publishes these values; a test keeps the two equal. */
 export const TINKER_LIMITS = {
-  /** Of a body, before and after decompression. */
+  /** Bytes of a request body, both before and after decompression. */
   bodyBytes: 64 * MiB,
-  /** Of a JSON body: parsing it blocks the event loop. Batches that are larger come as protobuf. */
+  /** Bytes of a JSON body. Parsing JSON blocks the event loop, so larger batches must come as protobuf. */
   jsonBytes: 16 * MiB,
-  /** Of a JSON body that is neither a pass nor a sample: checking it costs far more than parsing it. */
+  /** Bytes of a JSON body that is neither a pass nor a sample. Validating these costs far more than parsing them. */
   smallJsonBytes: 256 * 1024,
-  /** Bodies of requests that were taken and not yet carried out. */
+  /** Total bytes of accepted pass bodies that have not run yet. */
   waitingBytes: 512 * MiB,
-  /** Datums in one forward_backward. */
+  /** Datums per forward_backward. */
   data: 4096,
-  /** Models in training at once. */
+  /** Models in training at the same time. */
   models: 8,
-  /** Sets of weights that are sampled from at once. */
+  /** Sets of weights that can be sampled from at the same time. */
   samplers: 4,
-  /** Sequences being sampled, from which on requests wait; those of a session that has none under way do not. */
+  /** Sequences in flight above which requests wait. A session with nothing in flight does not wait. */
   sequences: 128,
-  /** Sequences of one sample request. */
+  /** Sequences per sample request. */
   samples: 256,
-  /** Sample requests taken and not yet answered. */
+  /** Sample requests accepted but not yet answered. */
   samplesWaiting: 10_000,
-  /** Unnamed sets of sampler weights kept for each model. */
+  /** Unnamed sets of sampler weights kept per model. */
   unnamed: 8,
-  /** Results that nobody asked for yet, or might ask for again. */
+  /** Total bytes of finished results kept for clients to fetch. */
   resultBytes: 256 * MiB,
 } as const;
 
 /** Milliseconds. */
 export const WAITS = {
-  /** How long `retrieve_future` waits for a result before it says to ask again. */
+  /** `retrieve_future` waits this long for a result before it answers "try again". */
   poll: 30_000,
-  /** How long a request waits for the seq_id before its own. */
+  /** A request waits this long for the request with the preceding seq_id. */
   gap: 60_000,
-  /** How long weights are sampled from, at least, before others that are waited for take their place. */
+  /** Minimum time that weights stay loaded for sampling while requests for other weights wait. */
   turn: 1000,
-  /** How long a result is kept. */
   result: 30 * 60_000,
-  /** How long a session lives without a sign of life. */
+  /** A session without a heartbeat or request for this long is ended. */
   session: 10 * 60_000,
-  /** After how long without one its samples are held back, and its models make room for others where there is none. */
+  /** A session silent for this long has its samples held back, and loses its models if another session needs the room. */
   silence: 60_000,
 };
 export type Waits = Readonly<typeof WAITS>;

@@ -1,9 +1,7 @@
 /**
- * What the routes of the Tinker server are made of: requests and how they are refused, results that are not there yet, and the order in
- * which a model's requests are carried out.
- *
- * Statuses are chosen for what clients make of them: 408, 409, 429 and 5xx are tried again, 410 means that the future is gone, every other
- * 4xx is final. A request that was taken and then failed has a message and a category instead.
+ * Building blocks of the Tinker server's routes: reading and refusing requests, futures, and the order in which a model's requests run.
+ * Statuses follow what clients do with them: they retry 408, 409, 429 and 5xx, treat 410 as a lost future, and every other 4xx as final. A
+ * request that was accepted and fails later reports a message and a category instead.
  */
 import { hash, randomBytes } from 'node:crypto';
 import { promisify } from 'node:util';
@@ -19,13 +17,11 @@ import { passResultToJson, sampleReplyToJson } from '../wire/tinker-json.ts';
 import { type FailureCategory, futureRequest, type PassResult, PROTOBUF, type SampleReply } from '../wire/tinker-messages.ts';
 import { TINKER_LIMITS } from './limits.ts';
 
-/** `names`: what stands in the path where the route has a name in braces. */
+/** `names`: the path segments that match the route's names in braces. */
 export type Route = (request: HttpRequest & { readonly names: Readonly<Record<string, string>> }) => Promise<HttpReply>;
 
-/** By method and path below /api/v1. */
+/** Keyed by method and path below /api/v1. */
 export type Routes = Readonly<Record<string, Route>>;
-
-// ── refusals ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 export const refused = refusals({
   invalid_request: 400,
@@ -44,7 +40,6 @@ export const refused = refusals({
   too_busy: 429,
 });
 
-/** `param`: the field of the request that it is about. */
 export function invalid(param: string, found: string, hint?: string): Refusal {
   return refused('invalid_request', `${param} ${found}`, { param, hint });
 }
@@ -54,7 +49,7 @@ const ERRORS: ErrorTable = {
   rows: {
     SESSION_UNKNOWN: { status: 401, code: 'invalid_api_key' },
     request_too_large: { status: 413, code: 'body_too_large' },
-    // Nothing but another request helps against these.
+    // Retrying does not help: the client must send a different request.
     REQUEST_INVALID: INVALID,
     CONTEXT_OVERFLOW: INVALID,
     SAMPLE_REFUSED: INVALID,
@@ -64,7 +59,7 @@ const ERRORS: ErrorTable = {
   otherwise: { status: 500, code: 'internal_error' },
 };
 
-/** Of what was found; names that a request made up are part of it. */
+/** Characters. Messages may quote names that the client chose, so they are cut. */
 const LONGEST_MESSAGE = 1000;
 
 export interface TinkerFailure {
@@ -81,19 +76,17 @@ export function failureIn(thrown: unknown): TinkerFailure {
   return { status, code, headers, message: hint === undefined ? found : `${found} (${hint})` };
 }
 
-// ── bodies ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 export interface Body {
   readonly bytes: Uint8Array;
   readonly isProtobuf: boolean;
-  /** The same for the same bytes. */
+  /** SHA-256 of the decompressed bytes. */
   readonly digest: string;
 }
 
 const decompress = promisify(zstdDecompress);
 const DEEPEST = 64;
 
-/** Reads, decompresses and digests. Throws for what is too large or of a kind not read here. */
+/** Reads, decompresses and digests the body. Refuses bodies that are too large or of an unsupported type. */
 export async function readBody(request: HttpRequest): Promise<Body> {
   const encoding = request.header('content-encoding')?.trim().toLowerCase() || 'identity';
   if (encoding !== 'identity' && encoding !== 'zstd') {
@@ -119,15 +112,14 @@ async function decompressed(bytes: Uint8Array): Promise<Uint8Array> {
   }
 }
 
-/** The JSON body of a small request. */
 export async function readRequest<T>(schema: z.ZodType<T>, request: HttpRequest): Promise<T> {
   return readAs(schema, jsonOf(await readBody(request)));
 }
 
-/** Copies of a sampling client number their requests from anywhere below 2^63: as a number, neighbours would be the same one. */
+/** Copies of a sampling client number their requests from anywhere below 2^63. Doubles would merge neighbouring numbers. */
 const LONG_SEQ_ID = /("seq_id"\s*:\s*)(\d{16,19})(?=\s*[,}])/g;
 
-/** `most`: bytes; what holds tokens may be larger than the rest. A seq_id of more than 15 digits is given as text. */
+/** `most`: bytes; requests with tokens may be larger than others. A seq_id of more than 15 digits is returned as a string. */
 export function jsonOf({ bytes, isProtobuf }: Body, most: number = TINKER_LIMITS.smallJsonBytes): unknown {
   if (isProtobuf) throw refused('unsupported_media_type', 'the body is protobuf, expected JSON here');
   if (bytes.length > most) {
@@ -138,22 +130,19 @@ export function jsonOf({ bytes, isProtobuf }: Body, most: number = TINKER_LIMITS
   return parseJson(textOf(bytes).replace(LONG_SEQ_ID, '$1"$2"'), { nesting: DEEPEST });
 }
 
-// ── futures ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 export type FutureResult =
   | { readonly kind: 'reply'; readonly value: object }
   | { readonly kind: 'pass'; readonly result: PassResult }
   | { readonly kind: 'sample'; readonly reply: SampleReply }
   | { readonly kind: 'failed'; readonly failure: { readonly error: string; readonly category: FailureCategory } };
 
-/** Light: it does not hold on to its result. */
+/** A handle that does not keep its result in memory. */
 export interface Future {
   readonly id: string;
-  /** Whose it is, where it is a session's. */
+  /** Undefined for requests outside of any session. */
   readonly sessionId: string | undefined;
-  /** Whether a client was told the result. */
   delivered: boolean;
-  /** Stops what it waits for, where that can be stopped. */
+  /** Aborts the work if it supports that; otherwise does nothing. */
   cancel(): void;
 }
 
@@ -161,18 +150,18 @@ interface Kept {
   readonly future: Future;
   readonly result: Promise<FutureResult>;
   bytes: number;
-  /** When it was settled, by `performance.now()`. */
+  /** Time of settling, on `performance.now()`'s clock. */
   at: number;
 }
 
 const FORM = /^([0-9a-f]{12})-\d+$/;
-/** Bytes of a small reply and its entry here. */
+/** Estimated bytes of a small result and its entry. */
 const SMALL = 500;
 
 /**
- * Results that are not there yet. A request that takes a while is answered with an id at once; its result is asked for by the id, as often as
- * one likes, for as long as it is kept: for a time and up to a number of bytes, the oldest going first. Those that are not there yet are
- * always kept. Ids begin with a name of this process's life, so that one of an earlier life is told from one that never was.
+ * Results of requests that take a while. Such a request is answered with an id at once, and clients poll for the result by id, any number
+ * of times, until it exceeds the age or byte limit (oldest first). Pending results are always kept. Ids start with a random prefix per
+ * process, which tells futures of an earlier process from ids that never existed.
  */
 export class Futures {
   readonly #boot = randomBytes(6).toString('hex');
@@ -187,7 +176,7 @@ export class Futures {
     this.#limits = limits;
   }
 
-  /** `work` is begun here; what it throws is the result. */
+  /** Starts `work`. If it throws, the error becomes the result. */
   start(work: () => Promise<FutureResult>, sessionId?: string, cancel: () => void = () => {}): Future {
     const id = `${this.#boot}-${++this.#made}`;
     const result = Promise.resolve()
@@ -202,19 +191,19 @@ export class Futures {
     return kept.future;
   }
 
-  /** Throws `unknown_future` for what never was, `future_gone` for what is no longer kept. */
+  /** Throws `unknown_future` for ids that never existed, `future_gone` for results that are no longer kept. */
   find(id: string): Future {
     return this.#find(id).future;
   }
 
-  /** The result, or undefined where it did not come in time. Throws as `find` does. */
+  /** Undefined if the result is not ready after `ms`, or the signal aborts. Throws as `find` does. */
   async wait({ id }: Future, ms: number, signal?: AbortSignal): Promise<FutureResult | undefined> {
     const { result } = this.#find(id);
     using over = deadlineSignal(ms, () => 'not yet', ...(signal ? [signal] : []));
     return await orAborted(result, over.signal).catch(() => undefined);
   }
 
-  /** Resolves when there is nothing left to do for it. Never throws. */
+  /** Resolves when the work has finished. Never throws. */
   async done({ id }: Future): Promise<void> {
     await this.#pending.get(id)?.result;
   }
@@ -232,7 +221,7 @@ export class Futures {
   #settle(kept: Kept, result: FutureResult): void {
     kept.bytes = sizeOf(result);
     kept.at = performance.now();
-    // Who holds on to the future does not hold on to what could have been stopped.
+    // Lets the work be garbage-collected while the future is still held.
     kept.future.cancel = () => {};
     this.#pending.delete(kept.future.id);
     this.#settled.set(kept.future.id, kept);
@@ -243,7 +232,7 @@ export class Futures {
   #forgetOld(): void {
     const oldest = performance.now() - this.#limits.ageMs;
     for (const [id, kept] of this.#settled) {
-      // The newest stays, however large: somebody is about to ask for it.
+      // The newest result stays, however large: its client is about to fetch it.
       if (kept.at >= oldest && (this.#bytes <= this.#limits.bytes || this.#settled.size === 1)) return;
       this.#settled.delete(id);
       this.#bytes -= kept.bytes;
@@ -265,7 +254,7 @@ export function futureReply(future: Future, more: object = {}): HttpReply {
   return jsonReply(200, { request_id: future.id, future_id: future.id, status: 'pending', ...more });
 }
 
-/** `touch`: to ask for a result is a sign of life of its session. */
+/** `touch`: polling for a result keeps its session alive. */
 export function futureRoutes(futures: Futures, touch: (sessionId: string | undefined) => void, pollMs: number): Routes {
   return {
     'POST /retrieve_future': async (request) => {
@@ -278,7 +267,7 @@ export function futureRoutes(futures: Futures, touch: (sessionId: string | undef
       return resultReply(result, request.header('accept')?.includes(PROTOBUF) ?? false);
     },
 
-    /** Only sampling can be stopped; a step that was asked for is taken. */
+    /** Only sampling can be cancelled; training verbs run to the end. */
     'POST /cancel_future': async (request) => {
       futures.find((await readRequest(futureRequest, request)).request_id).cancel();
       return jsonReply(200, { status: 'cancelled' });
@@ -296,21 +285,18 @@ function resultReply(result: FutureResult, wantsProtobuf: boolean): HttpReply {
   return jsonReply(200, result.kind === 'pass' ? passResultToJson(result.result) : sampleReplyToJson(result.reply));
 }
 
-// ── repetitions and order ────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** What was made for numbers that a client chose: a repetition gives what was made the first time, another body is refused. */
+/** Deduplicates by a number that the client chose: a repeat returns the first value, the same number with a different body is refused. */
 export class Numbered<T> {
   readonly made = new Map<number | string, { readonly digest: string; readonly what: T }>();
   readonly #param: string;
   readonly #most: number;
 
-  /** `param`: the field the number comes in. `most`: remembered; the oldest are forgotten. */
+  /** `param`: the field that holds the number. `most`: how many numbers are remembered; the oldest are forgotten. */
   constructor(param: string, most: number) {
     this.#param = param;
     this.#most = most;
   }
 
-  /** What was made for this number before, or what `make` makes now. */
   take(number: number | string, digest: string, make: () => T): T {
     const known = this.made.get(number);
     if (known !== undefined && known.digest === digest) return known.what;
@@ -328,30 +314,27 @@ export class Numbered<T> {
 
 interface OrderedRequest {
   readonly seqId: number | undefined;
-  /** Of the whole body. */
   readonly digest: string;
   run(): Promise<FutureResult>;
-  /** In place of `run`, in its turn: the request failed without having been carried out. */
+  /** Called instead of `run`, in the same place of the order, if the request fails without running. */
   skipped(why: string): void;
 }
 
-/** Requests whose digests are remembered: a client asks again for the latest ones only. */
+/** Requests whose digests are remembered. Clients only repeat recent ones. */
 const MOST_SEEN = 10_000;
-/** A client that is so far ahead of itself is lost. */
+/** A seq_id further ahead than this is refused. */
 const MOST_AHEAD = 10_000;
 
 /**
- * The requests of one model, one after another: by seq_id where they have one, else as they arrive.
- *
- * The same seq_id with the same body is the same future, with another body it is refused. A request whose predecessors are not there yet
- * waits for them. If they do not come in time, everything that waits fails, nothing of it is carried out, and the order goes on behind it:
- * what was missing is then refused, should it still come.
+ * Runs the requests of one model one at a time: by seq_id if they have one, otherwise in order of arrival. A repeated seq_id with the same
+ * body returns the same future; with a different body it is refused. A request waits for missing predecessors. If they do not arrive in
+ * time, all waiting requests fail without running and the order continues after them; a predecessor that arrives later is refused.
  */
 export class RequestOrder {
   readonly #start: (work: () => Promise<FutureResult>) => Future;
   readonly #gapMs: number;
   readonly #seen = new Numbered<Future>('seq_id', MOST_SEEN);
-  /** By seq_id: begun when all before them are. */
+  /** By seq_id. `go` runs a request once all of its predecessors have started. */
   readonly #waiting = new Map<number, { readonly go: () => void; readonly giveUp: (missing: number) => void }>();
   readonly #running = new Mutex();
   #next = 1;
@@ -363,7 +346,6 @@ export class RequestOrder {
     this.#gapMs = gapMs;
   }
 
-  /** The future of this request, made now or when it came for the first time. */
   submit(request: OrderedRequest): Future {
     const { seqId, digest } = request;
     if (seqId === undefined) return this.#start(() => this.#run(request));
@@ -381,7 +363,7 @@ export class RequestOrder {
     });
   }
 
-  /** A request that was refused before it could have a future uses up its seq_id too: clients do not send that one again. */
+  /** Consumes the seq_id of a request that was refused before it had a future. Clients do not reuse that seq_id. */
   skip(seqId: number, digest: string, skipped: OrderedRequest['skipped'], why: string): void {
     if (this.#seen.made.has(seqId) || seqId < this.#next || seqId > this.#next + MOST_AHEAD) return;
     const run = async (): Promise<FutureResult> => {
@@ -391,7 +373,7 @@ export class RequestOrder {
     this.submit({ seqId, digest, run, skipped });
   }
 
-  /** Requests that wait fail, and so do those that still come. Resolves when nothing runs any more. */
+  /** Fails waiting and later requests. Resolves when nothing runs any more. */
   async close(why: string): Promise<void> {
     this.#closed = why;
     this.#stopClock();

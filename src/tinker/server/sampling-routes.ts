@@ -1,9 +1,7 @@
 /**
- * Sampling: the models that are sampled from and the queue for them, one sample request on such a model, and the routes of samples and sampling
- * sessions.
- *
- * Log-probabilities are those of the plain softmax, whatever temperature and truncation the tokens were drawn with: the losses of the API
- * compare with them. Where tokens were drawn otherwise, a pass of its own over the same weights computes them.
+ * Sampling: the pool of models to sample from, the execution of one sample request, and the routes for samples and sampling sessions.
+ * Log-probabilities are those of the plain softmax, whatever temperature and truncation the tokens were sampled with, because the API's
+ * losses compare against them. For other settings, a separate forward pass over the same weights computes them.
  */
 
 import { createHash, randomInt } from 'node:crypto';
@@ -25,14 +23,12 @@ import { type Future, type FutureResult, futureReply, invalid, jsonOf, type Rout
 import type { ServerParts } from './training.ts';
 import { type BaseModel, checkBaseModel, type Weights } from './weights.ts';
 
-// The pool.
-
 interface Instance {
   readonly opened: Promise<EmbeddedModel>;
-  /** Settled when the weights of `holds` are served. */
+  /** Resolves when the weights named by `holds` are served. */
   ready: Promise<EmbeddedModel>;
   holds: string | undefined;
-  /** When it was given them, by `performance.now()`. */
+  /** When loading of `holds` began, on `performance.now()`'s clock. */
   since: number;
   calls: number;
   lastUsed: number;
@@ -40,10 +36,8 @@ interface Instance {
 }
 
 interface SamplerPoolOptions {
-  /** How long weights are sampled from, at least, before others that are waited for take their place. */
   readonly turnMs: number;
   isSilent(sessionId: string): boolean;
-  /** Opens a model with the base weights. */
   open(): Promise<EmbeddedModel>;
 }
 
@@ -55,25 +49,22 @@ interface SamplerCall {
   readonly signal: AbortSignal;
 }
 
-/** What one session wants of one set of weights, in the order it was asked for. */
+/** Calls of one session for one set of weights, in order of arrival. */
 interface Queue {
   readonly sessionId: string;
   readonly weights: Weights;
-  /** With what begins each of them. */
   readonly waiting: Map<SamplerCall, (instance: Instance) => void>;
 }
 
 /**
- * A few models, each holding one set of weights at a time. A call is given the model that holds its weights; otherwise an idle one loads
- * them, the one that was longest without a call; otherwise another is opened; otherwise the call waits. Sessions take turns: one that queues
- * thousands of calls holds up no other. A silent session waits until it is heard of again, or its calls are cancelled with it.
- *
- * Weights are told apart by the id they were saved with, never by their name or place. A model changes its weights only while nobody uses it,
- * so that a call sees one set of weights from its beginning to its end.
+ * A few models, each with one set of weights at a time. A call goes to the model that holds its weights. Otherwise the least recently used
+ * idle model loads them, or a new model is opened, or the call waits. Sessions take turns, so one that queues thousands of calls does not
+ * delay others. Calls of a silent session wait until it is heard from again or ended. Weights are identified by the id of their save, never
+ * by name or place. A model changes weights only while unused, so a call sees one set from beginning to end.
  */
 export class SamplerPool implements AsyncDisposable {
   readonly #options: SamplerPoolOptions;
-  /** Those that hold their weights longest come first. */
+  /** The model that has held its weights longest comes first. */
   #instances: Instance[] = [];
   /** The session whose turn it is comes first. */
   #queues: Queue[] = [];
@@ -84,7 +75,7 @@ export class SamplerPool implements AsyncDisposable {
     this.#options = options;
   }
 
-  /** Runs `work` on a model that serves these weights, and these only, until it is done. */
+  /** Runs `work` on a model that serves exactly these weights until `work` is done. */
   async use<T>(call: SamplerCall, work: (model: EmbeddedModel) => Promise<T>): Promise<T> {
     const instance = await this.#turnOf(call);
     try {
@@ -96,7 +87,7 @@ export class SamplerPool implements AsyncDisposable {
     }
   }
 
-  /** Begins every call that can begin. To be called too when sessions may have been heard of again. */
+  /** Starts every call that can start. Also call this when silent sessions may have come back. */
   beginWaiting(): void {
     while (this.#beginNext());
   }
@@ -141,7 +132,7 @@ export class SamplerPool implements AsyncDisposable {
     return false;
   }
 
-  /** A session that has nothing under way need not wait for others' calls to end. */
+  /** A session with nothing in flight starts at once, regardless of other sessions' calls. */
   #mayBegin(sessionId: string): boolean {
     if (this.#options.isSilent(sessionId)) return false;
     const underway = [...this.#underway];
@@ -149,7 +140,7 @@ export class SamplerPool implements AsyncDisposable {
     return underway.reduce((sum, { sequences }) => sum + sequences, 0) < TINKER_LIMITS.sequences;
   }
 
-  /** Nothing is awaited between looking and taking. */
+  /** Must not await between finding an instance and taking it. */
   #find(weights: Weights): Instance | undefined {
     const holder = this.#holderOf(weights);
     if (holder !== undefined) return this.#givesWay(holder) ? undefined : holder;
@@ -162,7 +153,7 @@ export class SamplerPool implements AsyncDisposable {
     return this.#instances.find(({ holds }) => holds === id);
   }
 
-  /** Otherwise calls for the weights that are there could keep all others waiting for ever. */
+  /** Otherwise calls for the loaded weights could starve all others. */
   #givesWay(instance: Instance): boolean {
     if (instance !== this.#instances[0] || performance.now() - instance.since < this.#options.turnMs) return false;
     return this.#queues.some(({ weights, sessionId }) => !this.#holderOf(weights) && !this.#options.isSilent(sessionId));
@@ -186,7 +177,7 @@ export class SamplerPool implements AsyncDisposable {
       await model.publish(++instance.loads);
       return model;
     });
-    // What it holds now is not known: nobody may find it.
+    // The instance's weights are now unknown, so no call may use it.
     instance.ready.catch(() => this.#drop(instance));
     return instance;
   }
@@ -198,12 +189,10 @@ export class SamplerPool implements AsyncDisposable {
   }
 }
 
-// One request.
-
-/** Below it a softmax leaves the range of float32; clients mean 0 by it. */
+/** Below this, a softmax leaves the range of float32. Clients mean 0. */
 const LEAST_TEMPERATURE = 1e-3;
 
-/** Throws for what cannot be sampled, before the request is taken: its client is told at once. */
+/** Throws for invalid requests before they are accepted, so that the client learns of it at once. */
 function checkSampleCall(call: SampleCall, { shape, tokenizer }: BaseModel): void {
   const { temperature, top_k, stop, seed = 0 } = call.sampling_params;
   const { samples: most } = TINKER_LIMITS;
@@ -228,7 +217,7 @@ async function sampleReplyOf(
   const sampling = settingsOf(call, model.contextLength);
   const stopIds = stop.filter((one) => typeof one === 'number');
   const stopTexts = stop.filter((one) => typeof one === 'string');
-  // They share the prompt, so they are better off on one worker.
+  // The sequences share the prompt, so one worker can compute it once.
   const affinity = count > 1 ? { affinity: `${seed}` } : {};
   const draw = (_: unknown, i: number) => {
     const request = { promptIds: prompt, sampling, stopIds, seed: seedOf(seed, i), ...affinity };
@@ -254,15 +243,15 @@ function settingsOf({ sampling_params: params, prompt }: SampleCall, contextLeng
   };
 }
 
-/** The first sequence has the request's own seed, so that a client of one sequence knows it; the others have seeds that look unrelated. */
+/** The first sequence uses the request's own seed, which makes a single sequence predictable. The others use derived seeds. */
 function seedOf(seed: number, index: number): number {
   if (index === 0) return seed;
   return createHash('sha256').update(`${seed} ${index}`).digest().readUIntBE(0, 6);
 }
 
-/** Ends a sequence with the token that completes a stop text; the tokens of the text are part of it. */
+/** Ends a sequence at the token that completes a stop text. The tokens of the stop text stay part of the sequence. */
 function watcherOf(stopTexts: readonly string[], tokenizer: Tokenizer): OnTokens {
-  // A token may be a byte of a character only: as many as a text has bytes always hold it, and a few more what it was cut from.
+  // A token may be a single byte, so a stop text has at most as many tokens as bytes. 4 more cover a character cut at the start.
   const span = Math.max(...stopTexts.map((text) => Buffer.byteLength(text))) + 4;
   let latest: number[] = [];
   return (ids) => {
@@ -275,7 +264,7 @@ function watcherOf(stopTexts: readonly string[], tokenizer: Tokenizer): OnTokens
   };
 }
 
-/** A sample that asks for the plain softmax's log-probabilities of `ids` behind a prompt. */
+/** A sample whose forward pass gives the plain softmax's log-probabilities of `ids` after `prompt`. */
 function scored(prompt: Int32Array, ids: Int32Array): Sample {
   const length = prompt.length + ids.length;
   const tokens = new Int32Array(length);
@@ -287,8 +276,6 @@ function scored(prompt: Int32Array, ids: Int32Array): Sample {
   const unused = { logprobs: none, advantages: none, versions, weight: 1, rolloutId: 'scored', groupId: 'scored' };
   return { ...unused, tokens, mask, temperature: 1 };
 }
-
-// Routes.
 
 export function samplingRoutes({ base, futures, sessions, weights }: ServerParts, samplers: SamplerPool): Routes {
   let waiting = 0;
@@ -330,7 +317,7 @@ export function samplingRoutes({ base, futures, sessions, weights }: ServerParts
 
     'GET /samplers/{id}': async ({ names: { id = '' } }) => {
       const { path } = sessions.sampler(id);
-      // The SDK takes it for where the tokenizer is; where the client runs on the same machine, it is found there.
+      // The SDK loads the tokenizer from base_model. On the same machine, it finds it in this folder.
       const base_model = base.tokenizer === undefined ? base.name : base.folder;
       return jsonReply(200, { sampler_id: id, base_model, model_path: path ?? null });
     },
@@ -350,7 +337,7 @@ export function samplingRoutes({ base, futures, sessions, weights }: ServerParts
   };
 }
 
-/** Clients want a name for each sequence before it is there. */
+/** Clients expect the ids of the sequences before these exist. */
 function sampleFuture(future: Future, { num_samples: count }: SampleCall): HttpReply {
   return futureReply(future, { sample_sequence_ids: Array.from({ length: count }, (_, i) => `${future.id}-${i}`) });
 }

@@ -1,9 +1,7 @@
 /**
- * A server of the Tinker API on the embedded policy.
- *
- * It has one base model, any number of sessions, a few models in training and a few to sample from. Samples never come from the weights that
- * are being trained, only from what was saved for sampling. What is saved outlives the process, everything else ends with it.
- * `serveTinker` opens the folder that keeps saved weights, for this process alone, and listens.
+ * A Tinker API server on the embedded policy, with one base model and any number of sessions. Samples never come from the weights in
+ * training, only from weights saved for sampling. Saved weights outlive the process; everything else ends with it. `serveTinker` locks the
+ * folder of saved weights for this process and listens.
  */
 import { hash, randomBytes, timingSafeEqual } from 'node:crypto';
 import { readFile, writeFile } from 'node:fs/promises';
@@ -25,24 +23,22 @@ import { type BaseModel, openBaseModel, WeightsFolder, weightsRoutes } from './w
 type OnFailure = (failure: TinkerFailure, path: string) => void;
 
 export interface TinkerServerOptions {
-  /** Model folder of the base model. */
   readonly model: string;
-  /** Where saved weights are kept: an existing folder that no other process uses. */
+  /** Folder for saved weights. It must exist, and no other process may use it. */
   readonly state: string;
   readonly key: string;
   readonly threads?: number | undefined;
   readonly waits?: Partial<Waits> | undefined;
   readonly clock?: Clock | undefined;
-  /** Told of every request that was refused. */
   readonly onFailure?: OnFailure | undefined;
 }
 
 const ROOT = '/api/v1';
 const OPEN = `${ROOT}/healthz`;
 const SWEEP_MS = 10_000;
-/** Milliseconds. `request` is for the whole of a large batch over a slow line. */
+/** Milliseconds. `request` allows for a large batch over a slow line. */
 const TIMEOUTS = { request: 120_000, keepAlive: 75_000 };
-/** Stands still while the machine sleeps, and does not jump when its clock is set: clients that slept too are not gone. */
+/** Unlike the wall clock, stops while the machine sleeps and never jumps: clients that slept too are not gone. */
 const ELAPSED: Clock = { now: () => performance.now() };
 
 export class TinkerServer implements HttpHandler, AsyncDisposable {
@@ -90,7 +86,7 @@ export class TinkerServer implements HttpHandler, AsyncDisposable {
     return this.#base.name;
   }
 
-  /** On loopback unless somebody chose the key. */
+  /** Binds only to loopback unless `chosenKey` is given. */
   listen(options: { readonly host: string; readonly port: number; readonly chosenKey?: string | undefined }): Promise<Listener> {
     const { host, port, chosenKey } = options;
     return serve(this, { host, port, secret: { name: 'key', value: chosenKey }, timeouts: TIMEOUTS });
@@ -115,7 +111,7 @@ export class TinkerServer implements HttpHandler, AsyncDisposable {
     return this.#failed(thrown, '/');
   }
 
-  /** Ends sessions that gave no sign of life; samples of those that were heard of again go on. */
+  /** Ends sessions that stayed silent too long, and resumes samples of sessions that have come back. */
   endIdle(): void {
     this.#sessions.endIdle();
     this.#samplers.beginWaiting();
@@ -131,7 +127,7 @@ export class TinkerServer implements HttpHandler, AsyncDisposable {
     const failure = failureIn(thrown);
     const { status, code, message, headers } = failure;
     this.#onFailure(failure, path);
-    // `detail` is where clients of servers made with FastAPI look.
+    // Clients of FastAPI servers read `detail`.
     return jsonReply(status, { error: { code, message }, detail: message }, headers);
   }
 
@@ -144,26 +140,24 @@ export class TinkerServer implements HttpHandler, AsyncDisposable {
   }
 }
 
-/** Of equal length whatever the key's, so that the comparison tells nothing. */
+/** Gives all keys the same length, so that the comparison leaks neither length nor content. */
 const digest = (key: string): Buffer => hash('sha256', key, 'buffer');
 
 export interface TinkerServerSettings {
   readonly model: string;
   readonly host: string;
   readonly port: number;
-  /** Where none is given, the state folder's own: made up once, so that a server started again is reached with it. Must be given to bind
-   * anything but loopback. */
+  /** Default: the key kept in the state folder, so a restart keeps it. Required to bind anything but loopback. */
   readonly apiKey: string | undefined;
-  /** Folder that saved weights are kept in. */
   readonly state: string;
   readonly threads: number;
 }
 
-/** Official clients refuse keys that do not begin with it. */
+/** Official clients reject keys without this prefix. */
 const KEY_PREFIX = 'tml-';
 const KEPT_KEY = /^tml-[0-9a-f]{32}$/;
 
-/** Serves until disposed. `baseModel`: what clients name as theirs. */
+/** Serves until disposed. `baseModel` is the name by which clients address the model. */
 export function serveTinker(settings: TinkerServerSettings, onFailure: OnFailure) {
   return openingWith(async (opened) => {
     const { model, host, port, apiKey: chosenKey, threads } = settings;

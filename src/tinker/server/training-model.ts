@@ -1,10 +1,8 @@
 /**
- * One model in training: the verbs of the Tinker API on an embedded model, one after another in the order of their seq_id, and what must hold
- * between them. Each verb is answered with a future at once. A model is there before it is open: requests for it wait meanwhile.
- *
- * A step is taken with the gradient of every forward_backward since the last one, or not at all: when one of them failed, what the others
- * left behind is dropped, and the step that follows fails. Only a forward_backward that came after a client was told of the failure begins
- * anew. Below the class: the way from datums to samples, and the losses by their names.
+ * One model in training: the Tinker API's verbs on an embedded model, run one at a time in the order of their seq_id. Each verb returns a
+ * future at once; requests wait while the model is still opening. A step uses the gradient of every forward_backward since the last step,
+ * or is not taken at all: if one of them failed, the accumulated gradient is dropped and the next step fails. Only a forward_backward sent
+ * after the client was told of the failure starts a new gradient.
  */
 import { mapYielding } from '../../core/async.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
@@ -18,15 +16,12 @@ import { TINKER_LIMITS } from './limits.ts';
 import { type Future, type FutureResult, type Futures, invalid, RequestOrder, refused } from './requests.ts';
 import { remove, type SaveOptions, type Weights, type WeightsFolder } from './weights.ts';
 
-/** A forward_backward, or what came in its place, that left no gradient. */
+/** A failed request because of which the gradient is not what the client expects. */
 interface BrokenPass {
-  /** Words for it. */
   readonly what: string;
-  /** Whether a client was told. */
   known(): boolean;
 }
 
-/** What tells one request from another. */
 export interface Sent {
   readonly seqId: number | undefined;
   readonly digest: string;
@@ -54,16 +49,16 @@ export class Model {
   readonly #opened: Promise<EmbeddedModel>;
   readonly #order: RequestOrder;
   readonly #folder: WeightsFolder;
-  /** Sampler weights that nobody named, oldest first. */
+  /** Sampler weights saved without a name, oldest first. */
   readonly #unnamed: Unnamed[] = [];
   #made = 0;
   #broken: BrokenPass[] = [];
-  /** Forward_backwards since the last step. */
+  /** forward_backward requests since the last step. */
   #passes = 0;
-  /** Whether anything was done with it: weights are only loaded into a model that is new. */
+  /** Whether any verb has used the model. Weights can only be loaded into a new model. */
   #touched = false;
   #lost: string | undefined;
-  /** Why the weights that a client wanted to begin with are not there. */
+  /** Why the weights that the client wanted to start from could not be loaded. */
   #missing: string | undefined;
 
   constructor({ id, sessionId, opened, futures, weights, gapMs }: ModelParts) {
@@ -75,7 +70,7 @@ export class Model {
   }
 
   pass(sent: Sent, request: PassRequest): Future {
-    // The failures that the client knew of when it sent this: it may be meant to begin anew.
+    // Failures that the client already knew of when it sent this request, which may therefore start a new gradient.
     const known = new Set(this.#broken.filter((broken) => broken.known()));
     return this.#submit('forward_backward', sent, async (model, failure) => {
       this.#use();
@@ -100,7 +95,7 @@ export class Model {
     });
   }
 
-  /** Fails unless the model is new. `optimizer`: its state too, or a fresh one. */
+  /** Fails unless the model is new. `optimizer`: whether to load the optimizer state too, instead of starting a fresh one. */
   load(sent: Sent, find: () => Promise<Weights>, optimizer: boolean, path: string): Future {
     return this.#submit('load_weights', sent, async (model, failure) => {
       try {
@@ -111,7 +106,7 @@ export class Model {
           });
         }
         await model.load(folder, { optimizer });
-        // Weights and optimizer state are read one after the other: of one set only if it was not replaced meanwhile.
+        // Weights and optimizer state are two reads. They belong together only if the save was not replaced in between.
         await check();
       } catch (thrown) {
         this.#notDone('load_weights', failure, messageOf(thrown));
@@ -132,7 +127,7 @@ export class Model {
     });
   }
 
-  /** Weights without a name, as they are in this turn. The oldest go: a client that wants to keep them names them. */
+  /** Saves the current weights without a name. Only the latest few are kept: clients name weights that they want to keep. */
   saveUnnamed(sent: Sent, use: (weights: Weights) => object): Future {
     return this.#submit('save_weights', sent, async (model) => {
       this.#use();
@@ -150,7 +145,7 @@ export class Model {
     });
   }
 
-  /** After everything that came before. */
+  /** Runs after all earlier requests. */
   unload(ended: () => void): Future {
     return this.#submit('unload_model', { seqId: undefined, digest: '' }, async () => {
       ended();
@@ -159,13 +154,12 @@ export class Model {
     });
   }
 
-  /** A request that was refused as it came has its place in the order too, and fails there. Its client is told at once. */
+  /** A request refused on arrival still takes its place in the order and fails there. Its client has already been told. */
   refused(seqId: number, digest: string, verb: string, why: string): void {
     const failure: BrokenPass = { what: `the ${verb} before it (seq_id ${seqId}) was refused`, known: () => true };
     this.#order.skip(seqId, digest, () => this.#notDone(verb, failure, why), why);
   }
 
-  /** Requests that wait fail. */
   async close(why: string): Promise<void> {
     await this.#order.close(why);
     await (await this.#opened.catch(() => undefined))?.close();
@@ -183,11 +177,11 @@ export class Model {
     return future;
   }
 
-  /** What a request that was not carried out means for those behind it. */
+  /** Records what a request that did not run means for later ones. */
   #notDone(verb: string, failure: BrokenPass, why: string): void {
-    // They count on weights that are not there: nothing is trained, scored or saved with others in their place.
+    // Later requests rely on the missing weights, so nothing may be trained, scored or saved with others instead.
     if (verb === 'load_weights' && !this.#touched) this.#missing = why;
-    // Without one of these, the gradient is not what its client thinks.
+    // Without one of these verbs, the gradient is not what the client expects.
     else if (['load_weights', 'forward_backward', 'optim_step'].includes(verb)) this.#broken.push(failure);
   }
 
@@ -197,7 +191,7 @@ export class Model {
     failure: BrokenPass,
     known: ReadonlySet<BrokenPass>,
   ): Promise<PassResult> {
-    // A batch of several requests begins anew once.
+    // A batch of several requests starts a new gradient only once.
     if (this.#broken.some((broken) => known.has(broken))) {
       this.#broken = this.#broken.filter((broken) => !known.has(broken));
       await this.#dropGradient(model);
@@ -233,7 +227,7 @@ export class Model {
     await model.dropGradient();
   }
 
-  /** Throws where the weights are not what a client thinks. */
+  /** Throws if the weights are not what the client expects. */
   #use(): void {
     if (this.#missing !== undefined) {
       throw refused('invalid_request', `the weights that this model was to begin with were not loaded: ${this.#missing}`, {
@@ -289,14 +283,12 @@ function checkAdam(adam: AdamSettings): AdamSettings {
   return adam;
 }
 
-// From datums to samples.
-
 const INPUTS = {
   cross_entropy: { needed: ['target_tokens'], known: ['target_tokens', 'weights'] },
   offPolicy: { needed: ['target_tokens', 'logprobs', 'advantages'], known: ['target_tokens', 'logprobs', 'advantages'] },
 } as const;
 
-/** Throws for the first thing that is no sample, and says where it is. The model itself checks ids, numbers and lengths before it computes. */
+/** Names the first invalid datum. The model itself checks ids, numbers and lengths before it computes. */
 async function samplesOf({ data, loss }: PassRequest): Promise<Sample[]> {
   if (data.length === 0) throw invalid('data', 'is empty, expected at least one datum');
   if (data.length > TINKER_LIMITS.data)
@@ -305,10 +297,10 @@ async function samplesOf({ data, loss }: PassRequest): Promise<Sample[]> {
 }
 
 /**
- * A datum is a sequence without its last token, with what belongs to the token after each position beside it; a sample is the whole sequence,
- * with what belongs to each token at the token itself. So everything moves one to the right. There is no mask on the wire: log-probabilities
- * are wanted for every position, and a position without weight (or without advantage and sampled log-probability) is context, which the
- * loss does not see.
+ * Converts a datum to a sample. A datum omits the last token and stores, at each position, the values of the following token; a sample
+ * holds the whole sequence with each token's own values. So all arrays shift right by one. The wire has no mask: clients want
+ * log-probabilities everywhere, and a position without weight (or without advantage and sampled log-probability) is context that the loss
+ * ignores.
  */
 function sampleOf({ tokens, inputs }: Datum, where: string, loss: string): Sample {
   const { length } = tokens;
@@ -341,7 +333,7 @@ function sampleOf({ tokens, inputs }: Datum, where: string, loss: string): Sampl
   };
 }
 
-/** One to the right; `otherwise` everywhere where the input was left out. */
+/** Shifts right by one. Filled with `otherwise` if the input is missing. */
 function shifted(values: Float32Array | undefined, length: number, otherwise: number): Float32Array {
   const moved = new Float32Array(length + 1);
   if (values === undefined) moved.fill(otherwise, 1);
@@ -356,7 +348,7 @@ function checkTensor({ dtype, data, shape }: Tensor, where: string, name: string
   if (shape !== undefined && shape.length > 1) throw invalid(where, `has the shape [${shape.join(', ')}], expected [${length}]`);
 }
 
-/** What is predicted at a position is the token that follows it: a model that reads other tokens than it learns is another task. */
+/** Targets must be the inputs shifted by one, except at weight 0: predicting other tokens than the model reads is a different task. */
 function checkShift(tokens: Int32Array, targets: Int32Array, weights: Float32Array | undefined, where: string): void {
   for (let i = 0; i + 1 < tokens.length; i++) {
     if (targets[i] === tokens[i + 1] || weights?.[i] === 0) continue;
@@ -367,7 +359,7 @@ function checkShift(tokens: Int32Array, targets: Int32Array, weights: Float32Arr
   }
 }
 
-// Losses by name. The API's bounds of a ratio are absolute (0.8 and 1.2), ours are distances from 1.
+// Losses by name. The API's clip bounds are absolute ratios (0.8 and 1.2); ours are distances from 1.
 
 type Settings = Readonly<Record<string, number>>;
 
@@ -383,7 +375,7 @@ const LOSSES: Readonly<Record<string, { readonly defaults: Settings; make(settin
 
 export const LOSS_NAMES: readonly string[] = Object.keys(LOSSES);
 
-/** Throws where the name or a setting is not known, or a setting makes no sense. */
+/** Throws for an unknown name or setting, or an invalid value. */
 function lossNamed(name: string, given: Settings): Loss {
   const entry = Object.hasOwn(LOSSES, name) ? LOSSES[name] : undefined;
   if (entry === undefined) {
@@ -408,10 +400,7 @@ function clipOf({ clip_low_threshold: low, clip_high_threshold: high }: Settings
   throw refused('invalid_request', found, { hint, param: 'loss_fn_config' });
 }
 
-/**
- * The same loss of the tokens that carry weight, or that were sampled with some probability. The others have no part in it: a quadratic pull,
- * or a count of ratios, must not see tokens that nobody sampled.
- */
+/** Hides context from a loss: a quadratic penalty or a count of ratios must not include tokens that the policy never sampled. */
 function withoutContext(loss: Loss): Loss {
   return {
     ...loss,

@@ -1,8 +1,7 @@
 /**
- * Who is there: sessions, the models they train and the sampling sessions they opened; and the routes of sessions, models and their verbs.
- *
- * All of it lives in memory and ends with the process; what was saved does not. A session that gives no sign of life for long enough is
- * ended, with its models and samples.
+ * Sessions, the models they train and the sampling sessions they open, with the routes for sessions, models and a model's verbs. All of
+ * this lives in memory and ends with the process; saved weights do not. A session that stays silent for too long is ended together with its
+ * models and samples.
  */
 import { randomBytes } from 'node:crypto';
 import type { z } from 'zod';
@@ -38,11 +37,11 @@ export interface Session {
   seenAt: number;
 }
 
-/** What is sampled from: one set of weights, for good. */
+/** A sampling session: bound to one set of weights for good. */
 export interface Sampler {
   readonly id: string;
   readonly sessionId: string;
-  /** The tinker:// path of its weights, where they have one. */
+  /** The tinker:// path of its weights. Undefined for base or unnamed weights. */
   readonly path: string | undefined;
   readonly weights: Weights;
   readonly samples: Numbered<Future>;
@@ -74,7 +73,7 @@ export class Sessions {
     return session;
   }
 
-  /** A sign of life, as are `model` and `sampler`. */
+  /** Counts as a sign of life, as do `model` and `sampler`. */
   session(id: string): Session {
     this.touch(id);
     return this.#sessions.get(id) ?? unknown('session', id);
@@ -98,14 +97,13 @@ export class Sessions {
     return sampler;
   }
 
-  /** Of one session. */
   idsOf(sessionId: string): { readonly models: readonly string[]; readonly samplers: readonly string[] } {
     const ids = (all: Iterable<Model | Sampler>): readonly string[] =>
       [...all].filter((one) => one.sessionId === sessionId).map(({ id }) => id);
     return { models: ids(this.models.values()), samplers: ids(this.#samplers.values()) };
   }
 
-  /** Forgets a session, cancels its samples and closes its models. What they saved stays. */
+  /** Forgets a session, cancels its samples and closes its models. Saved weights stay. */
   end(id: string, why: string): void {
     this.#sessions.delete(id);
     for (const model of this.models.values()) {
@@ -120,25 +118,24 @@ export class Sessions {
     }
   }
 
-  /** Ends sessions that gave no sign of life. */
   endIdle(): void {
     const oldest = this.#clock.now() - this.#waits.session;
     for (const { id, seenAt } of this.#sessions.values()) if (seenAt < oldest) this.end(id, 'its session gave no sign of life');
   }
 
-  /** Of the sessions with models, ends the one that was silent longest, if one is silent. */
+  /** Ends the silent session with models that has been silent longest, if there is one. */
   endSilent(): void {
     const sessions = [...this.models.values()].map(({ sessionId }) => this.#sessions.get(sessionId)!);
     const [longest] = sessions.filter(({ id }) => this.isSilent(id)).toSorted((a, b) => a.seenAt - b.seenAt);
     if (longest !== undefined) this.end(longest.id, 'its session gave no sign of life, and others needed the room');
   }
 
-  /** Whether its client is likely gone. */
+  /** Whether its client is probably gone. */
   isSilent(id: string): boolean {
     return this.#clock.now() - (this.#sessions.get(id)?.seenAt ?? Number.POSITIVE_INFINITY) > this.#waits.silence;
   }
 
-  /** A sign of life, where it is still there. */
+  /** Records a sign of life if the session still exists. */
   touch(id: string | undefined): void {
     const session = this.#sessions.get(id ?? '');
     if (session !== undefined) session.seenAt = this.#clock.now();
@@ -163,17 +160,15 @@ function unknown(what: keyof typeof UNKNOWN, id: string): never {
   });
 }
 
-// ── routes of sessions ───────────────────────────────────────────────────────────────────────────────────────────────────
-
 const FULL_PARAMETERS =
   'LoRA settings are accepted, but this server trains all parameters of the model: a rank, a seed or a choice of layers has no effect.';
 
 const CLIENT_CONFIG = {
   pjwt_auth_enabled: false,
-  // Side by side, the official client sends the first part of a batch last, and never lets go of its turn when another is refused.
+  // With parallel chunks, the official client sends the first part of a batch last, and keeps its turn forever if another part is refused.
   parallel_fwdbwd_chunks: false,
   proto_compress_fwdbwd: false,
-  // What takes a few milliseconds to read, check and plan: the same thread answers everyone.
+  // A chunk of this size takes a few milliseconds to read, check and plan. The same thread answers every client.
   fwdbwd_max_chunk_len: 512,
   fwdbwd_max_chunk_bytes_count: 2_000_000,
   sample_max_concurrent_requests: 2000,
@@ -201,7 +196,7 @@ function sessionRoutes({ sessions, base }: ServerParts): Routes {
     'POST /client/config': async () => jsonReply(200, CLIENT_CONFIG),
     'POST /client/dynamic_config': async () =>
       jsonReply(200, { refresh_interval_sec: 300, sample_cancel_enabled: true, sample_cancel_max_batch_size: 64 }),
-    /** Nothing is done with it, so it is not even read. */
+    /** Ignored, so the body is not even read. */
     'POST /telemetry': async () => jsonReply(200, { status: 'accepted' }),
 
     'GET /get_server_capabilities': async () => {
@@ -232,8 +227,6 @@ function sessionRoutes({ sessions, base }: ServerParts): Routes {
   };
 }
 
-// ── routes of models ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
 function modelRoutes(parts: ServerParts): Routes {
   const { base, sessions } = parts;
   return {
@@ -244,7 +237,7 @@ function modelRoutes(parts: ServerParts): Routes {
       checkBaseModel(base, asked.base_model);
       checkOptimizer(asked.optimizer_config);
       const create = () => createModel(parts, session, asked);
-      // Without a number of its own, every request is a new model.
+      // Without a model_seq_id, every request creates a new model.
       const { future, model } =
         asked.model_seq_id == null ? create() : session.models.take(asked.model_seq_id, body.digest, create);
       const lora_config = asked.lora_config ?? null;
@@ -255,7 +248,7 @@ function modelRoutes(parts: ServerParts): Routes {
     'POST /get_info': async (request) => {
       const { id } = sessions.model((await readRequest(wire.modelRequest, request)).model_id);
       const { name } = base;
-      // Where the client runs on the same machine, its tokenizer library finds the files there.
+      // A client on the same machine can load the tokenizer from this folder.
       const tokenizer_id = base.tokenizer && base.folder;
       return jsonReply(200, {
         ...{ type: 'get_info', model_id: id, status: 'created', model_name: name },
@@ -337,7 +330,7 @@ function verbRoutes({ sessions, weights }: ServerParts): Routes {
   };
 }
 
-/** A verb that is not offered has its place in a model's order too. */
+/** An unknown verb still takes its place in a model's order. */
 export function notOffered(sessions: Sessions): Route {
   return (request) =>
     inOrder(sessions, 'verb', () => {
@@ -345,14 +338,11 @@ export function notOffered(sessions: Sessions): Route {
     })(request);
 }
 
-/**
- * A route of a model's order. A request that it refuses for good has used up its seq_id nevertheless: clients count on, and the next one
- * would wait for one that never comes.
- */
+/** A request refused for good still uses up its seq_id: clients keep counting, and the next one would wait for it forever. */
 function inOrder(sessions: Sessions, verb: string, route: (body: Body, digest: string) => HttpReply): Route {
   return async (request) => {
     const body = await readBody(request);
-    // A body means something only together with where it was sent.
+    // The same body sent to another verb is another request.
     const digest = `${verb} ${body.digest}`;
     try {
       return route(body, digest);
@@ -367,7 +357,7 @@ function inOrder(sessions: Sessions, verb: string, route: (body: Body, digest: s
   };
 }
 
-/** Whose request it is and which, of a body that is otherwise not understood. One that is too large to be parsed is looked at in both ends. */
+/** Finds model and seq_id in an unreadable body. Of JSON too large to parse, it searches the first and last 1000 bytes. */
 function headOf(body: Body): { readonly modelId?: unknown; readonly seqId?: unknown } {
   try {
     const { bytes, isProtobuf } = body;
@@ -412,7 +402,7 @@ function checkOptimizer(asked: { readonly type: string } | null | undefined): vo
   throw refused('not_offered', found, { param: 'optimizer_config' });
 }
 
-/** Without a name, one is made up. */
+/** Makes up a name from the time if none is given. */
 function newPath(modelId: string, kind: wire.WeightsKind, given: string | null | undefined): wire.WeightsPath {
   const name = given ?? new Date().toISOString().replaceAll(/\D/g, '');
   wire.checkWeightsName(name, 'path');

@@ -1,11 +1,9 @@
 /**
- * The weights that a server has: its one base model, what was saved, and the routes that look at both.
- *
- * On disk `<state>/<model>/weights/<name>` is for training to go on from, `<state>/<model>/sampler_weights/<name>` to sample from, and
- * `<state>/<model>/unnamed/<number>` holds sampler weights that nobody named. Each is a model folder with a label, `saved.json`. A set of
- * weights is written beside its place, made durable and then renamed, so that it is there whole or not at all, whenever the process dies.
- * What was left unfinished, and everything unnamed, is removed when the folder is opened. One process has the folder at a time: whoever
- * opens it sees to that.
+ * The weights of a server: its one base model, the saved weights, and the routes that inspect both. On disk,
+ * `<state>/<model>/weights/<name>` holds training state, `…/sampler_weights/<name>` weights to sample from, and `…/unnamed/<number>`
+ * sampler weights without a name. Each is a model folder with a label, `saved.json`. A save is written to a temporary folder, synced, then
+ * renamed, so a crash never leaves partial weights. Opening the state folder removes unfinished saves and unnamed weights. Callers must
+ * ensure that only one process uses it.
  */
 import { createHash, randomUUID } from 'node:crypto';
 import { copyFile, mkdir, open, readdir, readFile, realpath, rename, rm, stat, writeFile } from 'node:fs/promises';
@@ -21,27 +19,23 @@ import type { WeightsKind, WeightsPath } from '../wire/tinker-messages.ts';
 import { formatWeightsPath, isWeightsName, parseWeightsPath, weightsInfoRequest } from '../wire/tinker-messages.ts';
 import { invalid, type Routes, readRequest, refused } from './requests.ts';
 
-/** A set of weights to load. */
 export interface Weights {
-  /** Another one for each set, also under the same name. */
+  /** Unique for each save, even under the same name. */
   readonly id: string;
   readonly folder: string;
-  /** Throws unless these are still the weights in the folder. To be asked after they were loaded, too. */
+  /** Throws unless the folder still holds these weights. Callers must check again after loading them. */
   check(): Promise<void>;
 }
 
-// The base model.
-
-/** A model folder, known by its name or its path. Every model in training begins as a copy of it. */
+/** A model folder, addressed by its name or its path. Every model in training starts as a copy of it. */
 export interface BaseModel {
   readonly name: string;
-  /** Absolute. */
   readonly folder: string;
   readonly shape: { readonly vocabSize: number; readonly contextLength: number };
   readonly weights: Weights;
-  /** Where the folder has a usable one: requests hold ids, and texts only where somebody stops at one. */
+  /** Undefined if the folder has no usable tokenizer. Requests carry ids; only stop texts need a tokenizer. */
   readonly tokenizer: Tokenizer | undefined;
-  /** SHA-256 of tokenizer.json, by which a client knows that it has the same one. */
+  /** SHA-256 of tokenizer.json, so that clients can check that they use the same one. */
   readonly tokenizerDigest: string | undefined;
   open(): Promise<EmbeddedModel>;
 }
@@ -65,27 +59,24 @@ export async function openBaseModel(dir: string, threads: number | undefined): P
   };
 }
 
-/** Throws unless this is the base model. */
 export function checkBaseModel({ name, folder }: BaseModel, asked: string): void {
   if (asked === name || asked === folder) return;
   const found = `is ${JSON.stringify(asked.slice(0, 200))}, expected ${JSON.stringify(name)}`;
   throw invalid('base_model', found, 'this server has one base model; another one needs another server, started with --model');
 }
 
-// Saved weights.
-
 const LABEL = 'saved.json';
 const RUN = 'run.json';
 const UNNAMED = 'unnamed';
 const KINDS: readonly WeightsKind[] = ['weights', 'sampler_weights'];
 const OPTIMIZER = 'optimizer.safetensors';
-/** Folders beside the places, in which a name has the length that the wire allows; no name has a dot in it. */
+/** Subfolders for temporary names. A weights name never contains a dot, so these cannot collide with one. */
 const UNFINISHED = '.unfinished';
 const REPLACED = '.replaced';
 
 const runLabel = z.object({
   base_model: z.string(),
-  /** What the client asked for; all parameters are trained, whatever it says. */
+  /** The rank the client asked for. The server trains all parameters regardless. */
   lora_rank: z.int().nullable(),
   created_at: z.string(),
   user_metadata: z.record(z.string(), z.unknown()).nullable(),
@@ -93,7 +84,7 @@ const runLabel = z.object({
 export type RunLabel = z.infer<typeof runLabel>;
 
 const savedLabel = z.object({
-  /** Another one each time: weights that replaced others under a name are not those. */
+  /** New for each save, which tells weights apart from those they replaced under the same name. */
   id: z.string(),
   base_model: z.string(),
   saved_at: z.string(),
@@ -107,7 +98,7 @@ interface SavedWeights extends SavedLabel, WeightsPath {
   readonly folder: string;
 }
 
-/** Writes weights into an existing empty folder. */
+/** Writes weights into an existing, empty folder. */
 type WriteWeights = (dir: string) => Promise<void>;
 
 export interface SaveOptions {
@@ -117,7 +108,7 @@ export interface SaveOptions {
 
 export class WeightsFolder {
   readonly #root: string;
-  /** Its tokenizer goes with what is saved. */
+  /** Its tokenizer files are copied into each save. */
   readonly #base: BaseModel;
 
   private constructor(root: string, base: BaseModel) {
@@ -130,7 +121,7 @@ export class WeightsFolder {
     for (const model of await folder.#models()) {
       await remove(join(root, model, UNNAMED));
       for (const kind of KINDS) await finishOrRemove(join(root, model, kind));
-      // A model that nothing was saved of is gone, and so is what it was made from.
+      // A model without saved weights cannot be used any more, so its label is removed too.
       const left = (await readdir(join(root, model))).filter((name) => name !== RUN);
       if (left.length === 0) await remove(join(root, model));
     }
@@ -144,7 +135,7 @@ export class WeightsFolder {
     for (const path of [join(dir, RUN), dir, this.#root]) await sync(path);
   }
 
-  /** Of a model that lives or lived. */
+  /** Works for models that no longer live, too. */
   async run(modelId: string): Promise<RunLabel | undefined> {
     return isWeightsName(modelId) ? await readLabel(runLabel, join(this.#root, modelId, RUN)) : undefined;
   }
@@ -159,7 +150,7 @@ export class WeightsFolder {
     return found.sort((a, b) => (a.label.created_at < b.label.created_at ? 1 : -1));
   }
 
-  /** Durable when it resolves. Throws where the name is taken. */
+  /** Durable once it resolves. Throws if the name is taken and `overwrite` is false. */
   async save(path: WeightsPath, write: WriteWeights, { overwrite, userMetadata }: SaveOptions): Promise<void> {
     const parent = join(this.#root, path.modelId, path.kind);
     const place = join(parent, path.name);
@@ -172,13 +163,13 @@ export class WeightsFolder {
     const unfinished = await newFolderIn(join(parent, UNFINISHED));
     await this.#write(unfinished, write, path.kind === 'weights', userMetadata);
     const aside = join(parent, REPLACED, path.name);
-    // If the process dies before the second rename, the next start moves them back.
+    // If the process dies before the second rename, the next start moves the old weights back.
     if (overwrite) {
       await mkdir(dirname(aside), { recursive: true });
       await remove(aside);
       await rename(place, aside).catch(ignoreMissing);
     }
-    // Without leave to overwrite, this fails where anything is.
+    // Without `overwrite`, this fails if the target exists.
     await rename(unfinished, place).catch(async (thrown) => {
       await rename(aside, place).catch(ignoreMissing);
       await remove(unfinished);
@@ -189,7 +180,7 @@ export class WeightsFolder {
     await remove(aside);
   }
 
-  /** Weights without a name. Not durable: they end with the process. */
+  /** Weights without a name. Not durable: they are removed when the folder is next opened. */
   async saveUnnamed(
     modelId: string,
     number: number,
@@ -213,7 +204,7 @@ export class WeightsFolder {
     throw refused('unknown_weights', `there is nothing saved at ${formatWeightsPath(path)}`, { param: 'path' });
   }
 
-  /** These weights and no others, even if others are saved under the name later. `param`: the field the path came in. */
+  /** Binds to the weights saved there now: `check` throws once they are removed or replaced. `param`: the request field of the path. */
   async pin(path: WeightsPath, param: string): Promise<Weights> {
     const { id, folder } = await this.get(path);
     const check = async (): Promise<void> => {
@@ -234,7 +225,7 @@ export class WeightsFolder {
     return newestFirst(found.filter((saved) => saved !== undefined));
   }
 
-  /** Gone at once: renamed first, so that half of it is never seen. */
+  /** Renames the folder first, so that it is never seen half removed. */
   async remove(path: WeightsPath): Promise<void> {
     const { folder } = await this.get(path);
     const aside = await newFolderIn(join(dirname(folder), UNFINISHED));
@@ -242,7 +233,7 @@ export class WeightsFolder {
     await remove(aside);
   }
 
-  /** The id of what was written. */
+  /** Returns the id of the new save. */
   async #write(dir: string, write: WriteWeights, withOptimizer: boolean, metadata: SaveOptions['userMetadata']): Promise<string> {
     await remove(dir);
     await mkdir(dir);
@@ -278,7 +269,7 @@ export async function remove(folder: string): Promise<void> {
   await rm(folder, { recursive: true, force: true });
 }
 
-/** After a kill: what was moved aside comes back unless its replacement is there; the rest of what is unfinished goes. */
+/** Recovery after a crash: restores weights that were moved aside without being replaced, and removes all other temporary folders. */
 async function finishOrRemove(parent: string): Promise<void> {
   const names: readonly string[] = await readdir(parent).catch(() => []);
   const aside: readonly string[] = await readdir(join(parent, REPLACED)).catch(() => []);
@@ -290,14 +281,12 @@ function newestFirst(weights: readonly SavedWeights[]): SavedWeights[] {
   return weights.toSorted((a, b) => (a.saved_at < b.saved_at ? 1 : -1));
 }
 
-/** Nobody else writes to it or removes it. */
 async function newFolderIn(parent: string): Promise<string> {
   const folder = join(parent, randomUUID());
   await mkdir(folder, { recursive: true });
   return folder;
 }
 
-/** Undefined where there is none that can be read. */
 async function readLabel<T>(schema: z.ZodType<T>, path: string): Promise<T | undefined> {
   return schema.safeParse(parsedJson(await readFile(path, 'utf8').catch(() => ''))).data;
 }
@@ -311,7 +300,7 @@ async function sync(path: string): Promise<void> {
   await handle.sync();
 }
 
-// Routes that look at what was saved and remove it. Those that save and load are a model's verbs.
+// Routes that list, describe and delete saved weights. Saving and loading are verbs of a model.
 
 export function weightsRoutes(weights: WeightsFolder): Routes {
   return {
@@ -320,7 +309,7 @@ export function weightsRoutes(weights: WeightsFolder): Routes {
       const path = parseWeightsPath(tinker_path, 'tinker_path');
       const { base_model } = await weights.get(path);
       const lora_rank = (await weights.run(path.modelId))?.lora_rank ?? 1;
-      // Clients make a model again from this, and only know models of this kind; what is true stands beside it.
+      // Clients create a model from this reply and only know LoRA models. `full_parameter_training` states the truth.
       const lora = { is_lora: true, lora_rank, train_unembed: true, train_mlp: true, train_attn: true };
       return jsonReply(200, { base_model, ...lora, full_parameter_training: true });
     },

@@ -1,18 +1,16 @@
 /**
- * What the codecs of all messages share: the one error, JSON bodies read by a schema, and the fields of protobuf messages read and written.
- * It knows wire types and places, not what fields mean.
- *
- * Protobuf is written by hand because it has to be fast: bodies are megabytes of numbers, which are copied by whole arrays into one
- * allocation. The same messages by `pbf` took three times as long to write (bench/LOG.md).
+ * Shared by the codecs of all messages: the error type, JSON bodies checked by a schema, and a protobuf reader and writer. It knows wire
+ * types and places, not the meaning of fields. Protobuf is written by hand for speed: bodies are megabytes of numbers, copied as whole
+ * arrays into one allocation. Writing the same messages with `pbf` took three times as long (bench/LOG.md).
  */
 import { isUtf8 } from 'node:buffer';
 import type { z } from 'zod';
 
-/** A body that is not what it should be. A client says that the server garbled its reply, a server that the request is refused. */
+/** An invalid body. A client reports it as a garbled response, a server as a refused request. */
 export class WireError extends Error {
   override readonly name = 'WireError';
 
-  /** `where`: such as `data[3].loss_fn_inputs.advantages`; empty for the whole body. */
+  /** `where`: a place such as `data[3].loss_fn_inputs.advantages`; empty for the whole body. */
   constructor(where: string, expected: string, found: string) {
     super(`${where === '' ? 'the body' : where}: expected ${expected}, found ${found}`);
   }
@@ -20,7 +18,7 @@ export class WireError extends Error {
 
 const LONGEST_SHOWN = 60;
 
-/** A value as an error shows it: short, whatever was sent. */
+/** Describes a value for an error message. Always short, whatever was sent. */
 export function shown(value: unknown): string {
   if (value === undefined) return 'nothing';
   if (Array.isArray(value)) return `an array of ${value.length}`;
@@ -29,19 +27,19 @@ export function shown(value: unknown): string {
   return JSON.stringify(value.length > LONGEST_SHOWN ? `${value.slice(0, LONGEST_SHOWN)}…` : value);
 }
 
-/** `value` as `schema` has it, or a WireError that names the first place where it is not. */
+/** Parses `value`, or throws a WireError for the first place that does not match. */
 export function readAs<T>(schema: z.ZodType<T>, value: unknown): T {
   const result = schema.safeParse(value, { reportInput: true });
   if (result.success) return result.data;
   const [issue] = result.error.issues;
   const keys = issue?.path.map((key) => (typeof key === 'number' ? `[${key}]` : `.${String(key)}`)) ?? [];
-  // Zod's `Invalid input: expected number, received string`, without what was received: a WireError says that itself.
+  // Zod says `Invalid input: expected number, received string`. WireError adds what was found itself.
   const message = issue?.message ?? 'another body';
   const expected = /expected (.*?)(?:, received .*)?$/s.exec(message)?.[1] ?? message;
   throw new WireError(keys.join('').replace(/^\./, ''), expected, shown(issue?.input));
 }
 
-/** No shape means one dimension. */
+/** An undefined shape means one dimension. */
 export function checkShape(shape: readonly number[] | undefined, length: number, where: string): void {
   if (shape === undefined) return;
   const bad = shape.find((size) => !Number.isSafeInteger(size) || size < 0);
@@ -50,13 +48,12 @@ export function checkShape(shape: readonly number[] | undefined, length: number,
   throw new WireError(`${where}.shape`, `a shape of ${length} numbers`, `[${shape.slice(0, 8).join(', ')}]`);
 }
 
-/** With one missing, every log-probability after the gap would belong to another token. */
+/** If one log-probability were missing, all later ones would belong to the wrong tokens. */
 export function checkLogprobs(tokens: Int32Array, logprobs: Float32Array | undefined, where: string): void {
   if (logprobs === undefined || logprobs.length === tokens.length) return;
   throw new WireError(`${where}.logprobs`, `one for each of ${tokens.length} tokens`, String(logprobs.length));
 }
 
-/** Chunks of one text follow each other without anything between them. */
 export function joinTokens(chunks: readonly Int32Array[]): Int32Array {
   if (chunks.length === 1) return chunks[0]!;
   const all = new Int32Array(chunks.reduce((sum, chunk) => sum + chunk.length, 0));
@@ -68,21 +65,19 @@ export function joinTokens(chunks: readonly Int32Array[]): Int32Array {
   return all;
 }
 
-// ── protobuf, read ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** Fields of one message, rows among them. Far beyond any batch; a message of empty rows would otherwise take a hundred times its size. */
+/** Fields per message, rows included. Without a limit, empty rows could take a hundred times their size in memory. */
 export const MOST_ROWS = 65_536;
-/** Inputs of a datum, settings of a loss, metrics: each is a name that somebody knows. */
+/** Entries per map: inputs of a datum, settings of a loss, or metrics. */
 const MOST_NAMES = 1024;
-/** Tags that mean something are less than this: no message has more than seven fields. */
+/** Tags below this can have a meaning: no message has more than seven fields. */
 const TAGS = 64;
 const NO_BYTES = new Uint8Array(0);
 const encoder = new TextEncoder();
 const [VARINT, FIXED64, BYTES] = [0, 1, 2];
-/** proto3 has no groups. */
+/** Undefined for groups, which proto3 does not have. */
 const WIRE_TYPES = ['a varint', '8 bytes', 'a stretch of bytes', undefined, undefined, '4 bytes'];
 
-/** A place in bytes. Reading beyond their end gives zeros and moves on: the reader checks the place. */
+/** A read position. Reading past the end yields zeros and still advances; the caller must check the position. */
 class Cursor {
   pos = 0;
   readonly #bytes: Uint8Array;
@@ -93,7 +88,7 @@ class Cursor {
     this.#view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
   }
 
-  /** Beyond 2^53 not exact, and then greater than everything it is compared with. */
+  /** Inexact above 2^53, but then still greater than any limit it is compared with. */
   varint(): number {
     let [value, scale] = [0, 1];
     for (let i = 0; i < 10; i++, scale *= 128) {
@@ -104,7 +99,7 @@ class Cursor {
     throw new WireError('', 'varints of at most 64 bits', 'a longer one');
   }
 
-  /** A varint of 64 bits with a sign. */
+  /** A signed 64-bit varint. */
   signed(): number {
     let [low, high] = [0, 0];
     for (let i = 0; i < 10; i++) {
@@ -122,7 +117,7 @@ class Cursor {
     return this.#view.getFloat64(this.pos - 8, true);
   }
 
-  /** A view that begins with its length. */
+  /** A length-prefixed byte range, as a view. */
   stretch(): Uint8Array {
     const length = this.varint();
     this.pos += length;
@@ -137,13 +132,13 @@ class Cursor {
 }
 
 /**
- * The fields of one message in bytes of unknown origin. The constructor goes over all of them and checks that they end where the message
- * ends, so nothing is read or allocated beyond it. A field that is absent has proto3's default.
+ * The fields of one untrusted message. The constructor checks that all end within it, so nothing beyond it is read or allocated. Absent
+ * fields have proto3's defaults.
  */
 export class ProtobufMessage {
   readonly where: string;
   readonly #cursor: Cursor;
-  /** Of each value, in order: where it begins, times 64, plus its tag. */
+  /** For each value in order: its start offset × 64 + its tag. */
   readonly #values: number[] = [];
 
   constructor(cursor: Cursor, where: string, start: number, end: number) {
@@ -163,7 +158,7 @@ export class ProtobufMessage {
     }
   }
 
-  /** Which field up to `most` comes last, where at most one of them counts; 0 where there is none. */
+  /** The last field present with a number up to `most`, for oneof fields; 0 if absent. */
   lastUpTo(most: number): number {
     const value = this.#values.findLast((one) => (one % TAGS) >> 3 <= most);
     return value === undefined ? 0 : (value % TAGS) >> 3;
@@ -173,12 +168,12 @@ export class ProtobufMessage {
     return this.#last(field) !== undefined;
   }
 
-  /** Also for flags and enumerations. */
+  /** Also for booleans and enums. */
   int32(field: number, name: string): number {
     return this.#enter(field, VARINT, name) ? this.#int32(name) : 0;
   }
 
-  /** Each value holds one, or, packed, any number. */
+  /** Packed or not. */
   int32s(field: number, name: string): number[] {
     const all: number[] = [];
     for (const value of this.#all(field)) {
@@ -200,12 +195,12 @@ export class ProtobufMessage {
     return Buffer.from(found.buffer, found.byteOffset, found.length).toString();
   }
 
-  /** A view, not a copy: it shares the body's memory and may lie at any offset. */
+  /** A view, not a copy: it shares the body's memory and may be unaligned. */
   bytes(field: number, name: string): Uint8Array {
     return this.#enter(field, BYTES, name) ? this.#cursor.stretch() : NO_BYTES;
   }
 
-  /** Each has its index in its place where `indexed` says so. */
+  /** `indexed`: whether places in errors include the index. */
   messages(field: number, name: string, indexed = true): ProtobufMessage[] {
     const place = this.#place(name);
     return this.#all(field).map((value, i) => this.#message(value, name, indexed ? `${place}[${i}]` : place));
@@ -232,7 +227,7 @@ export class ProtobufMessage {
     return new ProtobufMessage(this.#cursor, where, this.#cursor.pos, this.#cursor.pos + length);
   }
 
-  /** Moves to the last value of a field; false where it has none. */
+  /** Moves to the last value of a field. False if it is absent. */
   #enter(field: number, type: number, name: string): boolean {
     const value = this.#last(field);
     if (value !== undefined) this.#move(value, type, name);
@@ -255,12 +250,12 @@ export class ProtobufMessage {
   }
 }
 
-/** The message that the bytes are; a WireError where they are none. */
+/** Throws a WireError if the bytes are not a message. */
 export function messageIn(bytes: Uint8Array): ProtobufMessage {
   return new ProtobufMessage(new Cursor(bytes), '', 0, bytes.length);
 }
 
-/** The entries of a map. `read` gets an entry, whose value is its field 2. */
+/** Reads a map. `read` gets each entry, whose value is its field 2. */
 export function readMap<T>(
   message: ProtobufMessage,
   field: number,
@@ -279,12 +274,10 @@ export function readMap<T>(
 
 export const numberOf = (entry: ProtobufMessage): number => entry.double(2, '');
 
-// ── protobuf, written ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** Pairs of words, low first. Small enough to stay in the nearest cache while it is filled and copied. */
+/** Low and high words alternate. Small enough to stay in the L1 cache while it is filled and copied. */
 const pairs = new Int32Array(2 * 2048);
 
-/** `describe` is called twice and must do the same both times: to measure the message and those inside it, then to write them. */
+/** Calls `describe` twice, to measure and then to write. It must do the same both times. */
 export function writeMessage(describe: (out: ProtobufWriter) => void): Uint8Array<ArrayBuffer> {
   const writer = new ProtobufWriter();
   describe(writer);
@@ -299,26 +292,26 @@ export function measureMessage(describe: (out: ProtobufWriter) => void): number 
   return writer.size;
 }
 
-/** Fields that have their default are for the caller to leave out. Counts are not negative. */
+/** Callers omit fields with default values. Counts must not be negative. */
 export class ProtobufWriter {
   size = 0;
   /** Undefined while measuring. */
   #bytes: Uint8Array<ArrayBuffer> | undefined;
-  /** Of every message and stretch inside, in the order in which they begin. */
+  /** Lengths of all nested messages and byte ranges, in the order in which they begin. */
   readonly #lengths: number[] = [];
   #lengthsUsed = 0;
-  /** The same few names come with every row. */
+  /** Cached, since the same few names occur in every row. */
   readonly #texts = new Map<string, Uint8Array>();
 
   startWriting(): Uint8Array<ArrayBuffer> {
-    // Not zeroed: every byte is written, and zeroing megabytes takes longer than writing them.
+    // Not zeroed: every byte gets written, and zeroing megabytes takes longer than writing them.
     const bytes = new Uint8Array(Buffer.allocUnsafeSlow(this.size).buffer);
     this.#bytes = bytes;
     this.size = 0;
     return bytes;
   }
 
-  /** Also for flags and enumerations. */
+  /** Also for booleans and enums. */
   count(field: number, value: number): void {
     this.#varint(field * 8 + VARINT);
     this.#varint(value);
@@ -347,7 +340,7 @@ export class ProtobufWriter {
     });
   }
 
-  /** A message inside this one, or any stretch that `describe` puts together. */
+  /** A nested message, or a byte range that `describe` assembles. */
   message(field: number, describe: () => void): void {
     this.#varint(field * 8 + BYTES);
     if (this.#bytes !== undefined) {
@@ -372,13 +365,13 @@ export class ProtobufWriter {
     }
   }
 
-  /** Part of a stretch, without a tag. */
+  /** Appends raw bytes without a tag. */
   put(data: ArrayBufferView): void {
     this.#bytes?.set(new Uint8Array(data.buffer, data.byteOffset, data.byteLength), this.size);
     this.size += data.byteLength;
   }
 
-  /** Each number as 8 bytes; part of a stretch, without a tag. */
+  /** Appends each number as 8 bytes, without a tag. */
   putInt64s(data: Int32Array): void {
     if (this.#bytes === undefined) {
       this.size += 8 * data.length;

@@ -1,9 +1,8 @@
 /**
- * Passes and samples as protobuf (proto3): the form that current clients send passes in and ask for results in.
- *
- * Reading takes fields in any order, ignores unknown ones, and lets the last of several stand. It refuses what would be lost in silence:
- * images, sound, sparse tensors, settings in words. Numbers are copied by whole arrays and their values are not checked: NaN goes through,
- * since the log-probability of a prompt's first token is NaN by rule.
+ * Passes and samples as protobuf (proto3), the encoding that current clients use for passes and results. Decoding accepts fields in any
+ * order, ignores unknown ones, and uses the last of repeated singular fields. It refuses what it would otherwise drop silently: images,
+ * audio, sparse tensors and text settings. Arrays are copied whole and their values are not checked: NaN passes through, since the
+ * log-probability of a prompt's first token is NaN by definition.
  */
 import {
   checkLogprobs,
@@ -28,9 +27,9 @@ if (new Uint8Array(new Uint16Array([1]).buffer)[0] !== 1) {
 
 const GREATEST_INT32 = 2 ** 31 - 1;
 
-// Tensors: stretches of little-endian numbers. Reading copies: a stretch lies at any offset, and a view would keep the whole body alive.
+// Tensors are little-endian byte ranges. Decoding copies: a range may be unaligned, and a view would keep the whole body alive.
 
-/** The wire's number for what a tensor is made of, and the bytes of one. */
+/** Indexed by the wire's dtype number. */
 const DTYPES = [undefined, 'float32', 'int64', 'int32', 'bfloat16'] as const;
 const WIDTHS = { float32: 4, int64: 8, int32: 4, bfloat16: 2 } as const;
 
@@ -41,7 +40,7 @@ function dtypeOf(message: Message, where: string): keyof typeof WIDTHS {
   return dtype;
 }
 
-/** Numbers of any width become the two that tensors have here: bfloat16 is exact in float32, int32 in int64. */
+/** Widens to the two supported dtypes without loss: bfloat16 to float32, int32 to int64. */
 function tensorOf(dtype: keyof typeof WIDTHS, bytes: Uint8Array, shape: readonly number[], where: string): Tensor {
   const shaped = shape.length === 0 ? {} : { shape };
   const tensor: Tensor =
@@ -63,7 +62,7 @@ function copied<T>(type: NumberArray<T>, bytes: Uint8Array, where: string): T {
   return new type(new Uint8Array(bytes).buffer);
 }
 
-/** int64 as int32; what does not fit is refused. Through a view, which allocates less than copying first. */
+/** Converts int64 to int32 and refuses values that do not fit. A DataView allocates less than copying first. */
 function narrowed(bytes: Uint8Array, where: string): Int32Array {
   if (bytes.length % 8 !== 0) throw new WireError(where, 'numbers of 8 bytes', `${bytes.length} bytes`);
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
@@ -81,17 +80,14 @@ function widened(bytes: Uint8Array, where: string): Float32Array {
   return new Float32Array(Uint32Array.from(copied(Uint16Array, bytes, where), (half) => half << 16).buffer);
 }
 
-/** int64 has each number twice as wide. */
 function putNumbersOf(out: Writer, { dtype, data }: Tensor): void {
   if (dtype === 'float32') out.put(data);
   else out.putInt64s(data);
 }
 
-// A pass, asked for.
-
 export function encodePassRequest(request: PassRequest): Uint8Array<ArrayBuffer> {
   const { modelId, seqId, data, loss, lossSettings, forwardOnly } = request;
-  // An absent number is 0 on the wire, so that 0 cannot be said.
+  // proto3 cannot distinguish 0 from an absent number.
   if (seqId !== undefined && !(Number.isInteger(seqId) && seqId >= 1 && seqId <= GREATEST_INT32)) {
     throw new WireError('seq_id', `1 to ${GREATEST_INT32}`, String(seqId));
   }
@@ -102,7 +98,7 @@ export function encodePassRequest(request: PassRequest): Uint8Array<ArrayBuffer>
     if (loss !== '') out.text(4, loss, 'loss_fn');
     out.numbers(5, lossSettings, 'loss_fn_config');
     if (forwardOnly) out.count(6, 1);
-    // The settings once more, where newer servers look first.
+    // Repeats the settings in the field that newer servers read first.
     for (const [name, value] of Object.entries(lossSettings)) {
       out.message(7, () => {
         out.text(1, name, 'loss_fn_config');
@@ -112,7 +108,6 @@ export function encodePassRequest(request: PassRequest): Uint8Array<ArrayBuffer>
   });
 }
 
-/** Bytes that a datum adds to a request. */
 export function encodedBytes(datum: Datum): number {
   return measureMessage((out) => putDatum(out, datum, 'datum'));
 }
@@ -130,7 +125,7 @@ export function decodePassRequest(bytes: Uint8Array): PassRequest {
   };
 }
 
-/** Whose request it is and which, of a body whose rest need not be understood. */
+/** Reads only model and seq_id, so the rest of the body may be invalid. */
 export function decodePassHead(bytes: Uint8Array): Pick<PassRequest, 'modelId' | 'seqId'> {
   return headOf(messageIn(bytes));
 }
@@ -186,8 +181,8 @@ function readSetting(entry: Message, where: string): number {
 }
 
 /*
- * A pass, answered. The outputs are not written datum by datum but field by field: the numbers of all datums in one stretch, with the
- * places where each begins. One record holds datums whose fields are alike; other servers may send several.
+ * A pass result's record holds datums with the same fields. Each field stores all datums' numbers in one byte range, with the offset of
+ * each. Other servers may send several records.
  */
 
 export function encodePassResult({ outputType, outputs, metrics }: PassResult): Uint8Array<ArrayBuffer> {
@@ -208,7 +203,7 @@ export function decodePassResult(bytes: Uint8Array): PassResult {
 
 const trailingShape = (tensor: Tensor): readonly number[] => tensor.shape?.slice(1) ?? [];
 
-/** Throws unless all have the same fields of the same kind. */
+/** Throws unless all outputs have the same fields, dtypes and trailing shapes. */
 function checkAlike(outputs: readonly Tensors[]): void {
   const kindOf = (output: Tensors): string =>
     Object.entries(output)
@@ -247,11 +242,10 @@ function putBatch(out: Writer, tensors: readonly Tensor[]): void {
   out.counts(4, trailingShape(tensors[0]!));
 }
 
-/** Adds the datums of one record to `outputs`. */
 function readRecord(record: Message, outputs: Tensors[]): void {
   const fields = Object.entries(readMap(record, 2, 'fields', (entry, where) => readBatch(entry.message(2, ''), where)));
   const told = record.int32(3, 'num_datums');
-  // Older servers leave the number out; without any field it is all there is.
+  // Older servers omit the count. A record without fields has nothing but the count.
   const count = told === 0 ? (fields[0]?.[1].length ?? 0) : told;
   if (count < 0 || outputs.length + count > MOST_ROWS) throw new WireError(record.where, `at most ${MOST_ROWS}`, 'more');
   for (const [name, { length }] of fields) {
@@ -260,7 +254,7 @@ function readRecord(record: Message, outputs: Tensors[]): void {
   for (let i = 0; i < count; i++) outputs.push(Object.fromEntries(fields.map(([name, tensors]) => [name, tensors[i]!])));
 }
 
-/** Offsets are bytes, and never go back: no number belongs to two datums. */
+/** Offsets are in bytes and must not decrease, so datums never overlap. */
 function readBatch(batch: Message, where: string): Tensor[] {
   const [data, dtype] = [batch.bytes(1, 'data'), dtypeOf(batch, where)];
   const width = WIDTHS[dtype];
@@ -274,13 +268,11 @@ function readBatch(batch: Message, where: string): Tensor[] {
       throw new WireError(`${where}.offsets`, `places in ${data.length} bytes that do not go back`, `${start} to ${end}`);
     }
     const part = data.subarray(Number(start), Number(end));
-    // One dimension needs no shape.
+    // A one-dimensional tensor needs no shape.
     const shape = trailing.length === 0 ? [] : [row === 0 ? 0 : Math.floor(part.length / width / row), ...trailing];
     return tensorOf(dtype, part, shape, `${where}[${i}]`);
   });
 }
-
-// Samples.
 
 const STOP_REASONS = ['stop', 'length'] as const;
 
@@ -297,7 +289,7 @@ export function encodeSampleReply(reply: SampleReply): Uint8Array<ArrayBuffer> {
   });
 }
 
-/** Empty prompt log-probabilities are none: a prompt is not empty. */
+/** Empty prompt log-probabilities mean none, since a prompt is never empty. */
 export function decodeSampleReply(bytes: Uint8Array): SampleReply {
   const body = messageIn(bytes);
   const sequences = body.messages(1, 'sequences').map(readSequence);
@@ -312,7 +304,7 @@ function readSequence(message: Message): SampledSequence {
   if (stopReason === undefined) throw new WireError(`${where}.stop_reason`, 'stop (0) or length (1)', String(reason));
   const tokens = copied(Int32Array, message.bytes(2, 'tokens'), `${where}.tokens`);
   const found = message.bytes(3, 'logprobs');
-  // Some servers write an empty stretch where they have none.
+  // Some servers send an empty field if they have no log-probabilities.
   const none = !message.has(3) || (found.length === 0 && tokens.length > 0);
   const logprobs = none ? undefined : copied(Float32Array, found, `${where}.logprobs`);
   checkLogprobs(tokens, logprobs, where);

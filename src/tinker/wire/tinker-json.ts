@@ -1,9 +1,8 @@
 /**
- * Passes and samples as JSON values: the form that servers without protobuf take, and that every server takes for samples.
- *
- * NaN and infinities are never written, since JSON would turn them into null; null is read only where the wire means "none" by it, in the
- * log-probabilities of a prompt. Reading is strict, names the place, and refuses what would be ignored in silence: images, sparse tensors,
- * settings in words, kinds of log-probabilities that nobody here computes.
+ * Passes and samples as JSON, for servers without protobuf, and for sample requests to any server. Encoding refuses NaN and infinities,
+ * which JSON would turn into null. Decoding accepts null only in prompt log-probabilities, where the wire uses it for "none". It is strict,
+ * names the place of an error, and refuses what it would otherwise ignore silently: images, sparse tensors, text settings, and kinds of
+ * log-probabilities that Trainyard does not compute.
  */
 import { z } from 'zod';
 import { isObject } from '../../core/json.ts';
@@ -11,8 +10,6 @@ import { checkLogprobs, checkShape, joinTokens, readAs, WireError } from './code
 import type { Datum, PassRequest, PassResult, SampleReply, Tensor, Tensors } from './tinker-messages.ts';
 
 type JsonObject = Readonly<Record<string, unknown>>;
-
-// Writing.
 
 export function passRequestToJson({ modelId, seqId, data, loss, lossSettings, forwardOnly }: PassRequest): JsonObject {
   const input = {
@@ -67,7 +64,7 @@ function numbersToJson(numbers: Readonly<Record<string, number>>, where: string)
   return numbers;
 }
 
-/** JSON has no NaN and no infinity: written, they become null, and whoever reads null as 0 trains on it. */
+/** JSON writes NaN and infinities as null, and a reader that takes null for 0 would train on it. */
 function finite(value: number, where: string): number {
   if (!Number.isFinite(value)) throw new WireError(where, 'a finite number', String(value));
   return value;
@@ -79,15 +76,13 @@ function finiteNumbers(values: Float32Array, where: string): number[] {
   return Array.from(values);
 }
 
-// Reading.
-
 const isFloat32 = (value: number): boolean => Number.isFinite(Math.fround(value));
 const int32s = numberArray(Int32Array, (value) => (value | 0) === value, 'an integer of 32 bits');
 const float32s = numberArray(Float32Array, isFloat32, 'a number that fits float32');
-/** Null is NaN. */
+/** Reads null as NaN. */
 const maybeFloat32s = numberArray(Float32Array, isFloat32, 'a number that fits float32', Number.NaN);
 
-/** By a plain loop: a batch is millions of numbers, for which a schema of each is too slow. */
+/** A plain loop: a batch holds millions of numbers, too many for one schema check each. */
 function numberArray<T extends Int32Array | Float32Array>(
   type: new (length: number) => T,
   fits: (value: number) => boolean,
@@ -112,7 +107,7 @@ function numberArray<T extends Int32Array | Float32Array>(
 const otherwise = <T>(schema: z.ZodType<T>, value: T) => schema.nullish().transform((found) => found ?? value);
 const orNone = <T>(schema: z.ZodType<T>) => schema.nullish().transform((found) => found ?? undefined);
 
-/** Not by `z.record`, which drops `__proto__`. */
+/** Not `z.record`, which drops `__proto__`. */
 function mapOf<T>(schema: z.ZodType<T>) {
   return z
     .custom<JsonObject>((value) => isObject(value), 'expected an object')
@@ -143,7 +138,7 @@ const tensor = z
     return { dtype, data, ...(shape && { shape }) } as Tensor;
   });
 
-/** The only kind of chunk that is supported; some clients leave out what kind it is. */
+/** The only supported kind of chunk. Some clients omit `type`. */
 const encodedText = z.object({ type: z.literal('encoded_text').optional(), tokens: int32s });
 const modelInput = z
   .object({ chunks: z.array(encodedText) })
@@ -156,7 +151,7 @@ const head = { model_id: z.string(), seq_id: orNone(z.int().min(1)) };
 const forwardRequest = z.object({ ...head, forward_input: passInput });
 const forwardBackwardRequest = z.object({ ...head, forward_backward_input: passInput });
 
-/** `forwardOnly`: by the address the request came to; the input has another name there. */
+/** `forwardOnly` follows from the route; the input has a different key there. */
 export function passRequestFromJson(value: unknown, forwardOnly: boolean): PassRequest {
   const read = forwardOnly ? readAs(forwardRequest, value) : readAs(forwardBackwardRequest, value);
   const { data, loss_fn, loss_fn_config } = 'forward_input' in read ? read.forward_input : read.forward_backward_input;
@@ -174,13 +169,13 @@ export function passResultFromJson(value: unknown): PassResult {
   return { outputType, outputs, metrics };
 }
 
-/** What a newer client may ask for and would miss in the answer. */
+/** Options of newer clients whose results the response would lack. */
 const unsupported = z.custom((value) => !value, 'expected nothing: this is not supported').optional();
 const texts = z.union([z.string().transform((text) => [text]), z.array(z.string())]);
 
 const sampleCall = z.object({
   sampling_session_id: orNone(z.string()),
-  /** As text where a number would not hold it. */
+  /** A string if a number cannot hold it exactly. */
   seq_id: orNone(z.union([z.int().min(0), z.string().regex(/^\d{16,19}$/)], 'expected an integer of 0 or more')),
   base_model: orNone(z.string()),
   model_path: orNone(z.string()),
@@ -208,7 +203,7 @@ const sampleCall = z.object({
 
 export type SampleCall = z.infer<typeof sampleCall>;
 
-/** Throws where it does not say which weights to sample from. */
+/** Throws unless the request names exactly one source of weights. */
 export function sampleCallFromJson(value: unknown): SampleCall {
   const call = readAs(sampleCall, value);
   const { sampling_session_id: session, seq_id, base_model, model_path } = call;

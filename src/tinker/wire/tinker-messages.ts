@@ -1,47 +1,41 @@
 /**
- * The messages of the Tinker API. The large ones (passes and samples) apart from how they are written: `tinker-json.ts` and `protobuf.ts`
- * give them both forms, and only text is supported. The small requests and replies, which are always JSON, by the wire's own names.
- *
- * Only keys that somebody reads are listed. Others are ignored on both sides: servers and clients of other versions add their own. What may
- * be left out may also be null. Also here: the paths of saved weights.
+ * The messages of the Tinker API, and the paths of saved weights. Passes and samples are typed here independently of their encoding
+ * (`tinker-json.ts`, `protobuf.ts`); only text is supported. The small messages are always JSON and use the wire's own names. Schemas list
+ * only keys that are read; other keys are ignored on both sides, since other versions add their own. Optional keys may also be null.
  */
 import { z } from 'zod';
 import type { AdamSettings } from '../../core/policy.ts';
 import { shown, WireError } from './codec.ts';
 
-/** Numbers with a name. The wire has int64; ids and counts fit in 32 bits, and decoders refuse what does not. */
+/** The wire uses int64. Ids and counts fit in 32 bits, and decoders refuse larger values. */
 export type Tensor =
   | { readonly dtype: 'float32'; readonly data: Float32Array; readonly shape?: readonly number[] }
   | { readonly dtype: 'int64'; readonly data: Int32Array; readonly shape?: readonly number[] };
 
 export type Tensors = Readonly<Record<string, Tensor>>;
 
-/**
- * One training row. `tokens` are all but the last token of a sequence and `inputs.target_tokens` all but the first, so that position i
- * of every input belongs to the token that follows tokens[i].
- */
+/** One training row. `tokens` omits the last token, `inputs.target_tokens` the first: input i belongs to the token after tokens[i]. */
 export interface Datum {
   readonly tokens: Int32Array;
-  /** By the wire's names: target_tokens, weights, logprobs, advantages. */
+  /** By wire name: target_tokens, weights, logprobs, advantages. */
   readonly inputs: Tensors;
 }
 
 export interface PassRequest {
   readonly modelId: string;
-  /** 1, 2, 3 … for each model: the order of requests, and what tells a repetition from a new one. */
+  /** 1, 2, 3 … per model: orders the requests and identifies repeats. */
   readonly seqId: number | undefined;
   readonly data: readonly Datum[];
   readonly loss: string;
   readonly lossSettings: Readonly<Record<string, number>>;
-  /** Without a gradient. */
   readonly forwardOnly: boolean;
 }
 
 export interface PassResult {
   readonly outputType: string;
-  /** One for each datum; `logprobs` of every position among them. */
+  /** One per datum, including `logprobs` for every position. */
   readonly outputs: readonly Tensors[];
-  /** By the wire's names, such as `loss:sum`: the name, and how values of several chunks are combined. */
+  /** By wire name, such as `loss:sum`: the name, and how to combine the values of several chunks. */
   readonly metrics: Readonly<Record<string, number>>;
 }
 
@@ -53,7 +47,7 @@ export interface SampledSequence {
 
 export interface SampleReply {
   readonly sequences: readonly SampledSequence[];
-  /** NaN for the first token, which nothing predicts. */
+  /** NaN for the first token, which has no prediction. */
   readonly promptLogprobs?: Float32Array | undefined;
 }
 
@@ -62,16 +56,12 @@ export const PROTOBUF = 'application/x-protobuf';
 const natural = z.int().min(0);
 const seqId = z.int().min(1).nullish();
 const id = z.string().min(1);
-/** What a user hung on a checkpoint. */
 const labels = z.record(z.string(), z.string()).nullish();
 
-// Getting to know each other, and sessions.
-
-/** What a server leaves out has the default that clients of the hosted service have. */
+/** Defaults are those of the hosted service's clients. */
 export const clientConfigReply = z.object({
-  /** Datums in one request. */
+  /** Datums per request. */
   fwdbwd_max_chunk_len: z.int().min(1).default(1024),
-  /** Bytes of one request's body. */
   fwdbwd_max_chunk_bytes_count: z.int().min(1).default(5_000_000),
   sample_max_concurrent_requests: z.int().min(1).default(2000),
 });
@@ -82,7 +72,7 @@ export const capabilitiesReply = z.object({
     z.object({
       model_name: z.string().nullish(),
       max_context_length: z.int().nullish(),
-      /** Ours alone: of its tokenizer.json. */
+      /** Only Trainyard's server sends this: SHA-256 of its tokenizer.json. */
       tokenizer_sha256: z.string().nullish(),
     }),
   ),
@@ -91,8 +81,6 @@ export const capabilitiesReply = z.object({
 export const createSessionRequest = z.object({});
 export const createSessionReply = z.object({ session_id: id });
 export const sessionHeartbeatRequest = z.object({ session_id: id });
-
-// Models.
 
 export const createModelRequest = z.object({
   session_id: id,
@@ -103,13 +91,13 @@ export const createModelRequest = z.object({
     .object({ rank: z.int().min(1), seed: z.int().nullish() })
     .loose()
     .nullish(),
-  /** Only the family's name is looked at. */
+  /** Only the optimizer's name is checked. */
   optimizer_config: z.object({ type: z.string() }).nullish(),
 });
 
 export const createModelReply = z.object({ model_id: id });
 
-/** Of `get_info` and `unload_model`. */
+/** For `get_info` and `unload_model`. */
 export const modelRequest = z.object({ model_id: id });
 
 const adamParams = z
@@ -144,7 +132,7 @@ export function adamToWire(adam: AdamSettings): Readonly<Record<string, number>>
   };
 }
 
-/** The settings of another optimizer come in `optimizer_params`, without `adam_params`. */
+/** Optimizers other than AdamW send `optimizer_params` instead of `adam_params`. */
 export const optimStepRequest = z.object({
   model_id: id,
   seq_id: seqId,
@@ -153,8 +141,6 @@ export const optimStepRequest = z.object({
 });
 export const optimStepReply = z.object({ metrics: z.record(z.string(), z.number()).nullish() });
 
-// Sampling sessions.
-
 export const createSamplingSessionRequest = z.object({
   session_id: id,
   sampling_session_seq_id: natural,
@@ -162,8 +148,6 @@ export const createSamplingSessionRequest = z.object({
   model_path: z.string().nullish(),
 });
 export const createSamplingSessionReply = z.object({ sampling_session_id: id });
-
-// Weights.
 
 /** `path` is a name here, not a tinker:// path. */
 export const saveWeightsRequest = z.object({
@@ -175,7 +159,7 @@ export const saveWeightsRequest = z.object({
 });
 export const saveWeightsReply = z.object({ path: z.string() });
 
-/** With a name in `path`: weights that last. Without: a sampling session at once, and no path. */
+/** With `path`, saves durable weights under that name. Without, opens a sampling session at once and returns no path. */
 export const saveWeightsForSamplerRequest = saveWeightsRequest.omit({ overwrite: true });
 export const saveWeightsForSamplerReply = z.object({ path: z.string().nullish(), sampling_session_id: id.nullish() });
 
@@ -183,7 +167,6 @@ export const loadWeightsRequest = z.object({
   model_id: id,
   seq_id: seqId,
   path: z.string(),
-  /** Whether the optimizer's state is loaded too. */
   optimizer: z.boolean().default(false),
 });
 export const weightsInfoRequest = z.object({ tinker_path: z.string() });
@@ -191,9 +174,8 @@ export const weightsInfoRequest = z.object({ tinker_path: z.string() });
 export type WeightsKind = 'weights' | 'sampler_weights';
 
 /**
- * Where saved weights lie: `tinker://<model>/weights/<name>` for a state that training goes on from,
- * `tinker://<model>/sampler_weights/<name>` for weights to sample from. Both names are plain: without dot, slash, colon or percent sign
- * no path can point outside the folder that a server keeps for it.
+ * Where saved weights are: `tinker://<model>/weights/<name>` for training state, `tinker://<model>/sampler_weights/<name>` for weights to
+ * sample from. Security: names contain no dot, slash, colon or percent sign, so no path can point outside the server's folder.
  */
 export interface WeightsPath {
   readonly modelId: string;
@@ -218,7 +200,7 @@ export function formatWeightsPath(path: WeightsPath): string {
   return `${SCHEME}${path.modelId}/${path.kind}/${path.name}`;
 }
 
-/** `where`: the field the text came in, for the error. */
+/** `where`: the request field that held the path, for the error. */
 export function parseWeightsPath(text: string, where = 'path'): WeightsPath {
   const parts = text.startsWith(SCHEME) ? text.slice(SCHEME.length).split('/') : [];
   const [modelId = '', kind, name = ''] = parts;
@@ -230,15 +212,13 @@ export function parseWeightsPath(text: string, where = 'path'): WeightsPath {
   return { modelId, kind, name };
 }
 
-// Futures: a request that takes a while is answered with an id at once.
-
 export const futureReply = z.object({ request_id: id });
-/** Of `retrieve_future` and `cancel_future`. */
+/** For `retrieve_future` and `cancel_future`. */
 export const futureRequest = z.object({ request_id: id });
 export const tryAgainReply = z.object({ type: z.literal('try_again') });
-/** The answer is ready and big: to be asked for again, without `allow_metadata_only`. */
+/** The result is ready but large: ask again without `allow_metadata_only`. */
 export const completeMetadataReply = z.object({ status: z.literal('complete_metadata') });
-/** Whose fault it was; another word than these three is unknown, as the hosted service's clients have it. */
+/** Who caused the failure. Other values become `unknown`, as in the hosted service's clients. */
 export const failedReply = z.object({
   error: z.string(),
   category: z.enum(['user', 'server', 'unknown']).catch('unknown'),
