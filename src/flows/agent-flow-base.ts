@@ -1,9 +1,7 @@
 /**
- * The base of all agent flows: config, the gateway, and `run`, which says how many steps it made; and the two flows that need nothing but
- * the policy: one step, and several steps with tools between them.
+ * The base class of agent flows, and two built-in flows that need only the policy: a single step, and several steps with tool calls.
  *
- * A subclass that has a `run` of its own is a flow and can be exported as an entry; one without stays abstract. `static abstract = true`
- * says that a class with a `run` is meant as a base all the same.
+ * A subclass that defines `run` is a flow and can be exported as an entry, unless it sets `static abstract = true`.
  */
 import { type EntryModule, type Workflow, workflowSymbol } from '../core/contracts.ts';
 import { isConcrete } from '../core/define.ts';
@@ -30,9 +28,8 @@ import {
 export abstract class AgentFlowBase<Config = unknown, Row extends object = Record<never, never>> {
   static readonly abstract: boolean = true;
   readonly config: Config;
-  /** Origin of the gateway. */
   readonly gatewayUrl: string;
-  /** Aborts at the end of the rollout's time, or when the run stops. */
+  /** Aborts at the rollout's deadline or when the run stops. */
   readonly signal: AbortSignal;
   readonly #door: GatewayDoor;
 
@@ -43,26 +40,24 @@ export abstract class AgentFlowBase<Config = unknown, Row extends object = Recor
     this.#door = door;
   }
 
-  /** The number of steps it made. */
+  /** Runs the flow on one task. Returns the number of steps it made. */
   abstract run(samplingParams: SamplingParams, fields: FlowFields<Row>): Promise<number>;
 
-  /** One turn of the policy, from messages or from token ids. */
   gatewayGenerate(fields: GenerateFields): Promise<GatewayGeneration> {
     return generate(this.#door, fields);
   }
 
-  /** Says which turns are trained, and what they earned. Without a channel: the trajectory's own. Gives how many were accepted. */
+  /** Names the turns to train and their rewards. `channel` defaults to the trajectory's own. Returns the number of accepted steps. */
   gatewaySubmitSteps(steps: readonly (Step | StepFields)[], channel?: 'train' | 'val'): Promise<number> {
     const made = steps.map((step) => (step instanceof Step ? step : new Step(step)));
     return submitSteps(this.#door, made, channel);
   }
 
-  /** What the grader says of this conversation; the answer of the task is joined by the gateway. */
+  /** Grades this conversation. The gateway supplies the task's answer. */
   gatewayComputeReward(fields: RewardFields): Promise<GatewayReward> {
     return computeReward(this.#door, fields);
   }
 
-  /** For the classes made of this one that speak the rest of the protocol. */
   protected get gatewayDoor(): GatewayDoor {
     return this.#door;
   }
@@ -70,13 +65,12 @@ export abstract class AgentFlowBase<Config = unknown, Row extends object = Recor
   static readonly [workflowSymbol]: (this: unknown, module: EntryModule) => Workflow | undefined = lowerFlow;
 }
 
-/** `this`: the class. */
 export function lowerFlow(this: unknown): Workflow | undefined {
   const flow = this as FlowClass;
   return isConcrete(flow, 'run') ? flowWorkflow({ name: flow.name || 'flow', flow }, flowRegistry()) : undefined;
 }
 
-/** One prompt, one answer, one step: for tasks that are each a question by themselves. Overriding `run` makes it another flow. */
+/** One prompt, one completion, one step: for tasks that are a single question. */
 export class SingleStepSingleTurnAgentFlow<Config = unknown, Row extends object = Record<never, never>> extends AgentFlowBase<
   Config,
   Row
@@ -96,7 +90,6 @@ register(SINGLE_STEP)(SingleStepSingleTurnAgentFlow);
 const TOOL_CALL = /<tool_call>\s*(.*?)\s*<\/tool_call>/s;
 const MOST_STEPS = 32;
 
-/** A tool as the policy is told of it, and what it does. */
 export interface FlowTool {
   readonly description?: string;
   readonly parameters?: NonNullable<Tool['function']['parameters']>;
@@ -104,20 +97,18 @@ export interface FlowTool {
 }
 
 /**
- * A flow of several turns, each a step: the policy speaks, a tool answers, until it says something that ends it. The steps are one
- * trajectory. `run` can be overridden as a whole, or only what it is made of: `tools`, `messagesOf`, `isTerminal`, `executeTool`.
+ * A flow of several turns, each a step of one trajectory: the policy calls tools until a turn is terminal. Override `run`, or only its
+ * parts: `tools`, `messagesOf`, `isTerminal`, `executeTool`.
  */
 export abstract class MultiStepAgentFlow<Config = unknown, Row extends object = Record<never, never>> extends AgentFlowBase<
   Config,
   Row
 > {
   static override readonly abstract: boolean = true;
-  /** By name. */
   readonly tools: Readonly<Record<string, FlowTool>> = {};
-  /** It ends after so many steps whatever the policy says. */
+  /** The flow ends after this many steps, even if the last turn calls a tool. */
   readonly maxSteps: number = MOST_STEPS;
 
-  /** The tools as the policy is told of them. */
   get toolSchemas(): readonly Tool[] {
     return Object.entries(this.tools).map(([name, { description, parameters }]) => ({
       type: 'function',
@@ -125,17 +116,16 @@ export abstract class MultiStepAgentFlow<Config = unknown, Row extends object = 
     }));
   }
 
-  /** How the conversation begins. */
   messagesOf(fields: FlowFields<Row>): FlowMessage[] {
     return [...fields.prompt];
   }
 
-  /** Whether this is the last thing to be said: what calls no tool. */
+  /** Whether this turn ends the flow. By default: it calls no tool. */
   isTerminal(text: string): boolean {
     return !TOOL_CALL.test(text);
   }
 
-  /** What the tool that this text calls says, in words. A call that is wrong is answered, too: the policy can learn from it. */
+  /** Runs the tool call in `text`. Returns the result as JSON, or an error for an invalid call: the policy can learn from it. */
   async executeTool(text: string): Promise<string> {
     try {
       type Call = { readonly name: string; readonly arguments?: Record<string, unknown> };

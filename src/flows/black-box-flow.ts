@@ -1,6 +1,6 @@
 /**
- * The base of flows whose agent is a black box: it speaks OpenAI to a base URL, and the gateway does the rest. This does the protocol
- * around it, init → register → complete, the last in every case; a subclass runs the agent, or names a program that is one.
+ * Base classes of flows whose agent is a black box that speaks the OpenAI API to a base URL. They wrap it in the protocol, init → register
+ * → complete, and complete the trajectory even if the agent fails. A subclass runs the agent in `_runAgent` or names a program.
  */
 import { orAborted } from '../core/async.ts';
 import { type EntryModule, type Workflow, workflowSymbol } from '../core/contracts.ts';
@@ -12,16 +12,15 @@ import { AgentFlowBase, lowerFlow } from './agent-flow-base.ts';
 import type { FlowFields } from './flow-registry.ts';
 import { completeTrajectory, initTrajectory, registerTrajectory, type SamplingParams } from './gateway-client.ts';
 
-/** What an agent needs besides the base URL. */
 export interface BlackBoxAgent {
-  /** May call the model, and nothing else. */
+  /** Allows model calls and nothing else. */
   readonly apiKey: string;
   readonly signal: AbortSignal;
-  /** The gateway in this process, where it is; the base URL does the same. */
+  /** Calls an in-process gateway directly; requests to the base URL have the same effect. */
   readonly fetch: typeof globalThis.fetch;
 }
 
-/** Nothing, where a grader decides. */
+/** Without a reward, the grader decides. */
 // biome-ignore lint/suspicious/noConfusingVoidType: an agent that says nothing returns nothing
 export type BlackBoxOutcome = { readonly reward?: number } | undefined | void;
 
@@ -31,19 +30,18 @@ export abstract class BlackBoxAgentFlowBase<Config = unknown, Row extends object
 > {
   static override readonly abstract: boolean = true;
 
-  /** Runs the agent on one task. What it throws fails the rollout; the trajectory is completed all the same. */
+  /** Runs the agent on one task. If it throws, the rollout fails, and the trajectory is still completed. */
   abstract _runAgent(baseURL: string, fields: FlowFields<Row>, agent: BlackBoxAgent): Promise<BlackBoxOutcome>;
 
   async run(_samplingParams: SamplingParams, fields: FlowFields<Row>): Promise<number> {
     const door = this.gatewayDoor;
     const { trajectoryUid, baseUrl, apiKey } = await initTrajectory(door);
-    // The prompt is the second segment of a base URL.
     const base = baseUrl.replace(/[^/]+\/v1$/, `${encodeURIComponent(fields.promptUid)}/v1`);
     let reward: number | undefined;
     try {
       await registerTrajectory(door, base, { channel: fields.channel, metadata: metadataOf(fields) });
       const own = { ...fields, trajectoryUid };
-      // An agent that does not mind its signal is left behind: its trajectory has failed, whatever it says later.
+      // Abandon an agent that ignores its signal: its trajectory has failed, whatever it reports later.
       const running = this._runAgent(base, own, { apiKey, signal: door.signal, fetch: door.fetch });
       reward = (await orAborted(Promise.resolve(running), door.signal))?.reward;
     } catch (thrown) {
@@ -67,12 +65,12 @@ function lowerBlackBox(this: unknown, module: EntryModule): Workflow | undefined
   return undefined;
 }
 
-/** Not for the agent's metadata: ours, or the prompt itself. */
+/** Not part of the agent's metadata: protocol names and the prompt itself. */
 const OURS: ReadonlySet<string> = new Set(['trajectoryUid', 'promptUid', 'rawPrompt', 'prompt', 'channel', 'agent_name']);
-/** Characters of JSON that the gateway takes. */
+/** The gateway's limit, in characters of JSON. */
 const MOST_METADATA = 100_000;
 
-/** What is too long for the protocol is left out: the task has it, and the agent was given it. */
+/** Leaves out fields that exceed the limit; the task has them, and the agent received them. */
 function metadataOf(fields: object): Readonly<Record<string, Json>> {
   let left = MOST_METADATA;
   const kept = Object.entries(fields).filter(([name, value]) => {
@@ -84,32 +82,27 @@ function metadataOf(fields: object): Readonly<Record<string, Json>> {
   return Object.fromEntries(kept) as Readonly<Record<string, Json>>;
 }
 
-// ── programs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 const DEADLINE_MS = 600_000;
 const SHOWN = 500;
 
 /**
- * A black box that is any program: started for each rollout with base URL and key in its environment, as stock clients look for them,
- * and with the task's fields as JSON on its standard input. Ended at its deadline, beyond its memory, and with the rollout.
- *
- * What it prints is not looked at: a reward is for a grader to give.
+ * Runs any program as the agent, once per rollout. Its environment holds the base URL and key under the names stock clients read; its
+ * standard input is the task's fields as JSON. It is killed at its deadline, above its memory limit, and when the rollout ends. It cannot
+ * report a reward: only a grader gives one.
  */
 export abstract class ProcessAgentFlow<Config = unknown, Row extends object = Record<never, never>> extends BlackBoxAgentFlowBase<
   Config,
   Row
 > {
   static override readonly abstract: boolean = true;
-  /** The program and its arguments. */
   abstract readonly command: readonly [string, ...string[]];
   readonly deadlineMs: number = DEADLINE_MS;
-  /** Of the program and whatever it starts; absent: no limit but the system's. */
+  /** Resident memory of the program and its child processes. If absent, only the system's limit applies. */
   readonly memoryMb?: number;
-  /** Absent: an empty folder of its own, as its home and its temporary folder are. */
+  /** Defaults to an empty folder of its own, as its home and temporary folder are. */
   readonly cwd?: string;
-  /** Added to its environment. */
   readonly env: Readonly<Record<string, string>> = {};
-  /** Names of variables of the run's environment that it gets too. */
+  /** Variables of the run's environment to pass on, by name. */
   readonly inheritEnv: readonly string[] = [];
 
   async _runAgent(baseURL: string, fields: FlowFields<Row>, { apiKey, signal }: BlackBoxAgent): Promise<void> {

@@ -1,8 +1,6 @@
 /**
- * Flows on a batch of rows, against a gateway anywhere: the manager hands rows to workers, one at a time each, until none is left.
- *
- * Results are in the order of the rows, whatever their number and however long each took. A flow that fails or takes too long is a
- * result, too, and keeps nobody else. Runs of `trainyard train` have a scheduler of their own and need none of this.
+ * Runs flows on a batch of rows against any gateway, with a limit on concurrent episodes. Results are in row order. A flow that fails or
+ * times out gives a `failed` result and does not affect the others. `trainyard train` has its own scheduler instead.
  */
 import { randomBytes } from 'node:crypto';
 import { deadlineSignal, mapConcurrently, orAborted } from '../core/async.ts';
@@ -16,15 +14,14 @@ import { baseOf, completeTrajectory, type GatewayDoor, type SamplingParams } fro
 const OPTIONS = ['flows', 'defaultFlow', 'gatewayUrl', 'gatewayKey', 'samplingParams', 'workers', 'timeoutMs', 'fetch'];
 const WORKERS = 8;
 const TIMEOUT_MS = 600_000;
-/** Beyond this timers fire at once. */
+/** Longer timers fire at once. */
 const MOST_MS = 2 ** 31 - 1;
-/** They go to graders, never to flows. */
+/** Only graders may see these fields. */
 const ANSWERS: ReadonlySet<string> = new Set(['answer', 'ground_truth', 'label']);
 
-/** A dataset row. `agent_name` chooses its flow. */
 export interface FlowRow {
   readonly prompt: string | readonly PromptMessage[];
-  /** Rollouts with the same one are compared; absent: `id`, else one of its own. */
+  /** Rollouts with the same `promptUid` form a group. Defaults to `id`, else to a random one. */
   readonly promptUid?: string;
   readonly channel?: 'train' | 'val';
   readonly agent_name?: string;
@@ -38,15 +35,14 @@ export type EpisodeResult = { readonly trajectoryUid: string; readonly seconds: 
 
 export interface ManagerOptions {
   readonly flows: FlowRegistry;
-  /** For rows without an `agent_name`. */
   readonly defaultFlow: string;
   readonly gatewayUrl: string;
-  /** A flow key. */
+  /** A key with the `flow` capability. */
   readonly gatewayKey: string;
   readonly samplingParams?: SamplingParams;
-  /** Episodes at once; 8. */
+  /** Concurrent episodes. Default: 8. */
   readonly workers?: number;
-  /** For one episode; ten minutes. */
+  /** Per episode, in milliseconds. Default: ten minutes. */
   readonly timeoutMs?: number;
   readonly fetch?: typeof globalThis.fetch;
 }
@@ -65,7 +61,7 @@ export class AgentFlowManager {
     this.#options = options;
   }
 
-  /** One result for each row, in their order. Throws only where a row names a flow that is not there, before anything runs. */
+  /** Returns one result per row, in row order. Throws only if a row names an unknown flow, before any episode starts. */
   async run(rows: readonly FlowRow[], signal: AbortSignal = new AbortController().signal): Promise<readonly EpisodeResult[]> {
     const { workers = WORKERS, flows, defaultFlow } = this.#options;
     for (const row of rows) flows.flow(row?.agent_name ?? defaultFlow);
@@ -74,7 +70,6 @@ export class AgentFlowManager {
   }
 }
 
-/** Runs one episode after the other. */
 export class AgentFlowWorker {
   readonly #options: ManagerOptions;
 
@@ -82,12 +77,12 @@ export class AgentFlowWorker {
     this.#options = options;
   }
 
-  /** Never throws for what a flow did, or for what a row is. */
+  /** Runs one episode. Never throws because of the flow or the row. */
   async run(row: FlowRow, outer: AbortSignal = new AbortController().signal): Promise<EpisodeResult> {
     const { timeoutMs = TIMEOUT_MS } = this.#options;
     const started = performance.now();
     const trajectoryUid = randomBytes(16).toString('hex');
-    // `AbortSignal.timeout` would let the process end where a hanging flow is all that is left of it.
+    // Not `AbortSignal.timeout`: its timer does not keep the process alive when a hanging flow is all that is left.
     using deadline = deadlineSignal(timeoutMs, () => new Error(`not done within ${timeoutMs} ms`), outer);
     const { signal } = deadline;
     const seconds = (): number => (performance.now() - started) / 1000;
@@ -105,7 +100,7 @@ export class AgentFlowWorker {
     const door: GatewayDoor = { url, key, fetch, signal };
     try {
       const flow = flows.flow(name ?? defaultFlow);
-      // A flow that does not mind its signal is left behind: what it does later finds its trajectory complete.
+      // Abandon a flow that ignores its signal: its later requests find the trajectory complete.
       const numSteps = await orAborted(runEpisode(flow, door, samplingParams, fields), signal);
       await conclude(door, fields);
       return numSteps;
@@ -117,10 +112,10 @@ export class AgentFlowWorker {
   }
 }
 
-/** A trajectory that never began, or has another name or prompt, as those of black boxes do, is none to conclude. */
+/** Statuses that mean there is nothing to complete: the trajectory never began, or has another name or prompt, as black boxes' do. */
 const NONE_OF_OURS: ReadonlySet<unknown> = new Set([404, 409, 410]);
 
-/** Its group must not wait for it. Throws where it could not be kept. */
+/** Completes the trajectory so that its group does not wait for it. Throws if the gateway could not store it. */
 async function conclude(door: GatewayDoor, { trajectoryUid, promptUid }: FlowFields, error?: string): Promise<void> {
   try {
     await completeTrajectory(door, baseOf(door, trajectoryUid, promptUid), { error });

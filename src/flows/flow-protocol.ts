@@ -1,9 +1,7 @@
 /**
- * The agent-flow protocol as data: its routes, its refusals, its names and the bodies it is sent. docs/reference/agent-flow.md publishes
- * them; a test keeps the two equal.
- *
- * Bodies are strict: a name that is not known is refused, because a reward or a limit under a misspelt name would be lost without a word.
- * Messages and tools are left to the dialect that reads them anyway.
+ * The agent-flow protocol as data: routes, refusals, names and request bodies. A test keeps docs/reference/agent-flow.md in sync. Bodies
+ * are strict: unknown names are refused, because a reward or a limit under a misspelt name would be lost silently. Messages and tools are
+ * checked by the dialect that reads them.
  */
 import { z } from 'zod';
 import type { Json, Purpose, StaleRule } from '../core/types.ts';
@@ -11,17 +9,14 @@ import { invalid, parsed, samplingFields, tokenLimit } from '../gateway/dialects
 import type { Capability } from '../gateway/wire-protocol.ts';
 import { refusals } from '../http/refusal.ts';
 
-// ── routes and refusals ──────────────────────────────────────────────────────────────────────────────────────────────────
-
 export const FLOW_CAPABILITIES: readonly Capability[] = ['flow', 'admin'];
-/** A base URL, below which the routes of the model are served too. */
+/** A base URL. The model's own routes are served below it too. */
 export const BASE = '{trajectory}/{prompt}/v1';
 
 export interface FlowRoute {
   readonly method: 'GET' | 'POST';
   readonly path: string;
   readonly does: 'generate' | 'submit' | 'reward' | 'init' | 'register' | 'complete' | 'steps' | 'fetch' | 'pool';
-  /** Absent: `FLOW_CAPABILITIES`. */
   readonly may?: readonly Capability[];
 }
 
@@ -38,23 +33,21 @@ export const FLOW_ROUTES: readonly FlowRoute[] = [
 ];
 
 export const FLOW_REFUSALS = {
-  /** A step contradicts what is known of its trajectory. */
+  /** The step contradicts its trajectory. */
   step_conflict: 409,
-  /** A step that the gateway did not generate. */
+  /** The gateway did not generate this step. */
   unknown_generation: 409,
-  /** The trajectory is complete. */
   trajectory_complete: 409,
-  /** The trajectory was registered or completed as something else. */
+  /** The trajectory was registered or completed differently. */
   trajectory_conflict: 409,
-  /** Its group was handed out or dropped before. */
+  /** The group was already handed out or dropped. */
   group_closed: 409,
-  /** A batch of this name was handed out from the other channel. */
+  /** A batch with this id was handed out from the other channel. */
   batch_conflict: 409,
-  /** Lists that belong together have different lengths. */
   lengths_differ: 422,
   grader_failed: 500,
   no_grader: 503,
-  /** As many complete groups wait as may. */
+  /** The limit of waiting groups is reached, and all of them are complete. */
   pool_full: 503,
   store_failed: 503,
   store_full: 507,
@@ -62,23 +55,21 @@ export const FLOW_REFUSALS = {
 
 export const flowRefusal = refusals(FLOW_REFUSALS);
 
-// ── names of trajectories, prompts and channels ──────────────────────────────────────────────────────────────────────────
-
 const UID = /^(?!\.{1,2}$)[\w.:~-]{1,128}$/;
-/** They would be a file, a prototype or another route somewhere. */
+/** Reserved: file names on Windows, prototype properties, or the gateway's own route. */
 const TAKEN = /^(?:con|prn|aux|nul|com\d|lpt\d|__proto__|constructor|prototype|r)(?:\..*)?$/i;
 const isUid = (text: string): boolean => UID.test(text) && !TAKEN.test(text);
 const EXPECTED_UID = 'expected 1 to 128 letters, digits and . : ~ - _ that are no reserved name';
 
 const uid = z.string().refine(isUid, { error: EXPECTED_UID });
 
-/** Throws where it is none; `param`: where it stood. */
+/** Throws if `name` is not a valid uid. `param`: the parameter to blame. */
 export function checkedUid(name: string, param: string): string {
   if (isUid(name)) return name;
   throw invalid(param, EXPECTED_UID);
 }
 
-/** Training data and validation data; by our word for it, its purpose. */
+/** The protocol's name for a purpose: `val` is `eval`. */
 const channel = z.enum(['train', 'val'], { error: 'expected train or val' }).nullish();
 
 export function purposeOf(name: 'train' | 'val' | null | undefined): Purpose | undefined {
@@ -89,19 +80,17 @@ export const channelOf = (purpose: Purpose): string => (purpose === 'eval' ? 'va
 
 const channelQuery = z.strictObject({ channel });
 
-/** The channel of a query such as `?channel=val`. Throws for whatever else is in it. */
+/** Reads the channel from a query such as `?channel=val`. Throws if the query holds anything else. */
 export function channelIn(query: string): Purpose | undefined {
   const given = new URLSearchParams(query);
   const fields = [...given.keys()].map((name) => [name, given.getAll(name).join(', ')] as const);
   return purposeOf(parsed(channelQuery, Object.fromEntries(fields)).channel);
 }
 
-// ── bodies ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 const MOST_STEPS = 10_000;
 /** Characters of JSON. */
 const MOST_METADATA = 100_000;
-/** Sums of thousands of them stay exact enough to compare. */
+/** Sums of thousands of rewards up to this size stay exact enough to compare. */
 const LARGEST_REWARD = 1e9;
 /** Seconds that a fetch may wait. */
 const LONGEST_WAIT = 60;
@@ -109,7 +98,7 @@ const LONGEST_WAIT = 60;
 const id = z.int().min(0).max(0x7fff_ffff);
 const ids = z.array(id).min(1);
 const reward = z.number().min(-LARGEST_REWARD).max(LARGEST_REWARD).nullish();
-/** Not supported, and harmless where they hold nothing. */
+/** A field that is not supported, and harmless if empty. */
 const nothing = z.unknown().refine((value) => value == null || (typeof value === 'object' && Object.keys(value).length === 0), {
   error: 'not supported: policies here read text only',
 });
@@ -119,7 +108,6 @@ const metadata = z
   .refine((given) => JSON.stringify(given).length <= MOST_METADATA, { error: `longer than ${MOST_METADATA} characters of JSON` })
   .nullish();
 
-/** Parameters of sampling, in both forms of `/generate`. */
 const sampling = {
   ...samplingFields,
   max_tokens: tokenLimit,
@@ -154,12 +142,10 @@ const messageReward = z.strictObject({ ...names, messages: z.unknown(), dataset_
 
 const isInTokens = (raw: unknown): boolean => typeof raw === 'object' && raw !== null && 'prompt_ids' in raw;
 
-/** The body of `/generate`, in token form or in message form. */
 export function generateBody(raw: unknown): z.infer<typeof tokenForm> | z.infer<typeof messageForm> {
   return isInTokens(raw) ? parsed(tokenForm, raw) : parsed(messageForm, raw);
 }
 
-/** The body of `/compute_reward`, in token form or in message form. */
 export function rewardBody(raw: unknown): z.infer<typeof tokenReward> | z.infer<typeof messageReward> {
   return isInTokens(raw) ? parsed(tokenReward, raw) : parsed(messageReward, raw);
 }
@@ -167,7 +153,7 @@ export function rewardBody(raw: unknown): z.infer<typeof tokenReward> | z.infer<
 export const step = z.strictObject({
   prompt_ids: ids.nullish(),
   response_ids: ids.nullish(),
-  /** Given by `/generate`; alone it says which turn is meant. */
+  /** From `/generate`. Identifies the turn even without ids. */
   generation_id: z.string().max(1000).nullish(),
   reward,
   multi_modal_data: nothing.optional(),
@@ -204,6 +190,5 @@ export const registration = z.strictObject({ channel, metadata });
 export const completion = z.strictObject({
   reward,
   channel,
-  /** Why the agent failed, where it did. */
   error: z.string().max(2000).nullish(),
 });

@@ -1,30 +1,24 @@
 /**
- * Which flows there are, by name: those that modules registered, and above them those of a flows file; and what a flow is made with and
- * given.
- *
- * `register` is a plain function, because a class that Node runs by stripping types has no decorators: `register('x')(MyFlow)`.
+ * The registry of flows by name: flows that modules register, overridden by those of a flows file. `register` is a plain function,
+ * `register('x')(MyFlow)`, because Node's type stripping does not support decorators.
  */
 import { TrainyardError } from '../core/errors.ts';
 import type { Json, PromptMessage } from '../core/types.ts';
 import type { GatewayDoor, SamplingParams } from './gateway-client.ts';
 
-/**
- * A row without its answer: what its `metadata` holds, as it is, and the names that training needs. A name of ours wins over the same
- * one of the row.
- */
+/** The row a flow sees, never with its answer: its `metadata` fields, and the names that training needs, which take precedence. */
 export type FlowFields<Row extends object = Readonly<Record<string, Json>>> = Row & {
   /** The rollout. */
   readonly trajectoryUid: string;
-  /** Its group: the rollouts of one prompt that are compared. */
+  /** The group: rollouts of one prompt are compared with each other. */
   readonly promptUid: string;
-  /** The text of the task. */
+  /** The text of the last user message, else of the last message. */
   readonly rawPrompt: string;
-  /** The whole prompt; a copy of the rollout's own. */
+  /** The whole prompt, as the rollout's own copy. */
   readonly prompt: PromptMessage[];
   readonly channel: 'train' | 'val';
 };
 
-/** What an instance is made with. */
 export interface FlowSetup<Config = unknown> {
   readonly config: Config;
   readonly door: GatewayDoor;
@@ -34,10 +28,9 @@ export interface Flow {
   run(samplingParams: SamplingParams, fields: FlowFields): Promise<number>;
 }
 
-/** Made anew for each rollout. */
+/** Instantiated once per rollout. */
 export type FlowClass = (new (setup: FlowSetup<never>) => Flow) & { readonly name: string };
 
-/** A class and the config its instances get. */
 export interface RegisteredFlow {
   readonly name: string;
   readonly flow: FlowClass;
@@ -52,7 +45,7 @@ shared[KEY] = registered;
 
 export const FLOW_NAME = /^[\w.:-]{1,100}$/;
 
-/** Gives the class back, so that it can be exported on the same line. A name that is another class's is refused. */
+/** Returns the class, so that it can be exported on the same line. Throws if the name belongs to another class. */
 export function register(name: string): <T extends FlowClass>(flow: T) => T {
   if (typeof name !== 'string' || !FLOW_NAME.test(name)) {
     const found = `register: expected a name of letters, digits and . : - _, found ${JSON.stringify(name)}`;
@@ -80,11 +73,11 @@ export function checkFlow(flow: unknown, where: string): asserts flow is FlowCla
 
 export interface FlowRegistry {
   readonly names: readonly string[];
-  /** Throws where there is none of this name, with the names there are. */
+  /** Throws WORKFLOW_NOT_FOUND, listing the known names, if the name is unknown. */
   flow(name: string): RegisteredFlow;
 }
 
-/** What modules have registered whenever it is asked; `configured` wins. */
+/** A live view: includes flows registered later. `configured` takes precedence. */
 export function flowRegistry(configured: readonly RegisteredFlow[] = []): FlowRegistry {
   const own = new Map(configured.map((flow) => [flow.name, flow]));
   return {

@@ -1,9 +1,9 @@
 /**
- * The agent-flow protocol, mounted on a gateway: routes for trusted code that builds its own steps, and base URLs for agents that speak
- * OpenAI. Only keys for flow and admin reach its own routes; below a base URL the routes of the model are the gateway's, with its keys.
+ * The agent-flow protocol, mounted on a gateway: routes for trusted code that builds its own steps (flow or admin keys only), and base URLs
+ * for agents that speak the OpenAI API, below which the gateway serves the model's routes with its own keys.
  *
- * What is written, is written with a 2xx and only then. With the key of a rollout that a run holds, `init_trajectory` names that rollout: the
- * run decides what it is for and keeps it. Otherwise a new trajectory is opened, and kept when it is complete.
+ * Data counts as accepted only with a 2xx response. With the key of a rollout that a run holds, `init_trajectory` returns that rollout: the
+ * run decides its purpose and stores it. Otherwise it opens a new trajectory, stored on completion.
  */
 import { networkInterfaces } from 'node:os';
 import type { RunHost, WorkflowContext } from '../core/contracts.ts';
@@ -49,10 +49,10 @@ import { type TableParts, TrajectoryTable } from './trajectory-table.ts';
 export type FlowOptions = Omit<TableParts, 'gateway'> & Pick<FlowParts, 'pool'>;
 
 const router = new Router(FLOW_ROUTES.map((route) => ({ ...route, path: `/${route.path}` })));
-/** The routes of the model below a base URL; `/r/<rollout>/v1` is the gateway's own. */
+/** The model's routes below a base URL. `/r/<rollout>/v1` is the gateway's own. */
 const models = new Router([{ method: 'ANY', path: `/${BASE}/{rest+}` }]);
 
-/** Whoever mounts the routes for trajectories of their own drains the table in the end. */
+/** Callers that let trajectories be opened here must drain the returned table at the end. */
 export function mountAgentFlow(gateway: Gateway, options: FlowOptions): TrajectoryTable {
   const table = new TrajectoryTable({ ...options, gateway });
   const parts: FlowParts = { ...options, gateway, table, ids: new SignedIds('gen') };
@@ -66,7 +66,7 @@ export function mountAgentFlow(gateway: Gateway, options: FlowOptions): Trajecto
   return table;
 }
 
-/** Mounts the routes on the gateway of a run; the result gives each rollout the door of its flow. */
+/** Mounts the routes on a run's gateway. The returned function gives each rollout's flow its access to the gateway. */
 export function attachTo({ gateway, grader }: RunHost): (ctx: WorkflowContext, task: Task) => FlowDoor {
   if (!(gateway instanceof Gateway)) throw new TrainyardError('NO_ROLLOUT', 'a flow needs a gateway in its own process');
   const tasks = new WeakMap<object, Task>();
@@ -96,7 +96,6 @@ const HANDLERS: Readonly<Record<FlowRoute['does'], (parts: FlowParts, call: Flow
   fetch: fetchBatch,
   pool: showPool,
 };
-/** The others' body may be empty. */
 const WITH_BODY: readonly FlowRoute['does'][] = ['generate', 'submit', 'reward'];
 
 async function serve(parts: FlowParts, match: RouteMatch<FlowRoute>, request: HttpRequest): Promise<HttpReply> {
@@ -110,7 +109,6 @@ async function serve(parts: FlowParts, match: RouteMatch<FlowRoute>, request: Ht
   return await HANDLERS[does](parts, { request, grant, text, raw, named: named! });
 }
 
-/** The gateway's own route, for the rollout of this name. */
 async function callModel(
   { gateway, table }: FlowParts,
   segments: RouteMatch<never>['segments'],
@@ -119,13 +117,12 @@ async function callModel(
   const grant = gateway.authorize(request, ['agent', ...FLOW_CAPABILITIES]);
   const { trajectory: uid = '', prompt = '' } = namesIn(segments);
   const trajectory = table.get(grant, uid);
-  // An agent is told its prompt: naming it would choose the group, and the task it is graded by.
+  // An agent may not name its prompt: that would choose its group and the task it is graded on.
   if (grant.capability === 'agent') trajectory?.checkPrompt(prompt);
   else trajectory?.isOfPrompt(prompt);
   return await gateway.answer({ ...request, path: `/r/${encodeURIComponent(uid)}/v1/${segments['rest']}` });
 }
 
-/** Of a base URL. */
 function namesIn({ trajectory, prompt }: RouteMatch<never>['segments']): { trajectory?: string; prompt?: string } {
   if (trajectory === undefined || prompt === undefined) return {};
   return {
@@ -133,8 +130,6 @@ function namesIn({ trajectory, prompt }: RouteMatch<never>['segments']): { traje
     prompt: checkedUid(decoded(prompt), 'prompt_uid'),
   };
 }
-
-// ── init → register → complete ───────────────────────────────────────────────────────────────────────────────────────────
 
 function initTrajectory({ table, gateway }: FlowParts, { request, grant, raw }: FlowCall): HttpReply {
   const body = parsed(initialisation, raw);
@@ -152,8 +147,8 @@ function initTrajectory({ table, gateway }: FlowParts, { request, grant, raw }: 
 const HOST = /^(\[[0-9a-f:.]+\]|[\w.-]+):(\d{1,5})$/i;
 
 /**
- * The origin that a caller is told to use: the one it used itself, where that is certainly this machine. A `Host` header is whatever the
- * sender likes; one that names something else must not end in a URL that keys are sent to.
+ * The origin to give to a caller: the one it used, if that is certainly this machine. The sender chooses the `Host` header, so a foreign
+ * host must not end up in a URL that keys are sent to.
  */
 export function originFor(bound: string, host: string | undefined): string {
   const [, name, port] = HOST.exec(host ?? '') ?? [];
@@ -175,7 +170,7 @@ function registerTrajectory(_: FlowParts, { named: trajectory, raw }: FlowCall):
   return jsonReply(200, { status: 'ok' });
 }
 
-/** The same again is answered the same; another ending is refused. */
+/** Idempotent: repeating the same completion succeeds, a different one is refused. */
 async function completeTrajectory({ table }: FlowParts, { named: trajectory, raw }: FlowCall): Promise<HttpReply> {
   const { reward, channel, error } = parsed(completion, raw);
   trajectory.checkPurpose(purposeOf(channel));
@@ -215,8 +210,6 @@ function showSteps(_: FlowParts, { named: trajectory }: FlowCall): HttpReply {
   });
 }
 
-// ── groups for a trainer somewhere else ──────────────────────────────────────────────────────────────────────────────────
-
 async function fetchBatch(parts: FlowParts, { request, raw }: FlowCall): Promise<HttpReply> {
   const pool = poolOf(parts);
   const { groups, n, channel, wait_s, policy_version, max_staleness, stale, batch_id } = parsed(batchRequest, raw);
@@ -245,7 +238,7 @@ function poolOf({ pool }: FlowParts): GroupPool {
   throw httpRefusal('not_found', 'no groups are handed out here', { hint });
 }
 
-/** As `/submit_steps` takes them, with what is known beyond. */
+/** The format of `/submit_steps`, with additional fields. */
 function rowOf({ groupId, rolloutId, index, isLast, turn, reward, value, weight }: ServedStep): object {
   return {
     prompt_uid: groupId,

@@ -1,9 +1,9 @@
 /**
- * The calls of a flow while it runs: `/generate`, `/submit_steps` and `/compute_reward`.
+ * The routes a flow calls while it runs: `/generate`, `/submit_steps` and `/compute_reward`.
  *
- * A generation is one turn, told as text and as ids, with a signed id that says which turn it is. A step must be such a turn, named by its
- * id or by exactly its ids; its log-probabilities and version are those of our record, whatever the step says. All of a submission is taken,
- * or none. A reward is graded with the answer of the trajectory's task; what a request brings of the dataset is not looked at.
+ * A step must be a turn that was generated here, named by its signed id or by its exact token ids. Its log-probabilities and policy version
+ * come from the gateway's record, not from the step. A submission is validated as a whole before any step is accepted. Rewards are graded
+ * with the answer of the trajectory's task; dataset fields in a request are ignored.
  */
 import { hash } from 'node:crypto';
 import { defined } from '../core/json.ts';
@@ -30,23 +30,20 @@ import type { TableParts, TrajectoryTable } from './trajectory-table.ts';
 
 export interface FlowParts extends TableParts {
   readonly table: TrajectoryTable;
-  /** Of generations: rollout, number of its session, index of the turn. */
+  /** Signed generation ids: rollout, session number, index of the turn. */
   readonly ids: SignedIds<readonly [string, number, number]>;
-  /** Where groups are handed out to whoever trains somewhere else. */
+  /** Present if groups are handed out to an external trainer. */
   readonly pool?: GroupPool | undefined;
 }
 
 export interface FlowCall {
   readonly request: HttpRequest;
   readonly grant: Grant;
-  /** The body as text and as JSON. */
   readonly text: string;
   readonly raw: unknown;
-  /** The trajectory of the base URL, for the routes below one. */
+  /** The trajectory in the base URL, for routes below one. */
   readonly named: FlowTrajectory;
 }
-
-// ── /generate ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 export async function generate(parts: FlowParts, call: FlowCall): Promise<HttpReply> {
   const { gateway, table } = parts;
@@ -70,7 +67,7 @@ export async function generate(parts: FlowParts, call: FlowCall): Promise<HttpRe
     return [(await gateway.generate(trajectory.uid, request)).turn];
   };
   const key = hash('sha256', `generate\n${header('idempotency-key') ?? ''}\n${call.text}`, 'base64');
-  // The answer that a client missed is given to its retry; a second turn would be trained.
+  // A client that missed the response gets it again on retry: a second turn would be trained.
   const { value, miss } = await session.answers.get(key, isMarkedRetry(header), sample);
   return { ...jsonReply(200, generationOf(parts, trajectory, value[0]!)), undelivered: miss };
 }
@@ -93,7 +90,7 @@ function generationOf({ gateway, ids }: FlowParts, { session, uid, promptUid }: 
   };
 }
 
-/** Whose trajectory a call is about: the one its body or header names, else the one of its key. */
+/** The trajectory named in the body, else in the header, else by the key. */
 function trajectoryNamed(given: string | null | undefined, { request, grant }: FlowCall): string {
   const name = given ?? request.header('x-rollout-id') ?? grant.rollout;
   if (name === undefined) throw invalid('trajectory_uid', 'missing', 'say which trajectory it is, or use the key of a rollout');
@@ -122,10 +119,7 @@ function knownIds({ gateway }: FlowParts, given: readonly number[], param: strin
   throw invalid(`${param}.${bad}`, `${given[bad]} is none of the ${vocabSize} tokens`);
 }
 
-/**
- * An answer may come back as the plain text that was given for it, tool calls and all. It is replaced by the recorded answer, so that the
- * conversation goes on from the sampled ids.
- */
+/** Replaces a completion sent back as plain text, tool calls included, by its record: so the prompt continues from the sampled ids. */
 function withRecordedAnswers({ gateway }: FlowParts, turns: readonly Turn[], messages: unknown): unknown {
   if (!Array.isArray(messages) || turns.length === 0) return messages;
   const byText = new Map(turns.map((turn) => [gateway.policy.renderer.text(turn.sampledIds), turn.response]));
@@ -137,8 +131,6 @@ function withRecordedAnswers({ gateway }: FlowParts, turns: readonly Turn[], mes
   });
 }
 
-// ── /submit_steps ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 export async function submitSteps(parts: FlowParts, { request, grant, raw }: FlowCall): Promise<HttpReply> {
   const purpose = channelIn(request.query);
   const { steps } = parsed(submission, raw);
@@ -149,7 +141,7 @@ export async function submitSteps(parts: FlowParts, { request, grant, raw }: Flo
     const groupId = promptUid ?? trajectory.promptUid;
     parts.pool?.admit({ rolloutId: trajectory.uid, groupId, purpose: purpose ?? trajectory.purpose });
   }
-  // All were looked at first: from here on nothing is refused.
+  // Everything is validated by now: from here on only storing can fail.
   for (const { trajectory, promptUid } of staged) {
     if (promptUid !== undefined) trajectory.isOfPrompt(promptUid);
     trajectory.isFor(purpose);
@@ -161,7 +153,7 @@ export async function submitSteps(parts: FlowParts, { request, grant, raw }: Flo
   return jsonReply(200, { accepted: steps.length, duplicates: steps.length - rows });
 }
 
-/** Looks at the steps of one trajectory in a submission; takes none. */
+/** Validates one trajectory's steps in a submission without accepting them. */
 function stage(
   parts: FlowParts,
   trajectory: FlowTrajectory,
@@ -186,7 +178,6 @@ function stage(
   return { trajectory, fresh: trajectory.newSteps(steps), promptUid };
 }
 
-/** What is wrong with a step whatever its trajectory is. */
 function checkStep(parts: FlowParts, step: WireStep, place: string): void {
   const { prompt_ids, response_ids, rollout_log_probs: logprobs, generation_id, policy_version } = step;
   if ((prompt_ids == null || response_ids == null) && generation_id == null) {
@@ -205,7 +196,7 @@ function checkStep(parts: FlowParts, step: WireStep, place: string): void {
   }
 }
 
-/** `used`: steps by turn. Of turns that asked and said the same, a step gets one that no other step has. */
+/** `used` maps turns to step indices. If several turns have identical ids, the step gets one that no other step uses. */
 function turnOf(parts: FlowParts, trajectory: FlowTrajectory, step: WireStep, used: ReadonlyMap<number, number>): Turn {
   const { prompt_ids, response_ids, generation_id, step_index } = step;
   const { turns, number } = trajectory.session;
@@ -229,8 +220,6 @@ function unknownGeneration(message: string): Refusal {
   });
 }
 
-// ── /compute_reward ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
 export async function computeReward({ table }: FlowParts, call: FlowCall): Promise<HttpReply> {
   const body = rewardBody(call.raw);
   const trajectory = table.find(call.grant, trajectoryNamed(body.trajectory_uid, call));
@@ -245,7 +234,7 @@ export async function computeReward({ table }: FlowParts, call: FlowCall): Promi
     const { value, parts: info = {} } = grade.reward;
     return jsonReply(200, { reward: value, reward_score: value, reward_extra_info: info });
   }
-  // The grader's own words may hold the answer.
+  // Do not pass on the grader's message: it may contain the answer.
   const why = grade.kind === 'failed' ? grade.code : 'it graded nothing';
   throw flowRefusal('grader_failed', `the grader gave no reward: ${why}`, { hint: 'that is not a reward of 0' });
 }

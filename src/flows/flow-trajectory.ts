@@ -1,8 +1,6 @@
 /**
- * One trajectory as the flow routes know it beyond its session: what it was registered as, which of its turns are steps, whether it is
- * complete, and what that comes to. All rules about the order of steps are here; nothing here does I/O.
- *
- * A submission is looked at as a whole before any of it is taken.
+ * What the flow routes know about a trajectory beyond its session: registration, steps, completion, reward. Holds all rules about the order
+ * of steps, and does no I/O.
  */
 import { sameJson } from '../core/json.ts';
 import type { Json, Purpose, Reward, Turn } from '../core/types.ts';
@@ -12,7 +10,6 @@ import { flowRefusal } from './flow-protocol.ts';
 
 export interface FlowStep {
   readonly index: number;
-  /** Index of the turn. */
   readonly turn: number;
   readonly reward: number | undefined;
   readonly isLast: boolean;
@@ -22,34 +19,33 @@ export interface FlowStep {
 export interface Completion {
   readonly reward: number | undefined;
   readonly error: string | undefined;
-  /** How many turns there were; later ones are no part of the trajectory. */
+  /** Number of turns at completion. Later turns are not part of the trajectory. */
   readonly turns: number;
 }
 
-/** What the caller said when the trajectory began. */
 export interface Beginning {
   readonly purpose?: Purpose | undefined;
   readonly promptUid?: string | undefined;
   readonly taskId?: string | undefined;
 }
 
-/** What a base URL says while nobody has named its prompt. */
+/** The prompt segment of a base URL until the prompt is named. */
 export const UNNAMED_PROMPT = '1';
 
 export class FlowTrajectory {
   readonly session: LiveSession;
-  /** Whether a run holds the session and decides what it is; else it was opened over HTTP, and is kept by these routes. */
+  /** Whether a run holds the session and decides about it. Otherwise it was opened over HTTP, and these routes store it. */
   readonly isHeld: boolean;
   metadata: Readonly<Record<string, Json>> | undefined;
   taskId: string | undefined;
   completion: Completion | undefined;
-  /** Where it is being kept or is kept; settled when it is durable. */
+  /** Set once storing begins; resolves when the trajectory is durable. */
   kept: Promise<void> | undefined;
   #purpose: Purpose | undefined;
   #promptUid: string | undefined;
   readonly #steps: FlowStep[] = [];
 
-  /** `beginning`: absent where a run holds the session. */
+  /** `beginning` is absent if a run holds the session. */
   constructor(session: LiveSession, beginning?: Beginning) {
     this.session = session;
     this.isHeld = beginning === undefined;
@@ -68,7 +64,7 @@ export class FlowTrajectory {
     return this.#purpose ?? 'train';
   }
 
-  /** Where nobody named its prompt it is alone in a group: unrelated prompts must not be compared. */
+  /** A trajectory whose prompt is never named forms its own group: unrelated prompts must not be compared. */
   get promptUid(): string {
     return this.#promptUid ?? this.uid;
   }
@@ -77,12 +73,12 @@ export class FlowTrajectory {
     return this.#steps;
   }
 
-  /** Where none were submitted, every turn is one. */
+  /** If no steps were submitted, every turn counts as one. */
   get stepCount(): number {
     return this.#steps.length > 0 ? this.#steps.length : (this.completion?.turns ?? this.session.turns.length);
   }
 
-  /** Turns that are trained; undefined: all of them. */
+  /** Indices of the trained turns. Undefined: all of them. */
   get trainedTurns(): readonly number[] | undefined {
     if (this.#steps.length > 0) return this.#steps.map(({ turn }) => turn);
     const { turns } = this.session;
@@ -90,7 +86,7 @@ export class FlowTrajectory {
     return count < turns.length ? turns.slice(0, count).map(({ index }) => index) : undefined;
   }
 
-  /** The last that the policy said in what is trained. */
+  /** The text of the last trained turn. */
   get output(): string | undefined {
     const { turns } = this.session;
     const { trainedTurns: trained } = this;
@@ -98,9 +94,8 @@ export class FlowTrajectory {
   }
 
   /**
-   * The reward of a step is what it earned at once; the completion's belongs to the last step. A turn is credited with all that was earned
-   * from it on, and the trajectory's value is the sum. Where only the end was rewarded that is the same for every turn, and nothing is said
-   * by turn. Undefined: nobody gave a reward, so a grader may.
+   * Each turn is credited with everything earned from it on; the completion's reward belongs to the last step. The value is the sum. If
+   * only the end was rewarded, all turns get the same, and `byTurn` is absent. Undefined if no reward was given: a grader may grade.
    */
   get reward(): Reward | undefined {
     const atTheEnd = this.completion?.reward;
@@ -114,7 +109,7 @@ export class FlowTrajectory {
     return { value, ...(isSame ? {} : { byTurn: Object.fromEntries(fromThere.toReversed()) }), source: 'workflow' };
   }
 
-  /** The first to name its prompt decides. Throws trajectory_conflict. */
+  /** The first caller to name the prompt decides. Throws trajectory_conflict. */
   isOfPrompt(promptUid: string): void {
     this.checkPrompt(promptUid);
     if (promptUid !== UNNAMED_PROMPT) this.#promptUid ??= promptUid;
@@ -127,7 +122,7 @@ export class FlowTrajectory {
     throw flowRefusal('trajectory_conflict', found, { param: 'prompt_uid' });
   }
 
-  /** The first to name its purpose decides. Throws trajectory_conflict. */
+  /** The first caller to name the purpose decides. Throws trajectory_conflict. */
   isFor(purpose: Purpose | undefined): void {
     this.checkPurpose(purpose);
     this.#purpose ??= purpose;
@@ -141,7 +136,7 @@ export class FlowTrajectory {
     });
   }
 
-  /** The steps of a submission that are new. Throws step_conflict or trajectory_complete, and then none is taken. */
+  /** Returns the new steps of a submission without accepting them. Throws step_conflict or trajectory_complete. */
   newSteps(given: readonly FlowStep[]): readonly FlowStep[] {
     const staged = [...this.#steps];
     for (const step of given.toSorted((a, b) => a.index - b.index)) {
@@ -169,7 +164,7 @@ export class FlowTrajectory {
     this.#steps.push(...steps);
   }
 
-  /** What was taken last could not be kept. */
+  /** Undoes the latest `take`, if its steps could not be stored. */
   untake(steps: readonly FlowStep[]): void {
     this.#steps.length -= steps.length;
   }
@@ -179,7 +174,7 @@ export class FlowTrajectory {
   }
 }
 
-/** Whether a turn has exactly these ids; those that are not given are not looked at. */
+/** Whether the turn has exactly these ids. Ids that are not given are not compared. */
 export function hasIds(
   { promptIds, sampledIds }: Turn,
   prompt: readonly number[] | null | undefined,

@@ -1,8 +1,6 @@
 /**
- * A flow lowered to core's workflow. Each rollout has an instance of its own; a row's `agent_name` chooses another flow than the default.
- * The workflow attaches to its run: the flow routes are mounted on the run's gateway, and each rollout gets a key for them.
- *
- * What the flow submitted decides: the steps are what is trained, their rewards what they earned. Where it gave none the grader does.
+ * Lowers a flow to a core workflow, which mounts the flow routes on its run's gateway. Each rollout gets its own flow instance and key. A
+ * row's `agent_name` can choose another flow. The submitted steps are trained with their rewards; without rewards, the grader decides.
  */
 import {
   type GraderResult,
@@ -20,7 +18,6 @@ import type { FlowFields, FlowRegistry, RegisteredFlow } from './flow-registry.t
 import type { FlowTrajectory } from './flow-trajectory.ts';
 import type { GatewayDoor, SamplingParams } from './gateway-client.ts';
 
-/** The door of one rollout, how the run samples, and what the flow submitted so far. */
 export interface FlowDoor extends GatewayDoor {
   readonly sampling: SamplingParams;
   submitted(): Pick<FlowTrajectory, 'stepCount' | 'output' | 'trainedTurns' | 'reward' | 'metadata'>;
@@ -74,7 +71,7 @@ async function runFlow(flow: RegisteredFlow, ctx: WorkflowContext, door: FlowDoo
   return { ...defined({ output, trainedTurns, reward: earned as GraderResult | undefined, metadata }), metrics: { steps } };
 }
 
-/** One execution of a flow on an instance of its own. Throws WORKFLOW_BAD_RESULT where `run` returns no number of steps. */
+/** Runs a flow once, on a new instance. Throws WORKFLOW_BAD_RESULT if `run` does not return a number of steps. */
 export async function runEpisode(
   { flow, config }: RegisteredFlow,
   door: GatewayDoor,
@@ -96,7 +93,7 @@ function textOf(prompt: readonly PromptMessage[]): string {
   return prompt.findLast(({ role }) => role === 'user')?.content ?? prompt.at(-1)?.content ?? '';
 }
 
-/** What is wrong with the flows that tasks ask for. `names`: those there are. */
+/** Errors for tasks whose `agent_name` is not a string or not in `names`. */
 function problemsOf(tasks: readonly TaskView[], names: ReadonlySet<string>): readonly TrainyardError[] {
   const strange = tasks.find(
     ({ metadata }) => agentNameOf(metadata) === undefined && isObject(metadata) && 'agent_name' in metadata,
@@ -111,7 +108,6 @@ function problemsOf(tasks: readonly TaskView[], names: ReadonlySet<string>): rea
   ].map((message) => new TrainyardError('DATASET_INVALID', message, { hint: 'register them, or list them in the flows file' }));
 }
 
-/** Of a row's metadata. */
 function agentNameOf(metadata: Json | undefined): string | undefined {
   const name = isObject(metadata) ? metadata['agent_name'] : undefined;
   return typeof name === 'string' ? name : undefined;

@@ -1,6 +1,6 @@
 /**
- * Flows chosen by name (`--flow`): from a flows file, a YAML list of `- name: x` with `_target_: ./file.ts#Export` and whatever else its config
- * holds, or registered by the entry. Loaded only where a run asks for one. All mistakes are told together.
+ * Flows chosen by name (`--flow`), either registered by the entry or listed in a flows file: a YAML list whose items have `name: x`,
+ * `_target_: ./file.ts#Export` and any further keys, which are the flow's config. Reports all mistakes together.
  */
 import { readFile } from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
@@ -9,7 +9,7 @@ import { describeValue } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { isObject } from '../core/json.ts';
 import { importEntry, inspectEntry, together } from '../rollout/discovery.ts';
-// Registers the flow that is there for every entry.
+// Registers the flow that is available to every entry.
 import { SINGLE_STEP } from './agent-flow-base.ts';
 import { checkFlow, FLOW_NAME, flowRegistry, type RegisteredFlow } from './flow-registry.ts';
 import { flowWorkflow } from './flow-workflow.ts';
@@ -18,15 +18,11 @@ type Inspected = Awaited<ReturnType<typeof inspectEntry>>;
 
 const TARGET = /^(\.{1,2}\/[^#?]+\.(?:ts|mts|js|mjs))#([A-Za-z_$][\w$]*)$/;
 
-/** A flow of the file, and where its class is: a grader may stand beside it. */
 export interface ConfiguredFlow extends RegisteredFlow {
   readonly file: string;
 }
 
-/**
- * The entry of a run whose workflow is a flow chosen by name. The grader is the entry's; where the flows file is the entry, that of the
- * module in which the flow stands.
- */
+/** Inspects the entry of a run with `--flow`. The grader is the entry's or, if the flows file is the entry, that of the flow's module. */
 export async function inspectFlow(entry: string, flow: string, flows: string | undefined): Promise<Inspected> {
   try {
     const configured = flows === undefined ? [] : await readFlowsFile(flows);
@@ -41,7 +37,7 @@ export async function inspectFlow(entry: string, flow: string, flows: string | u
   }
 }
 
-/** Tells an entry that exports no workflow but registers flows how to choose one. */
+/** For an entry that exports no workflow but registers flows: adds how to choose one. */
 export function withFlowHint(problem: TrainyardError): TrainyardError {
   const names = flowRegistry().names.filter((name) => name !== SINGLE_STEP);
   if (problem.code !== 'WORKFLOW_NOT_FOUND' || names.length === 0) return problem;
@@ -49,7 +45,7 @@ export function withFlowHint(problem: TrainyardError): TrainyardError {
   return new TrainyardError(problem.code, problem.message, { hint });
 }
 
-/** Throws CONFIG_INVALID with everything that is wrong with the file, or ENTRY_UNLOADABLE for a module that cannot be imported. */
+/** Throws CONFIG_INVALID with everything wrong in the file, or ENTRY_UNLOADABLE if a module cannot be imported. */
 export async function readFlowsFile(path: string): Promise<readonly ConfiguredFlow[]> {
   const rows = await rowsIn(path);
   const mistakes: string[] = [];
@@ -76,7 +72,7 @@ async function rowsIn(path: string): Promise<readonly unknown[]> {
     const hint = 'give --flows a YAML file with a list of flows';
     throw new TrainyardError('FILE_NOT_FOUND', `no flows file at ${path}`, { hint });
   });
-  // Loaded here: every user of the package would wait for it, and few have such a file.
+  // Imported lazily: few users have a flows file, and all would pay for loading the parser.
   const { parseDocument } = await import('yaml');
   const document = parseDocument(text, { stringKeys: true });
   const problems = [...document.errors, ...document.warnings].map(({ message }) => message.split('\n', 1)[0] ?? '');

@@ -1,8 +1,6 @@
 /**
- * The gateway's flow routes as functions, for code that holds a flow key, and the `Step` that flows submit there. In process `fetch` is the
- * gateway's own; it makes no difference.
- *
- * Nothing is sent twice here: a generation that is asked for again would be another turn.
+ * Client functions for the gateway's flow routes, for code that holds a flow key, and the `Step` that flows submit. In process, `fetch` is
+ * the gateway's own. Never retries: a repeated generation would be another turn.
  */
 import { checkNames, describeValue, unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
@@ -15,7 +13,7 @@ export interface GatewayDoor {
   readonly signal: AbortSignal;
 }
 
-/** How a flow wants to sample; for what is trained the run's own settings win. */
+/** The sampling settings a flow asks for. For trained turns, the run's own settings take precedence. */
 export interface SamplingParams {
   readonly temperature?: number;
   readonly topP?: number;
@@ -25,7 +23,7 @@ export interface SamplingParams {
 }
 
 export type GenerateFields = SamplingParams & {
-  /** Absent: the one of the key. */
+  /** Defaults to the trajectory of the key. */
   readonly trajectoryUid?: string;
   readonly promptUid?: string;
 } & (
@@ -33,11 +31,11 @@ export type GenerateFields = SamplingParams & {
     | { readonly promptIds: readonly number[]; readonly messages?: undefined }
   );
 
-/** A message as flows write them: an assistant's text may be what `gatewayGenerate` gave, tool calls and all. */
+/** A message as flows write it. Assistant content may be the text from `gatewayGenerate`, tool calls included. */
 export type FlowMessage = Pick<Message, 'role' | 'content'> & Partial<Pick<Message, 'tool_calls' | 'tool_call_id' | 'name'>>;
 
 export interface GatewayGeneration {
-  /** What was sampled, as text, without the token that ends a turn. */
+  /** The sampled text, without the end-of-turn token. */
   readonly text: string;
   readonly responseIds: readonly number[];
   readonly promptIds: readonly number[];
@@ -45,7 +43,7 @@ export interface GatewayGeneration {
   readonly stopReason: StopReason;
   readonly policyVersion: number;
   readonly generationId: string;
-  /** The same in words: with its tool calls, if it made any. */
+  /** The parsed message, with its tool calls. */
   readonly message: Message;
 }
 
@@ -54,7 +52,7 @@ export interface RewardFields {
   readonly messages?: readonly FlowMessage[];
   readonly promptIds?: readonly number[];
   readonly responseIds?: readonly number[];
-  /** Accepted and not used: the gateway joins the answer, by the task of the trajectory. */
+  /** Accepted but ignored: the gateway takes the answer from the trajectory's task. */
   readonly datasetFields?: Readonly<Record<string, Json>>;
 }
 
@@ -82,7 +80,7 @@ export async function generate(door: GatewayDoor, fields: GenerateFields): Promi
   return { text, responseIds, promptIds: said.promptIds, logProbs, stopReason, policyVersion, generationId, message };
 }
 
-/** How many steps there are now, those that were there before included. */
+/** Returns how many of these steps were accepted, duplicates of earlier ones included. */
 export async function submitSteps(door: GatewayDoor, steps: readonly Step[], channel?: 'train' | 'val'): Promise<number> {
   const query = channel === undefined ? '' : `?channel=${channel}`;
   const body = { steps: steps.map(wireOf) };
@@ -111,7 +109,7 @@ export async function registerTrajectory(
   await post(door, `${base}/register_trajectory`, given);
 }
 
-/** The number of steps it has. A trajectory whose flow was cancelled is completed all the same. */
+/** Returns the trajectory's number of steps. Ignores the flow's own signal (30 s timeout): a cancelled flow must still be completed. */
 export async function completeTrajectory(
   door: GatewayDoor,
   base: string,
@@ -121,12 +119,11 @@ export async function completeTrajectory(
   return (await post<{ readonly numSteps: number }>(after, `${base}/complete_trajectory`, given)).numSteps;
 }
 
-/** Base URL of a trajectory. */
 export function baseOf({ url }: Pick<GatewayDoor, 'url'>, trajectoryUid: string, promptUid: string): string {
   return `${url.replace(/\/$/, '')}/${encodeURIComponent(trajectoryUid)}/${encodeURIComponent(promptUid)}/v1`;
 }
 
-/** With the reply's names as ours. */
+/** Converts the reply's names to camel case. Throws WORKFLOW_FAILED with `details.status` if the gateway refuses. */
 async function post<T>(door: GatewayDoor, path: string, body: object): Promise<T> {
   const headers = { authorization: `Bearer ${door.key}`, 'content-type': 'application/json' };
   const url = path.startsWith('/') ? `${door.url.replace(/\/$/, '')}${path}` : path;
@@ -140,17 +137,13 @@ async function post<T>(door: GatewayDoor, path: string, body: object): Promise<T
   });
 }
 
-// ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 export interface StepFields {
-  /** All tokens the policy was shown. */
   readonly promptIds: readonly number[];
-  /** The tokens it sampled. */
   readonly responseIds: readonly number[];
-  /** Earned at once; null: the grader says it for the whole trajectory. */
+  /** Immediate reward. Null: the grader grades the whole trajectory. */
   readonly reward?: number | null | undefined;
   readonly multiModalData?: null | undefined;
-  /** One for each of `responseIds`. */
+  /** One per id in `responseIds`. */
   readonly rolloutLogProbs?: readonly number[] | null | undefined;
   readonly routedExperts?: null | undefined;
   readonly trajectoryUid: string;
@@ -161,15 +154,12 @@ export interface StepFields {
   /** Completes the trajectory. */
   readonly isLast?: boolean;
   readonly metadata?: Readonly<Record<string, Json>> | null | undefined;
-  /** As `gatewayGenerate` gave it. */
   readonly generationId?: string | undefined;
 }
 
 /**
- * One step of a trajectory as a flow builds it: what the policy was shown, what it said, and what that earned. The twelve fields of the
- * wire format, and the generation it was. Checked when it is made, all mistakes at once.
- *
- * Log-probabilities and version are there because the format has them: what is trained is what the gateway recorded.
+ * One step of a trajectory in the twelve fields of the wire format, plus the generation's id. The constructor reports all mistakes at once.
+ * Log-probabilities and policy version are only part of the format: training uses the gateway's record.
  */
 export class Step {
   declare readonly promptIds: readonly number[];
@@ -197,7 +187,6 @@ function renamed(fields: object, rename: (name: string) => string): object {
   return Object.fromEntries(Object.entries(fields).map(([name, value]) => [rename(name), value]));
 }
 
-/** As it is sent: `promptIds` is `prompt_ids` there. */
 function wireOf(fields: object): object {
   return renamed(fields, (name) => name.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`));
 }

@@ -1,12 +1,12 @@
 /**
- * Groups of trajectories for whoever trains somewhere else: kept as they end, handed out when enough of a group have ended.
+ * Groups of trajectories for an external trainer: stored as they end, handed out once a group is complete. Does not compute advantages.
  *
- * What was acknowledged is in the store. A batch is a manifest there, written before it is handed out: so no trajectory is in two of them, also
- * after a kill. Asked for again under its own id a batch is the same one again, so that an answer that got lost is not. What is marked as
- * excluded is not handed out. A trajectory whose group was handed out or dropped comes too late: it is refused, counted, and not kept.
+ * Acknowledged trajectories are in the store. A batch is a manifest there, written before it is handed out, so a trajectory is never in two
+ * batches, even after a kill. Fetching a batch id again returns the same batch. Excluded trajectories are not handed out. A trajectory
+ * whose group is already handed out or dropped is refused, counted as late, and not stored.
  *
- * Groups wait in the order their first trajectory was kept; one that is not complete holds up nobody. When no more groups may wait, the oldest
- * that is excluded whole makes room, else the oldest that is not complete, never one that could be handed out. Does not compute advantages.
+ * Groups queue by their first stored trajectory; incomplete ones do not block later ones. At the limit, the oldest fully excluded group is
+ * evicted, else the oldest incomplete one, never one that could be handed out.
  */
 import { randomUUID } from 'node:crypto';
 import { deadlineSignal, Mutex, orAborted } from '../core/async.ts';
@@ -20,66 +20,63 @@ import { flowRefusal } from './flow-protocol.ts';
 export interface GroupPoolOptions {
   readonly store: Store;
   readonly clock: Clock;
-  /** Trajectories that must have ended before a group is complete, where whoever fetches says nothing else. */
+  /** Ended trajectories that make a group complete, unless a fetch says otherwise. */
   readonly group: number;
-  /** Groups of a channel that may wait; absent: any number. */
+  /** Limit on waiting groups per channel. Default: no limit. */
   readonly maxGroups?: number | undefined;
-  /** After this time a group is handed out with what it has, or dropped where that is nothing; absent: never. */
+  /** After this time a group is handed out incomplete, or dropped if nothing in it can be trained. Default: never. */
   readonly groupTimeoutMs?: number | undefined;
 }
 
 export interface FetchRequest {
   readonly purpose: Purpose;
-  /** Complete groups that are wanted. */
   readonly groups: number;
-  /** Trajectories that must have ended in each. */
+  /** Defaults to the pool's `group`. */
   readonly n?: number | undefined;
   readonly stale?: StaleRule | undefined;
-  /** Of the batch: the same again gives the same again. */
+  /** Makes the fetch idempotent. */
   readonly batchId?: string | undefined;
 }
 
 export interface ServedBatch {
   readonly batchId: string;
-  /** Sorted by trajectory and index. */
   readonly steps: readonly ServedStep[];
 }
 
-/** `waiting`: the signal came first. `closed`: nothing will come any more. */
+/** `waiting`: the signal aborted first. `closed`: no further groups will come. */
 export type Fetched = ({ readonly kind: 'batch' } & ServedBatch) | { readonly kind: 'waiting' | 'closed' };
 
 interface WaitingGroup {
   readonly groupId: string;
   readonly purpose: Purpose;
-  /** When its first trajectory ended, milliseconds since the epoch. */
+  /** When its first trajectory ended, in milliseconds since the epoch. */
   readonly since: number;
-  /** Trajectories that ended, and whether there is something to train in them. */
+  /** Whether each ended trajectory can be trained: completed or truncated, and graded. */
   readonly members: Map<string, boolean>;
-  /** Trajectories that are being written. While there are any the group is not handed out. */
+  /** Number of trajectories being written. The group is not handed out while it is above 0. */
   entering: number;
-  /** Whether marks excluded all that could be handed out of it, when somebody last asked. */
+  /** Whether, at the last fetch, exclusion marks covered everything that could be handed out. */
   held: boolean;
 }
 
-/** `kept` is always what waits, was served, left out or dropped, together. */
+/** Invariant: `kept` = waiting + `served` + `leftOut` + `dropped`. */
 const NONE = {
   kept: 0,
   served: 0,
-  /** Of groups that were handed out: failed, not graded, excluded, or with nothing left to train. */
+  /** Members of served groups that failed, were not graded, were excluded, or had nothing left to train. */
   leftOut: 0,
   dropped: 0,
-  /** Not kept: they came after their group was closed, or there was no room. */
+  /** Not stored: `late` came after the group was closed, `refused` found no room. */
   late: 0,
   refused: 0,
   servedGroups: 0,
   droppedGroups: 0,
   servedSteps: 0,
-  /** Of batches: too old, and so left out, or weighed. */
+  /** Left out or down-weighted. */
   staleSteps: 0,
 };
 type Counts = Record<keyof typeof NONE, number>;
 
-/** A group that may be handed out, and its rows. */
 interface Picked extends ServedSteps {
   readonly group: WaitingGroup;
 }
@@ -90,12 +87,11 @@ const nameOf = ({ purpose, groupId }: Identity): string => `${purpose} ${groupId
 
 const DROPPED = 'its group was dropped: ';
 
-/** A fetch looks again after this time in any case: a mark that is taken back tells nobody. Milliseconds. */
+/** Milliseconds after which a waiting fetch looks again: removing a mark sends no notification. */
 const LONGEST_WAIT = 1000;
 
 export class GroupPool {
   readonly #options: GroupPoolOptions & { readonly maxGroups: number; readonly groupTimeoutMs: number };
-  /** In line. */
   readonly #waiting = new Map<string, WaitingGroup>();
   readonly #closed = new Set<string>();
   readonly #counts: Readonly<Record<Purpose, Counts>> = { train: { ...NONE }, eval: { ...NONE } };
@@ -104,14 +100,13 @@ export class GroupPool {
   #lastStep = { step: 0, policyVersion: 0 };
   #isClosing = false;
   #change = Promise.withResolvers<void>();
-  /** Batches are made one after the other. */
   readonly #batching = new Mutex();
 
   private constructor({ maxGroups = Infinity, groupTimeoutMs = Infinity, ...options }: GroupPoolOptions) {
     this.#options = { ...options, maxGroups, groupTimeoutMs };
   }
 
-  /** With what the store holds: groups wait that waited, and those that were handed out or dropped are closed. */
+  /** Restores the state from the store: waiting groups wait again, served and dropped ones are closed. */
   static async open(options: GroupPoolOptions): Promise<GroupPool> {
     const pool = new GroupPool(options);
     const { store } = options;
@@ -121,7 +116,7 @@ export class GroupPool {
     const served = new Set(manifests.flatMap(({ rolloutIds }) => rolloutIds));
     const drops = exclusionsIn(await store.marks()).filter(({ reason }) => reason.startsWith(DROPPED));
     const dropped = new Set(drops.map(({ rolloutId }) => rolloutId));
-    // One member that was handed out closes its group; it is dropped where all of them were.
+    // One served member closes its group as served. It closes as dropped only if all its members were dropped.
     for (const group of [...pool.#waiting.values()]) {
       const ids = [...group.members.keys()];
       if (ids.some((id) => served.has(id))) pool.#closeServed(group, served);
@@ -130,7 +125,7 @@ export class GroupPool {
     return pool;
   }
 
-  /** Throws group_closed or pool_full, and counts it, where a trajectory of this group would not be kept. */
+  /** Throws group_closed or pool_full, and counts it, if a trajectory of this group would not be stored. */
   admit({ rolloutId, ...identity }: Identity & Pick<Trajectory, 'rolloutId'>): void {
     const { groupId, purpose } = identity;
     if (this.#known.has(rolloutId)) return;
@@ -147,12 +142,12 @@ export class GroupPool {
     });
   }
 
-  /** Durable when it resolves. Throws as `admit` does. */
+  /** The trajectory is durable when this resolves. Throws like `admit`. */
   async keep(trajectory: Trajectory): Promise<void> {
     const { store } = this.#options;
-    // The same once more: the store knows.
+    // A repeated submission: the store checks that it is identical.
     if (this.#known.has(trajectory.rolloutId)) return await store.append(trajectory);
-    // While a batch is made nobody enters its groups; while somebody enters a group it is in no batch.
+    // The mutex keeps trajectories out of groups that are being batched; `entering` keeps this group out of batches during the write.
     const group = await this.#batching.run(() => this.#letIn(trajectory));
     try {
       await store.append(trajectory);
@@ -173,7 +168,7 @@ export class GroupPool {
     return group;
   }
 
-  /** Waits until there are as many complete groups as are wanted. After `close` there may be fewer. */
+  /** Waits for the requested number of complete groups. After `close`, may return fewer. */
   async fetch(request: FetchRequest, signal: AbortSignal): Promise<Fetched> {
     const { maxGroups, groupTimeoutMs, clock } = this.#options;
     if (request.groups > maxGroups) throw invalid('groups', `expected at most ${maxGroups}: no more may wait`);
@@ -189,7 +184,7 @@ export class GroupPool {
     }
   }
 
-  /** Complete groups are still handed out; whoever waits for more is told that nothing comes. */
+  /** Complete groups are still handed out; fetches that wait for more get `closed`. */
   close(): void {
     this.#isClosing = true;
     this.#changed();
@@ -222,7 +217,7 @@ export class GroupPool {
     return isEnough(picks) ? await this.#handOut(picks, exclusions, request) : undefined;
   }
 
-  /** Undefined where there is nothing in it to train: then it is dropped, unless somebody may take back a mark. */
+  /** Undefined if nothing can be trained. The group is then dropped, unless that is due to exclusion marks, which can be removed. */
   async #pick(group: WaitingGroup, exclusions: readonly Exclusion[], rule: StaleRule | undefined): Promise<Picked | undefined> {
     const trajectories = await this.#read([...group.members].flatMap(([id, hasSteps]) => (hasSteps ? [id] : [])));
     const { steps, stale } = servedSteps(withoutExcluded(trajectories, exclusions), rule);
@@ -263,7 +258,7 @@ export class GroupPool {
     return { batchId, steps };
   }
 
-  /** By the rule it was made by: what is stale now was handed out then. Throws batch_conflict. */
+  /** Applies the batch's original staleness rule, so that it gets the same steps. Throws batch_conflict. */
   async #again({ rolloutIds, excluded = [], batchId = '', stale }: BatchManifest, purpose: Purpose): Promise<ServedBatch> {
     const trajectories = await this.#read(rolloutIds);
     if (trajectories.some((one) => one.purpose !== purpose)) {
@@ -309,12 +304,10 @@ export class GroupPool {
     const { rolloutId, purpose, outcome, grade } = trajectory;
     const isEnded = outcome.kind === 'completed' || outcome.kind === 'truncated';
     this.#groupOf(trajectory).members.set(rolloutId, isEnded && grade.kind === 'graded');
-    // The same trajectory may arrive twice at once; it is one.
     if (!this.#known.has(rolloutId)) this.#counts[purpose].kept++;
     this.#known.add(rolloutId);
   }
 
-  /** At the end of the line where it is new. */
   #groupOf({ groupId, purpose, endedAt: since }: Trajectory): WaitingGroup {
     const name = nameOf({ groupId, purpose });
     const group = this.#waiting.get(name) ?? { groupId, purpose, since, members: new Map(), entering: 0, held: false };
@@ -337,7 +330,7 @@ export class GroupPool {
     return entering === 0 && members.size > 0 && (members.size >= n || clock.now() - since >= groupTimeoutMs);
   }
 
-  /** Undefined where there is room, or every group is complete. What marks hold back may stay, but not at the cost of what can be trained. */
+  /** Undefined if there is room or all groups are complete. Groups held by marks go first: they must not displace trainable ones. */
   #evictable(purpose: Purpose): WaitingGroup | undefined {
     const groups = this.#in(purpose);
     if (groups.length < this.#options.maxGroups) return undefined;
@@ -351,28 +344,25 @@ export class GroupPool {
   }
 }
 
-// ── rows of a batch ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-// One row for each trained turn. A turn that was sampled too many policy versions ago is left out, or counts half as much for each version
-// too many.
+// Rows of a batch: one per trained turn. Turns that are too many policy versions old are left out or halved in weight per excess version.
 
 export interface ServedStep {
   readonly groupId: string;
   readonly rolloutId: string;
-  /** Among the trained turns of its trajectory, from 0. */
+  /** Index among the trajectory's trained turns, from 0. */
   readonly index: number;
   readonly isLast: boolean;
   readonly turn: Turn;
-  /** What the turn earned, and the trajectory as a whole. */
+  /** Of the turn; `value` is the whole trajectory's. */
   readonly reward: number;
   readonly value: number;
-  /** 1, or less where it is stale. */
+  /** 1, or less if stale. */
   readonly weight: number;
 }
 
 interface ServedSteps {
   readonly steps: readonly ServedStep[];
-  /** Turns that were too old, left out or weighed. */
+  /** Number of turns that were too old, left out or down-weighted. */
   readonly stale: number;
 }
 
@@ -384,12 +374,11 @@ function servedSteps(trajectories: readonly Trajectory[], rule?: StaleRule): Ser
   };
 }
 
-/** By trajectory and index, whenever they came. */
 function inOrder(steps: readonly ServedStep[]): readonly ServedStep[] {
   return steps.toSorted((a, b) => (a.rolloutId === b.rolloutId ? a.index - b.index : a.rolloutId < b.rolloutId ? -1 : 1));
 }
 
-/** Numbered before anything stale is left out: an index names the same turn whoever asks when. */
+/** Numbers the turns before stale ones are left out, so that an index always names the same turn. */
 function stepsOf(trajectory: Trajectory, rule: StaleRule | undefined): readonly ServedStep[] {
   const { groupId, rolloutId, grade } = trajectory;
   if (grade.kind !== 'graded') return [];

@@ -1,6 +1,6 @@
 /**
- * Which trajectories the flow routes know: those of sessions that a run holds, and those opened over HTTP, which are kept from here when
- * they are complete. Of the latter some that ended are remembered, so that what is sent twice is answered twice.
+ * The trajectories known to the flow routes: those of sessions that a run holds, and those opened over HTTP, which this table stores when
+ * they complete. Remembers a bounded number of ended ones, so that repeated requests get the same response.
  */
 import { randomBytes } from 'node:crypto';
 import type { GraderRunner } from '../core/contracts.ts';
@@ -22,11 +22,11 @@ const MOST_REMEMBERED = 1000;
 export interface TableParts {
   readonly gateway: Gateway;
   readonly grader?: GraderRunner | undefined;
-  /** With its answer, which goes to the grader and nowhere else. */
+  /** The task with its answer, which only the grader sees. */
   taskOf?(trajectory: FlowTrajectory): Task | undefined;
-  /** Without them only sessions that a run holds are known. */
+  /** Without it, only sessions that a run holds are known. */
   readonly sessionDefaults?: SessionDefaults | undefined;
-  /** Durable when it resolves. */
+  /** The trajectory is durable when this resolves. */
   readonly keep?: ((trajectory: Trajectory) => Promise<void>) | undefined;
 }
 
@@ -34,14 +34,13 @@ export class TrajectoryTable {
   readonly #parts: TableParts;
   readonly #known = new WeakMap<object, FlowTrajectory>();
   readonly #ended = new Map<string, FlowTrajectory>();
-  /** Opened here and not kept yet. */
   readonly #owed = new Set<FlowTrajectory>();
 
   constructor(parts: TableParts) {
     this.#parts = parts;
   }
 
-  /** Throws as the gateway does: 404 for what the key is not for, 410 for what has ended. */
+  /** Throws like the gateway: 404 if the key does not cover the trajectory, 410 if it has ended. */
   find(grant: Grant, uid: string): FlowTrajectory {
     const found = this.get(grant, uid);
     if (found !== undefined) return found;
@@ -49,7 +48,7 @@ export class TrajectoryTable {
     throw unknown(uid);
   }
 
-  /** Undefined where there is none; throws where the key is for another. */
+  /** Undefined if the trajectory is unknown. Throws if the key is for another one. */
   get(grant: Grant, uid: string): FlowTrajectory | undefined {
     if (grant.rollout !== undefined && grant.rollout !== uid) throw unknown(uid);
     const session = this.#parts.gateway.session(uid);
@@ -60,7 +59,6 @@ export class TrajectoryTable {
     return known;
   }
 
-  /** The trajectory of this name, opened where it is new. */
   findOrOpen(grant: Grant, uid: string, beginning: Beginning): FlowTrajectory {
     const known = this.get(grant, uid);
     if (known !== undefined) return known;
@@ -90,7 +88,7 @@ export class TrajectoryTable {
     return trajectory;
   }
 
-  /** Ends it and keeps it, where that is for us to do. Throws where it cannot be kept: then it may be tried again. */
+  /** Seals and stores a trajectory, unless a run holds it. If it throws, the caller may retry. */
   async complete(trajectory: FlowTrajectory): Promise<void> {
     if (trajectory.isHeld) return;
     trajectory.session.seal();
@@ -103,10 +101,10 @@ export class TrajectoryTable {
     }
   }
 
-  /** Steps are acknowledged when they are kept, where they end the trajectory; else they live as long as the session. */
+  /** Accepts steps. Steps that end the trajectory are durable when this resolves; earlier ones live only as long as the session. */
   async take(trajectory: FlowTrajectory, steps: readonly FlowStep[]): Promise<void> {
     trajectory.take(steps);
-    // The same was sent before and is being kept: whoever sends it again is told when it is.
+    // A repeated request while the trajectory is being stored: wait for that.
     if (trajectory.kept !== undefined) return await this.complete(trajectory);
     if (!steps.some(({ isLast }) => isLast)) return;
     const before = trajectory.completion;
@@ -120,7 +118,7 @@ export class TrajectoryTable {
     }
   }
 
-  /** Keeps what was opened here and is not kept yet, complete or not. Throws if one cannot be kept whose sender was not told. */
+  /** Stores all remaining trajectories opened here, complete or not. Throws if one cannot be stored and its sender does not know. */
   async drain(): Promise<void> {
     for (const { session } of this.#owed) session.seal();
     const unlessTold = (thrown: unknown): void => {
@@ -130,7 +128,7 @@ export class TrajectoryTable {
     await Promise.all([...this.#owed].map((trajectory) => this.complete(trajectory).catch(unlessTold)));
   }
 
-  /** Throws no_grader where nobody can grade it. `messages`: what was said, as the flow tells it. */
+  /** Throws no_grader if there is no grader or no task. `messages`: the conversation, if the flow supplies it. */
   async grade(trajectory: FlowTrajectory, messages?: readonly Message[]): Promise<Grade> {
     const { grader, taskOf } = this.#parts;
     if (grader === undefined) {
@@ -149,7 +147,7 @@ export class TrajectoryTable {
     return await grader.grade({ ...input, messages: whole, ...(last === undefined ? {} : { output: last }) });
   }
 
-  /** A trajectory that was kept without being complete stays that way: what came now would be acknowledged and lost. */
+  /** Throws if the trajectory was stored incomplete: further data would be acknowledged and lost. */
   #endedAs(uid: string): FlowTrajectory | undefined {
     const ended = this.#ended.get(uid);
     if (ended?.kept !== undefined && ended.completion === undefined) throw sealed(uid);
@@ -162,19 +160,19 @@ export class TrajectoryTable {
       if (this.#ended.size <= MOST_REMEMBERED) break;
       if (session !== trajectory.session) this.#ended.delete(uid);
     }
-    // Idle, or its deadline has come. What cannot be kept now is tried again at the end.
+    // The session was idle or hit its deadline. If storing fails now, `drain` tries again.
     if (trajectory.completion === undefined) this.complete(trajectory).catch(() => undefined);
   }
 
   async #keep(trajectory: FlowTrajectory): Promise<void> {
     const { session, completion } = trajectory;
-    // Nobody did anything, and nobody said that it was over.
+    // An unused trajectory that was never completed is not worth storing.
     const isNothing = completion === undefined && session.turns.length === 0;
     try {
       if (!isNothing) await this.#parts.keep?.(await this.#recordOf(trajectory));
       this.#owed.delete(trajectory);
     } catch (thrown) {
-      // One that came too late never will be.
+      // Its group is closed for good: no retry can succeed.
       if (thrown instanceof Refusal && thrown.row.code === 'group_closed') this.#owed.delete(trajectory);
       throw thrown;
     }
@@ -203,7 +201,6 @@ export class TrajectoryTable {
   }
 }
 
-/** Rewards and metadata as they were submitted. */
 function stepsIn({ steps }: FlowTrajectory): { readonly steps: Json } | undefined {
   if (steps.length === 0) return undefined;
   const rows = steps.map(({ index, turn, reward, metadata }) => [index, defined({ turn, reward, metadata })]);
@@ -220,7 +217,7 @@ function unknown(uid: string): Refusal {
   return httpRefusal('not_found', `no trajectory ${JSON.stringify(uid.slice(0, 128))} for this key`);
 }
 
-/** What is on the disk is whole or not there; with room again it works again. */
+/** Writes are atomic, so the sender can retry once there is room. */
 function notKept(thrown: unknown): Error {
   if (thrown instanceof Refusal) return thrown;
   if (thrown instanceof TrainyardError && thrown.code === 'STORE_CONFLICT') {

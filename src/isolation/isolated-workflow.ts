@@ -1,9 +1,8 @@
 /**
- * `isolation: 'process'`: rollouts run in child processes that import the entry by themselves, one rollout at a time in each.
- *
- * A process is told its task without the answer, and reaches the policy over HTTP with keys of this one rollout. Its environment is reduced
- * to what programs need and what the workflow names, and it runs in the sandbox (`rollout-sandbox.ts`). A rollout that is cut and goes on,
- * even in a loop, is killed with everything it started, and its process replaced; one whose process ends fails with the process's last words.
+ * `isolation: 'process'`: rollouts run in child processes that import the entry themselves, one rollout at a time in each. A process gets
+ * its task without the answer, a reduced environment, and HTTP keys to the policy for this rollout only, and runs in the sandbox of
+ * `rollout-sandbox.ts`. A rollout that goes on after its end is killed with everything it started, and its process replaced. If the process
+ * dies, the rollout fails with its last output.
  */
 import { constants, existsSync, mkdirSync, writeFileSync } from 'node:fs';
 import {
@@ -39,10 +38,7 @@ interface IsolatedWorkflow extends AsyncDisposable {
   run(own: OwnContext): Promise<unknown>;
 }
 
-/**
- * Resolves when every process has imported the module and set the workflow up. Rejects with why one could not, and with SANDBOX_MISSING
- * where there is no sandbox.
- */
+/** Resolves when every process has imported the module and set the workflow up. Otherwise rejects, also with SANDBOX_MISSING. */
 export async function openIsolated(workflow: Workflow, options: IsolationOptions): Promise<IsolatedWorkflow> {
   const { workers, signal, sources } = options;
   const module = importable(workflow, options.module);
@@ -92,7 +88,6 @@ function importable(workflow: Workflow, module: ModuleExport | undefined): Modul
   return module;
 }
 
-/** Adds to a message why a file is not there, or cannot be written. */
 type Explain = (message: string) => string;
 
 interface Surroundings extends Pick<ChildProgram, 'env' | 'within' | 'left'> {
@@ -121,10 +116,7 @@ async function surroundingsOf(
   };
 }
 
-/**
- * Makes a folder before there is anything to put into it; whoever needs it says why it could not be made. Disposing removes what was made, as
- * far as it stayed empty.
- */
+/** Creates a folder early so that it can be hidden. Ignores errors: its later user reports them. Disposing removes what is empty. */
 async function reserved(folder: string): Promise<AsyncDisposable> {
   const made: string[] = [];
   const missing: string[] = [];
@@ -154,14 +146,14 @@ function orderOf(workflow: Workflow, { ctx, folder }: OwnContext): RolloutOrder 
   return { task, rolloutId, groupId, purpose, seed, folder, addresses };
 }
 
-/** Whether the rollout keeps files. What is no note is passed over: whoever found a way to the channel must not end the run by it. */
+/** Whether the rollout keeps files. Ignores invalid notes: code that found its way to the channel must not end the run. */
 function heed({ ctx }: OwnContext, said: unknown): boolean {
   const note = (said ?? {}) as Partial<RolloutNote>;
   if (note.kind === 'log' && typeof note.text === 'string') ctx.log(note.text);
-  // Asking for it is what keeps it for the grader.
+  // Reading it keeps the folder for the grader.
   if (note.kind === 'folder') void ctx.artifactsDir;
   const { reason } = note as { readonly reason?: unknown };
-  // It throws here as it did there.
+  // `reject` throws here as it did in the child.
   if (note.kind === 'rejected' && typeof reason === 'string') tried(() => ctx.reject(reason));
   return note.kind === 'folder';
 }
@@ -191,7 +183,7 @@ function endingOf(answer: Answer, signal: AbortSignal, explain: Explain): unknow
   }
 }
 
-/** With the stack it had there: the place in the user's file. */
+/** Keeps the child's stack, which shows the place in the user's file. */
 function thrownThere({ code, message, stack }: Thrown, explain: Explain): TrainyardError {
   const error = new TrainyardError(code ?? 'WORKFLOW_FAILED', explain(message));
   if (stack !== undefined) error.stack = stack;
@@ -206,18 +198,15 @@ const WORDS = {
   hint: 'every process of the workflow imports the entry: check that it can be imported on its own, without the variables of this shell',
 } as const;
 
-// ── folders of a rollout ──────────────────────────────────────────────────────────────────────────────────────────────
-
-// The folders that isolated processes write to: each has a temporary folder, and one that it finds in the place of the run's artifacts. When a
-// rollout ends, its files are copied from there to where its grader looks for them, out of the process's reach.
+// Folders that isolated processes write to: a temporary one, and one mounted in place of the run's artifacts. When a rollout ends, its
+// files are copied from there to where its grader looks, out of the process's reach.
 //
-// Whatever a rollout left running may change the folder while it is copied, and put a link in the place of a folder between two looks at it,
-// to have files of elsewhere copied or deleted. So no path is walked twice: every folder and file is opened once, without following a link,
-// and from then on reached through its descriptor. Links are copied as links; those that lead out of the rollout's files are dropped, because
-// whoever reads the files is in no sandbox. Linux only, as the sandbox is.
+// Security: processes left running may swap a folder for a link during the copy, to have foreign files copied or deleted. So no path is
+// resolved twice: every folder and file is opened once, without following links, and then reached through its descriptor. Links are copied
+// as links; those that lead out of the rollout's files are dropped, because readers run outside the sandbox. Linux only, like the sandbox.
 
 export class RolloutFiles implements AsyncDisposable {
-  /** Not for processes to see. */
+  /** Hidden from the processes. */
   readonly root: string = temporaryFolder('trainyard-isolated');
   readonly #empty = join(this.root, 'empty');
 
@@ -225,7 +214,6 @@ export class RolloutFiles implements AsyncDisposable {
     writeFileSync(this.#empty, '');
   }
 
-  /** For one process, by its number in the pool. */
   open(process: number): OwnFolders {
     const own = { tmp: this.#folder(process, 'tmp'), artifacts: this.#folder(process, 'artifacts'), empty: this.#empty };
     mkdirSync(join(own.tmp, basename(HOME_INSIDE)), { recursive: true });
@@ -233,12 +221,12 @@ export class RolloutFiles implements AsyncDisposable {
     return own;
   }
 
-  /** Once the process is gone. What it kept for a grader stays until it is collected. */
+  /** Call when the process is gone. Files kept for a grader stay until collected. */
   async leave(process: number): Promise<void> {
     await removeFolder(this.#folder(process, 'tmp'));
   }
 
-  /** Brings what a rollout kept in the process to `folder`, if it kept anything. Throws WORKFLOW_FAILED for more than fits. */
+  /** Copies what a rollout kept in the process to `folder`. Throws WORKFLOW_FAILED if a limit is exceeded. */
   async collect(process: number | undefined, folder: string): Promise<void> {
     if (process === undefined) return;
     if (await takeOut(join(this.#folder(process, 'artifacts'), basename(folder)), folder)) await dropLinksOut(folder);
@@ -263,15 +251,15 @@ async function dropLinksOut(folder: string): Promise<void> {
   }
 }
 
-/** A file can be said to be of any size without there being anything in it; its copy takes the place. */
+/** Limits the declared size: a sparse file holds nothing, but its copy takes the space. */
 const MOST_BYTES = 2 ** 30;
 const MOST_FILES = 100_000;
-/** Each level holds a descriptor. */
+/** Each level holds a file descriptor. */
 const MOST_LEVELS = 64;
-/** Not blocking: a pipe without a writer would be waited for. */
+/** Non-blocking, because opening a pipe without a writer would wait. */
 const NO_LINK = constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK;
 
-/** Copies a folder and empties it. Whether there was such a folder. Throws WORKFLOW_FAILED; what was copied until then is there. */
+/** Moves a folder's content. Returns whether the folder existed. Throws WORKFLOW_FAILED; what was copied so far stays. */
 export async function takeOut(from: string, to: string): Promise<boolean> {
   const opened = await open(from, NO_LINK | constants.O_DIRECTORY).catch(() => undefined);
   if (opened === undefined) return false;
@@ -294,11 +282,10 @@ class Copying {
     }
   }
 
-  /** Pipes, sockets and devices are left out. */
+  /** Deletes pipes, sockets and devices without copying them. */
   async #entry(path: string, to: string, level: number): Promise<void> {
     const opened = await open(path, NO_LINK).catch((thrown: NodeJS.ErrnoException) => thrown.code);
     if (opened === 'ELOOP') return await this.#link(path, to);
-    // Gone in the meantime, or not to be read.
     if (opened === undefined || typeof opened === 'string') return;
     await using entry = opened;
     const found = await entry.stat();

@@ -1,10 +1,9 @@
 /**
- * The sandbox of an isolated rollout: what it sees of this machine, and the bubblewrap command that its process is started through.
+ * The sandbox of an isolated rollout: what it sees of this machine, and the bubblewrap command that starts its process.
  *
- * Everything is read-only but a temporary folder of the process's own, which also holds its home, and the folder for the rollout's files.
- * Hidden are the task files, the run and its neighbours (what earned a reward there is an answer here), the Git history of the tasks and of
- * the project, other programs' sockets in /run, devices, and all processes but its own. It has the network and this user's other files, to
- * read: copies of the tasks that lie elsewhere are not hidden.
+ * Only its own temporary folder, which contains its home, and the folder for its artifacts are writable. Hidden are the task files, the run
+ * and its neighbours (a rewarded trajectory there reveals an answer), the Git history of tasks and project, sockets in /run, devices, and
+ * other processes. It has the network and can read this user's other files, including copies of the tasks elsewhere.
  */
 import { existsSync, lstatSync, readdirSync, readFileSync, realpathSync } from 'node:fs';
 import { homedir, tmpdir } from 'node:os';
@@ -15,15 +14,15 @@ import { tried } from '../processes/limits.ts';
 import type { HiddenFiles } from '../rollout/runner.ts';
 
 export interface RolloutView {
-  /** Folders are empty, and so are files. */
+  /** Hidden folders and files appear empty. */
   readonly hidden: readonly string[];
-  /** Files that the process is made of, shown also inside a hidden folder. */
+  /** Code that the process needs, visible even inside a hidden folder. */
   readonly sources: readonly string[];
-  /** Where rollouts find the folder for their files, inside of what is hidden. */
+  /** Where rollouts find their artifacts folder, inside a hidden folder. */
   readonly artifacts: string | undefined;
 }
 
-/** Paths are real ones. The run's folder has to exist: what is made later cannot be hidden now. `more` is hidden, too. */
+/** Resolves all paths. The run's folder must exist: what is created later cannot be hidden now. `more`: further paths to hide. */
 export function viewOf({ run, tasks }: HiddenFiles, entryUrl: string, more: readonly string[] = []): RolloutView {
   const entry = realpathSync(fileURLToPath(entryUrl));
   const files = tasks.filter((path) => typeof path === 'string' && existsSync(path)).map((path) => realpathSync(String(path)));
@@ -43,7 +42,7 @@ export function viewOf({ run, tasks }: HiddenFiles, entryUrl: string, more: read
   };
 }
 
-/** The folder of the entry, its project and its packages, also those that are only linked to; Trainyard itself, and Node. */
+/** The entry's folder, project and packages (linked ones too), Trainyard itself, and Node. */
 function sourcesOf(entry: string): readonly string[] {
   const project = above(dirname(entry), 'package.json').map(dirname)[0];
   const packages = above(dirname(entry), 'node_modules').flatMap((folder) => [folder, ...linkedFrom(folder)]);
@@ -59,7 +58,7 @@ function sourcesOf(entry: string): readonly string[] {
   return [...new Set(all.map((path) => realpathSync(path)))];
 }
 
-/** Packages of a workspace, or of a developer at work on them: links in `node_modules`, or in a folder `@scope` of it. */
+/** Links in `node_modules` or its `@scope` folders: workspace packages, or packages under development. */
 function linkedFrom(modules: string): readonly string[] {
   return readdirSync(modules, { withFileTypes: true }).flatMap((entry) => {
     const path = join(modules, entry.name);
@@ -68,7 +67,7 @@ function linkedFrom(modules: string): readonly string[] {
   });
 }
 
-/** A worktree or a submodule has a file that names its folder; the history is where that folder says. */
+/** In a worktree or submodule, `.git` is a file that names a folder, which in turn names the history's. */
 function historyOf(git: string): readonly string[] {
   const named = tried(() => /^gitdir: (.+)$/m.exec(readFileSync(git, 'utf8'))?.[1]);
   if (named === undefined) return [git];
@@ -77,10 +76,10 @@ function historyOf(git: string): readonly string[] {
   return [git, folder, ...(common === undefined ? [] : [common])].filter((path) => existsSync(path));
 }
 
-/** One of these is in every directory of a run, of `serve` and of `tinker`. */
+/** Every directory of a run, of `serve` and of `tinker` holds one of these. */
 const OURS = ['run.json', 'store.sqlite', 'api-key'];
 
-/** The whole folder that a run is in, also for what is put there later; where that holds other things too, the directories like it. */
+/** The run's parent folder, which also hides later neighbours. If needed files are in it, only the run directories beside this one. */
 function neighboursOf(run: string, needed: readonly string[]): readonly string[] {
   const folder = dirname(run);
   if (!needed.some((path) => isWithin(path, folder))) return [folder];
@@ -88,7 +87,7 @@ function neighboursOf(run: string, needed: readonly string[]): readonly string[]
   return beside.map(({ name }) => join(folder, name)).filter((path) => OURS.some((file) => existsSync(join(path, file))));
 }
 
-/** Paths with this name in the folder and in those above it, the nearest first. */
+/** Paths with this name in the folder and its ancestors, nearest first. */
 function above(folder: string, name: string): readonly string[] {
   const here = existsSync(join(folder, name)) ? [join(folder, name)] : [];
   return dirname(folder) === folder ? here : [...here, ...above(dirname(folder), name)];
@@ -98,25 +97,20 @@ function isWithin(path: string, folder: string): boolean {
   return path === folder || relative(folder, path).split(sep)[0] !== '..';
 }
 
-// ── the command ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** Folders of one process, by their paths outside of the sandbox. */
+/** Paths outside the sandbox. */
 export interface OwnFolders {
-  /** Its temporary folder, in which its home is. */
   readonly tmp: string;
   readonly artifacts: string;
-  /** An empty file. */
   readonly empty: string;
 }
 
-/** Where the process finds them. */
 export const TMP_INSIDE = '/tmp';
 export const HOME_INSIDE = '/tmp/home';
 
-/** Graphics processors. Other devices are not there: as root, a disk can be read without any rights. */
+/** GPUs. No other devices: root could read a disk without any further rights. */
 const DEVICES = /^(nvidia.*|dri|kfd)$/;
 
-/** To be put before a command and its arguments. Keeps all descriptors, and the working directory where that is not hidden. */
+/** The prefix for a command. Keeps all descriptors, and the working directory unless it is hidden. */
 export function sandboxCommand(
   bubblewrap: Bubblewrap,
   { hidden, sources, artifacts }: RolloutView,
@@ -140,7 +134,7 @@ export function sandboxCommand(
   ];
 }
 
-/** Replaced as a whole: by the process's own folder, and by nothing. */
+/** Replaced as a whole: /tmp by the process's own folder, /run by an empty one. */
 const MASKED: readonly string[] = [TMP_INSIDE, '/run'];
 
 interface Layer {
@@ -148,7 +142,7 @@ interface Layer {
   readonly isHidden: boolean;
 }
 
-/** Mounts in their order, the outermost first: a source in a hidden folder is shown, a task file in the source is hidden again. */
+/** Mounts from the outermost inwards: a source in a hidden folder is shown, a task file in that source is hidden again. */
 function layersOf(hidden: readonly string[], shown: readonly string[]): readonly Layer[] {
   const layers: Layer[] = [];
   const asked = [
@@ -162,21 +156,18 @@ function layersOf(hidden: readonly string[], shown: readonly string[]): readonly
   return layers;
 }
 
-/** Many systems keep the addresses of name servers in /run. */
+/** Many systems keep resolv.conf in /run. */
 function nameServers(): readonly string[] {
   const file = tried(() => realpathSync('/etc/resolv.conf'));
   return file?.startsWith('/run/') ? ['--ro-bind', dirname(file), dirname(file)] : [];
 }
 
-// ── in words ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** As Node writes them: `EROFS: read-only file system, open '/project/log.txt'`. */
+/** Node's format: `EROFS: read-only file system, open '/project/log.txt'`. */
 const FILE_ERROR = /\b(EROFS|EACCES|EPERM|ENOENT): [^,\n]*, \w+ '([^'\n]+)'(?: -> '([^'\n]+)')?/;
 const READ_ONLY = 'files are read-only under isolation: write to ctx.artifactsDir or os.tmpdir()';
 const HIDDEN =
   'tasks, runs and the Git history are hidden under isolation: read from ctx.task, write to ctx.artifactsDir or os.tmpdir()';
 
-/** Adds to a message of a rollout why a file that others have is not there, or cannot be written. */
 export function explained(message: string, { hidden, artifacts }: RolloutView): string {
   const [, code, ...paths] = FILE_ERROR.exec(message) ?? [];
   const real = paths.filter((path) => path !== undefined).map((path) => realPath(resolve(path)));
@@ -186,7 +177,7 @@ export function explained(message: string, { hidden, artifacts }: RolloutView): 
   return isAnyIn(hidden) ? `${message} (${HIDDEN})` : message;
 }
 
-/** A path that does not exist goes by the real path of its folder. */
+/** Resolves the nearest existing ancestor of a path that does not exist. */
 function realPath(path: string): string {
   return tried(() => realpathSync(path)) ?? (dirname(path) === path ? path : join(realPath(dirname(path)), basename(path)));
 }

@@ -1,7 +1,6 @@
 /**
- * The program of a workflow's process: imports the user's module, sets the workflow up, then runs one rollout after another.
- *
- * Arguments: the module's URL and the name of the exported workflow. Whatever a rollout leaves running goes on beside the next one.
+ * The program of a workflow's process: imports the user's module, sets the workflow up, then runs one rollout after another. Arguments: the
+ * module's URL and the export's name. Code that a rollout leaves running goes on during the next one.
  */
 import { inspect } from 'node:util';
 import { currentRollout, runInRollout } from '../core/context.ts';
@@ -15,16 +14,16 @@ import { agentEnvironment } from '../processes/agent-process.ts';
 import { importedModule, namesOf, type ServedCall, serveCalls } from '../processes/serve-calls.ts';
 import { Rejection, workflowContext } from '../rollout/rollout-context.ts';
 
-/** What is not in it the process does not have: the answer, the task file, the keys of the run, the store. */
+/** All that the process gets: no answer, no task file, no keys of the run, no store. */
 export interface RolloutOrder {
   readonly task: TaskView;
   readonly rolloutId: string;
   readonly groupId: string;
   readonly purpose: Purpose;
   readonly seed: number;
-  /** Where its folder would be, if it asks for one. */
+  /** The rollout's folder, created only if it asks for one. */
   readonly folder: string | null;
-  /** For each role that it may call the model as: those the workflow declares, and `default`. */
+  /** One per role that the rollout may use: the declared ones and `default`. */
   readonly addresses: readonly ModelAddress[];
 }
 
@@ -32,7 +31,7 @@ export type RolloutEnding =
   | { readonly kind: 'returned'; readonly result: unknown }
   | { readonly kind: 'rejected'; readonly reason: string };
 
-// As in the run's own process: what a rollout forgot to wait for is told, and ends neither it nor the one after it.
+// As in the run's own process: report an unawaited failure, but end neither this rollout nor the next one.
 process.on('unhandledRejection', stray);
 process.on('uncaughtException', (thrown) => {
   stray(thrown);
@@ -91,7 +90,7 @@ function addressOf(addresses: RolloutOrder['addresses'], role: string, options: 
   );
 }
 
-/** The result's values become JSON here, where their own `toJSON` still is. */
+/** Converts values to JSON here, where their own `toJSON` still exists. */
 function sendable(returned: unknown): unknown {
   if (typeof returned === 'string') return exactJson(returned, 'its text');
   if (typeof returned !== 'object' || returned === null || Array.isArray(returned)) return returned;
@@ -103,17 +102,15 @@ function sendable(returned: unknown): unknown {
   };
 }
 
-// ── the variables by which stock clients find the policy ────────────────────────────────────────────────────────────────
-// Code that an earlier rollout left running reads the variables of its own rollout, whose key is dead, never those of the present one: it
-// would speak in another's conversation.
+// Code left over from an earlier rollout must read that rollout's variables, whose key is dead: with the current ones it would add turns to
+// another rollout's conversation.
 
 const variablesOf = new WeakMap<WorkflowContext, Readonly<Record<string, string>>>();
 let entered: WorkflowContext | undefined;
 
-/** From now on these are the process's; what `ctx` leaves running keeps them. */
 function enterEnvironment(ctx: WorkflowContext, variables: Readonly<Record<string, string>>): void {
   if (entered === undefined) {
-    // With a setter of its own: Node refuses to define properties of `process.env` by a proxy's default one.
+    // Needs its own setter: Node refuses the property definition that a proxy's default one makes on `process.env`.
     process.env = new Proxy(process.env, { get: lookedUp, set: (whole, name, value) => Reflect.set(whole, name, value) });
   }
   entered = ctx;

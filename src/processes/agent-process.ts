@@ -1,60 +1,51 @@
 /**
- * An agent that is any program: started with what it needs to reach the policy, bounded in time and memory, and ended with everything it
- * started.
+ * Runs any program as an agent, within a deadline and a memory limit, and kills it with everything it started. Rejects only with USAGE for
+ * invalid options; anything else is in the result.
  *
- * Its working directory, home and temporary folder are its own, empty, and removed after it: by none of them does it find the answers in the
- * project, or what another rollout left. It has this user's rights all the same, and can read whatever it knows the path of.
- *
- * The program leads a `ProcessGroup`, and also dies with this process, however that ends: a shell, which turns into the program once it is
- * ready, leaves a watcher in the group that waits for our end of a pipe to close. Windows has no such watcher. Never rejects: whatever
- * happens is in the result.
+ * Working directory, home and temporary folder are its own, empty, and removed afterwards: none leads to the project's answers or to other
+ * rollouts' files. It still has this user's rights and can read any file whose path it knows. It dies with this process, however that ends
+ * (not on Windows): the shell that execs it leaves a watcher in its `ProcessGroup`, which waits for our end of a pipe to close.
  */
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { TrainyardError } from '../core/errors.ts';
 import { checkedDeadline, OutputTail, type ProcessExit, ProcessGroup, removeFolder, temporaryFolder } from './limits.ts';
 
-/** Characters kept of each stream, from its end. */
+/** Characters kept from the end of each stream. */
 const MOST_OUTPUT = 65_536;
 
-/**
- * `$$` stays the number of the first shell, which is the program's and the group's too. The watcher holds none of the program's
- * streams, and the program not the pipe.
- */
+/** `$$` is the pid of the shell, the program and the group. The watcher holds none of the program's streams, nor the program the pipe. */
 const WITH_WATCHER = '{ read -r _ <&3; kill -s KILL -- -$$; } </dev/null >/dev/null 2>&1 & exec "$@" 3<&-';
 
 export interface AgentProcessOptions {
   readonly command: string;
   readonly args?: readonly string[];
-  /** Absent: an empty folder. Stays as the program leaves it. */
+  /** Defaults to an empty temporary folder. A given folder is not cleaned up. */
   readonly cwd?: string;
-  /** Added to what every program needs; see `reducedEnvironment`. */
+  /** Added to `reducedEnvironment`. */
   readonly env?: Readonly<Record<string, string>>;
-  /** Names of variables that are passed on too, where they are set. `HOME` among them: the program has this user's home. */
+  /** Variables to pass on if set, by name. With `HOME`, the program gets this user's home. */
   readonly inheritEnv?: readonly string[];
   readonly signal?: AbortSignal;
   readonly deadlineMs: number;
-  /** Resident memory of the whole group. Absent: no limit but the system's. */
+  /** Resident memory of the whole group. If absent, only the system's limit applies. */
   readonly memoryMb?: number;
-  /** For its standard input, which is empty otherwise. */
   readonly input?: string;
 }
 
 export type AgentProcessEnd =
-  /** A command that is not there ends as 127, one that is no program as 126. */
+  /** 127 if the command does not exist, 126 if it is not executable. */
   | { readonly kind: 'exited'; readonly code: number }
-  /** By someone else than us. */
+  /** Not by this module. */
   | { readonly kind: 'killed'; readonly signal: NodeJS.Signals }
   | { readonly kind: 'deadline'; readonly deadlineMs: number }
   | { readonly kind: 'memory'; readonly residentMb: number; readonly limitMb: number }
-  /** Its signal aborted. */
   | { readonly kind: 'cancelled' }
-  /** The system gave no process. */
   | { readonly kind: 'unstartable'; readonly message: string };
 
 export interface AgentProcessResult {
   readonly end: AgentProcessEnd;
-  /** Each the last 64 Ki characters. */
+  /** The last 64 Ki characters of each stream. */
   readonly stdout: string;
   readonly stderr: string;
 }
@@ -75,14 +66,13 @@ export async function runAgentProcess(options: AgentProcessOptions): Promise<Age
   }
 }
 
-/** Throws what `spawn` throws, and where `folder` takes no folders. */
 async function runIn(folder: string, options: AgentProcessOptions): Promise<AgentProcessResult> {
   const { deadlineMs, memoryMb, signal, input = '' } = options;
   const group = start(options, folder);
   const { child } = group;
   const stdout = new OutputTail(child.stdout, MOST_OUTPUT);
   const stderr = new OutputTail(child.stderr, MOST_OUTPUT);
-  // A program that never reads its input breaks the pipe; that is its own affair.
+  // EPIPE from a program that does not read its input is not an error.
   child.stdin?.on('error', () => {}).end(input);
   group.killOn(signal, { kind: 'cancelled' });
   group.killAfter(deadlineMs, { kind: 'deadline', deadlineMs });
@@ -103,19 +93,14 @@ function start({ command, args = [], cwd, env, inheritEnv }: AgentProcessOptions
   for (const own of [work, home, tmp]) mkdirSync(own);
   const options = { env: { ...environmentIn({ home, tmp }, inheritEnv), ...env }, cwd: cwd ?? work };
   if (process.platform === 'win32') return new ProcessGroup(command, args, { ...options, stdio: 'pipe' });
-  // The last one is the pipe that tells the watcher of our death.
+  // The last pipe tells the watcher of our death.
   const stdio = ['pipe', 'pipe', 'pipe', 'pipe'] as 'pipe'[];
   return new ProcessGroup('/bin/sh', ['-c', WITH_WATCHER, 'sh', command, ...args], { ...options, stdio });
 }
 
-// ── its environment ─────────────────────────────────────────────────────────────────────────────────────────────────────
-// It holds what programs need to work at all, what the caller names, and nothing else: an agent's process has none of the keys that the run
-// itself was started with, and its frameworks report to nobody.
+// Environment: what programs need to work, what the caller names, and nothing else. So agents get none of the run's keys, and no telemetry.
 
-/**
- * The variables by which stock clients find the policy: `new OpenAI()` and `new Anthropic()` without arguments, and most programs built on
- * them. They are one role's of one rollout, and worth nothing when it ends.
- */
+/** The variables in which stock clients (`new OpenAI()`, `new Anthropic()`) find the policy. Valid for one role, until its rollout ends. */
 export function agentEnvironment({
   baseURL,
   apiKey,
@@ -126,39 +111,38 @@ export function agentEnvironment({
   return {
     OPENAI_BASE_URL: baseURL,
     OPENAI_API_KEY: apiKey,
-    // Its clients add /v1 by themselves.
+    // Anthropic's clients add /v1 themselves.
     ANTHROPIC_BASE_URL: baseURL.replace(/\/v1$/, ''),
     ANTHROPIC_API_KEY: apiKey,
   };
 }
 
-/** Compared without case: Windows does not have any, and proxies are spelt both ways. */
+/** Case-insensitive: Windows ignores case, and proxy variables exist in both spellings. */
 const ALWAYS: readonly RegExp[] = [
   /^(PATH|USER|LOGNAME|SHELL|TERM|TZ|LANG|LANGUAGE|LC_\w+|NO_COLOR|FORCE_COLOR)$/i,
   /^(HTTP|HTTPS|ALL|NO)_PROXY$/i,
   /^SSL_CERT_(FILE|DIR)$/i,
-  // By name: NODE_AUTH_TOKEN and its like are secrets.
+  // Listed by name, because NODE_AUTH_TOKEN and others are secrets.
   /^NODE_(OPTIONS|PATH|ENV|NO_WARNINGS|DEBUG|EXTRA_CA_CERTS|USE_SYSTEM_CA|USE_ENV_PROXY|ICU_DATA|COMPILE_CACHE|DISABLE_COMPILE_CACHE|V8_COVERAGE)$/i,
   /^(SYSTEMROOT|SYSTEMDRIVE|WINDIR|COMSPEC|PATHEXT|PROGRAMDATA|PROGRAMFILES)$/i,
 ];
 
-/** Where programs leave what the next one finds. */
+/** Places where a program could leave data for the next one. */
 const PLACES = /^(HOME|TMPDIR|TMP|TEMP|XDG_(CACHE|CONFIG|DATA|RUNTIME|STATE)_(HOME|DIR)|USERPROFILE|APPDATA|LOCALAPPDATA)$/i;
 
-/** Frameworks and agents that report conversations or their use to their makers unless told not to. Who sets one, to whatever, is heeded. */
+/** Turns off telemetry of frameworks and agents that report conversations or usage to their vendors. Values set by the user win. */
 const QUIET: Readonly<Record<string, string>> = {
   OPENAI_AGENTS_DISABLE_TRACING: '1',
   MASTRA_TELEMETRY_DISABLED: '1',
   CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC: '1',
 };
 
-/** These belong to the run itself, and are never passed on. */
+/** Belongs to the run; never passed on. */
 const NEVER = /^(TINKER|TRAINYARD)_/i;
 
-/** The gateway listens on this machine; a proxy could not reach it. */
+/** The gateway listens on this machine, where a proxy cannot reach it. */
 const OWN_HOSTS = ['127.0.0.1', 'localhost', '::1'];
 
-/** `names`: variables that are passed on too, where they are set. */
 export function reducedEnvironment(names: readonly string[] = []): Record<string, string> {
   checkInherited(names);
   const passed = (name: string): boolean =>
@@ -174,26 +158,25 @@ export function reducedEnvironment(names: readonly string[] = []): Record<string
   return environment;
 }
 
-/** The same with a home and a temporary folder of its own, but for what `names` asks for. */
+/** `reducedEnvironment` with its own home and temporary folder, except for variables in `names`. */
 export function environmentIn({ home, tmp }: { readonly home: string; readonly tmp: string }, names: readonly string[] = []) {
   const kept = Object.entries(reducedEnvironment(names)).filter(([name]) => names.includes(name) || !PLACES.test(name));
   const onWindows = process.platform === 'win32' ? { USERPROFILE: home, APPDATA: home, LOCALAPPDATA: home } : {};
   return { HOME: home, TMPDIR: tmp, TMP: tmp, TEMP: tmp, ...onWindows, ...Object.fromEntries(kept) };
 }
 
-/** For agents in this process. To be called before an entry is imported, so that what it switches on itself stays on. */
+/** For in-process agents. Call it before importing an entry, so that tracing which the entry switches on stays on. */
 export function quietFrameworks(): void {
   const isDecided = process.env['OPENAI_AGENTS_DISABLE_TRACING'] !== undefined;
   for (const [name, value] of Object.entries(QUIET)) process.env[name] ??= value;
   if (isDecided) return;
-  // OpenAI's SDK looks when it is loaded, which may be done. We do not load it ourselves: who has none needs none.
+  // OpenAI's SDK reads the variable on load, so an already loaded copy must be told. We do not load it ourselves.
   const loaded = Reflect.get(globalThis, Symbol.for('openai.agents.core.traceProvider')) as
     | { setDisabled?(isDisabled: boolean): void }
     | undefined;
   loaded?.setDisabled?.(true);
 }
 
-/** Throws USAGE for a name that an agent may not have. */
 function checkInherited(names: readonly string[]): void {
   const refused = names.filter((name) => NEVER.test(name));
   if (refused.length === 0) return;

@@ -1,8 +1,7 @@
 /**
- * Bubblewrap on this machine: where it is, whether it works, and what every use of it has in common. `sandbox.ts` runs untrusted programs in
- * it, `isolation/rollout-sandbox.ts` starts isolated rollouts through it.
- *
- * It is taken from an absolute path and never looked up by name: a rollout could have put a program of its own into a folder of PATH.
+ * Finds bubblewrap, tests it, and holds the options all uses share. `sandbox.ts` runs untrusted programs in it, and
+ * `isolation/rollout-sandbox.ts` starts isolated rollouts through it. Only fixed absolute paths are used: a rollout could have put its own
+ * program into a PATH folder.
  */
 import { spawnSync } from 'node:child_process';
 import { lstatSync } from 'node:fs';
@@ -11,21 +10,21 @@ import { tried } from './limits.ts';
 
 export interface Bubblewrap {
   readonly path: string;
-  /** Whether it can mount a /proc of its own: some containers forbid it, and then there is no /proc inside. */
+  /** Whether it can mount its own /proc. Some containers forbid that; the sandbox's /proc is then empty. */
   readonly hasProc: boolean;
-  /** Whether it can forbid the program to make user namespaces: version 0.8 and newer. */
+  /** Whether it can forbid creating user namespaces (version 0.8 and newer). */
   readonly disablesUserNamespaces: boolean;
 }
 
 const BUBBLEWRAP = ['/usr/bin/bwrap', '/usr/local/bin/bwrap', '/bin/bwrap'] as const;
-/** Only root needs it. */
+/** Needed only when running as root. */
 const SETPRIV = ['/usr/bin/setpriv', '/bin/setpriv'] as const;
 const WRITABLE_BY_OTHERS = 0o022;
 const PROBE_MS = 10_000;
 
 let found: Bubblewrap | TrainyardError | undefined;
 
-/** Found by running a small program in it, once per process. Throws SANDBOX_MISSING with what to install or allow. */
+/** Tests bubblewrap with a small program, once per process. Throws SANDBOX_MISSING with what to install or allow. */
 export function findBubblewrap(): Bubblewrap {
   found ??= lookForBubblewrap();
   if (found instanceof TrainyardError) throw found;
@@ -70,7 +69,6 @@ function isTrusted(path: string): boolean {
   return entry?.isFile() === true && entry.uid === 0 && (entry.mode & WRITABLE_BY_OTHERS) === 0;
 }
 
-/** Undefined where it works; else its own words. */
 function tryOut(bubblewrap: Bubblewrap): string | undefined {
   const { path, disablesUserNamespaces } = bubblewrap;
   const [command = '', ...args] = [
@@ -89,21 +87,19 @@ function tryOut(bubblewrap: Bubblewrap): string | undefined {
   return error?.message ?? (stderr.trim().split('\n')[0] || `it ended with ${status ?? signal}`);
 }
 
-/** Options of every use: namespaces of its own that end with this process, and no capabilities. */
+/** Separate namespaces that end with this process, and no capabilities. */
 export const COMMON_OPTIONS = [
   ...['--unshare-user', '--unshare-ipc', '--unshare-pid', '--unshare-cgroup-try', '--cap-drop', 'ALL'],
   ...['--die-with-parent', '--new-session'],
 ] as const;
 
-/** A /proc of the sandbox's own processes. Read-only: its files of the kernel ask for nothing but the number of the user, root's too. */
+/** A /proc with only the sandbox's processes. Read-only, because the kernel's files there check only the user id, and root passes. */
 export function procOptions({ hasProc }: Bubblewrap): readonly string[] {
   return hasProc ? ['--proc', '/proc', '--remount-ro', '/proc'] : ['--tmpfs', '/proc'];
 }
 
-/** A file or folder of this machine that the program may read. */
 export interface ReadableFile {
   readonly source: string;
-  /** Absent: the same path. */
   readonly target?: string;
 }
 
@@ -111,15 +107,14 @@ const FIRST_USER = 2 ** 20;
 const USERS = 2 ** 20;
 
 interface Reachable {
-  /** The command that the sandbox is started through. */
   readonly prefix: readonly string[];
   readonly readable: readonly ReadableFile[];
 }
 
 /**
- * Root becomes another user first, one that owns nothing here: the kernel asks for nothing but the number of the user in many places, and
- * does not limit the number of root's processes. What that user could not open, in root's home for example, is put where it can. The PID
- * namespace ends it all with this process: no signal of a parent's death crosses from one user to another.
+ * Switches from root to a user id that owns nothing: often the kernel checks only the user id, and it does not limit root's processes.
+ * Files that this user could not open, such as in root's home, are mounted where it can. The PID namespace makes everything end with this
+ * process, because parent-death signals do not cross users.
  */
 export function asNobody({ path }: Bubblewrap, readable: readonly ReadableFile[] = []): Reachable {
   if (!isRoot()) return { prefix: [], readable };

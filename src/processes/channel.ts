@@ -1,46 +1,42 @@
 /**
- * The protocol between a pool and its child processes: structured clones, each behind its length, over a pipe of their own.
- *
- * Not Node's own channel: there, bytes that are no message are an exception in whoever reads them, and every module of a child can listen
- * and speak. Here such bytes end the channel. A child is asked one thing at a time. Each call has an id that cannot be guessed, and only a
- * message with that id is its answer: an isolated agent shares its process with the child's end.
+ * The protocol between a pool and its child processes: length-prefixed structured clones over a dedicated pipe. Malformed bytes end the
+ * channel; with Node's own IPC they would throw in the reader, and any module of the child could listen and send. A child serves one call
+ * at a time. An answer must carry its call's unguessable id, because an isolated agent shares its process with the child's end.
  */
 import type { Duplex } from 'node:stream';
 import { deserialize, serialize } from 'node:v8';
 import { ERROR_CODES, type ErrorCode, type TrainyardError } from '../core/errors.ts';
 import { isObject } from '../core/json.ts';
 
-/** Descriptors of the channel, and of the pipe whose end tells a child that its parent is gone. */
+/** File descriptors of the channel, and of the pipe whose closing tells a child that its parent is gone. */
 export const CHANNEL_FD = 3;
 export const PARENT_PIPE_FD = 4;
 
 export type ToChild =
   | { readonly kind: 'call'; readonly id: string; readonly input: unknown }
-  /** The call's signal aborts in the child, with this as the message of its reason. */
+  /** Aborts the call's signal in the child, with `reason` as the message. */
   | { readonly kind: 'abort'; readonly id: string; readonly reason: string }
-  /** The child closes what it holds, and exits. */
+  /** The child closes its resources and exits. */
   | { readonly kind: 'close' };
 
-/** An error of the child, as data. */
 export interface Thrown {
   readonly message: string;
-  /** With the kind of error and, for an Error, where. */
+  /** With the error's type and, for an Error, its location. */
   readonly description: string;
   readonly code: ErrorCode | undefined;
-  /** For an Error: as it was there, cut to a bound. */
   readonly stack?: string | undefined;
 }
 
-/** Characters of a stack that are sent, and believed. */
+/** Maximum length of a stack, in characters, for sending and accepting. */
 export const MOST_STACK = 8_000;
 
 export type FromChild =
-  /** `closes`: whether it has something to close before it is ended. */
+  /** `closes`: whether it has resources to close before it is killed. */
   | { readonly kind: 'ready'; readonly closes: boolean }
-  /** Said during a call, before its answer. */
+  /** Sent during a call, before its answer. */
   | { readonly kind: 'note'; readonly id: string; readonly value: unknown }
   | { readonly kind: 'answer'; readonly id: string; readonly value: unknown }
-  /** Without an id: it cannot serve, because its module cannot be imported or exports no such thing. The child exits after it. */
+  /** Without an id: the child cannot serve, because its module cannot be imported or lacks the export. It exits afterwards. */
   | { readonly kind: 'threw'; readonly id?: string; readonly thrown: Thrown };
 
 export function isFromChild(message: unknown): message is FromChild {
@@ -50,7 +46,7 @@ export function isFromChild(message: unknown): message is FromChild {
   return message['kind'] === 'answer' || message['kind'] === 'note';
 }
 
-/** It is stored and shown: another code or no text would fail whoever does that. */
+/** The error is stored and displayed, so unknown codes and non-strings are rejected here. */
 function isThrown(given: unknown): given is Thrown {
   if (!isObject(given)) return false;
   const { message, description, code, stack = '' } = given;
@@ -59,82 +55,68 @@ function isThrown(given: unknown): given is Thrown {
   return typeof message === 'string' && typeof description === 'string' && isKnown && isStack;
 }
 
-// ── what is asked of a process, and what can become of it ───────────────────────────────────────────────────────────────
-
-/** How it is told that a process of the program could not be started. */
 export interface StartWords {
-  /** `the grader`. */
+  /** Such as `the grader`. */
   readonly whose: string;
-  /** Doing what it may have ended before it was ready: `while importing its module`. */
+  /** What the process was doing if it ended before it was ready, such as `while importing its module`. */
   readonly starting: string;
   readonly code: ErrorCode;
   readonly late: { readonly code: ErrorCode; readonly what: string };
   readonly hint: string;
-  /** Adds to a message of the child why a file is not there. */
+  /** Adds to a child's message why a file is missing. */
   readonly explain?: (message: string) => string;
 }
 
-/** The program that a pool's processes run. */
 export interface ChildProgram {
   readonly words: StartWords;
-  /** Purpose of the processes, in one word: see `poolKind`. */
+  /** One word for the purpose of the processes: see `poolKind`. */
   readonly kind: string;
-  /** A script that calls `serveCalls`. */
   readonly script: URL;
-  /** For its `open`. Visible to everyone on the machine. */
+  /** Passed to its `open`. Visible to every user of the machine. */
   readonly args?: readonly string[];
-  /** The whole environment; absent: this process's. */
+  /** The complete environment. Defaults to this process's. */
   readonly env?: NodeJS.ProcessEnv;
-  /** Resident memory of a process with all it starts. Absent: no limit but the system's. */
+  /** Resident memory of a process and everything it starts. If absent, only the system's limit applies. */
   readonly memoryMb?: number;
-  /** The command that a process is started through, asked for each by its number: it has to end in starting the command after it. */
+  /** The command prefix to start a process through, given its number. It must exec the command that follows. */
   readonly within?: (process: number) => readonly string[];
-  /** Told when a process is gone, by its number. */
+  /** Called with its number when a process is gone. */
   readonly left?: (process: number) => void;
-  /** Digests, by file, of the user's code that each process imports: one that would import other code than the first is not used. */
+  /** Digests, by file, of the user code that processes import. A process that would import other code than the first is not used. */
   readonly sources?: (() => Promise<Readonly<Record<string, string>>>) | undefined;
 }
 
 export interface CallOptions {
-  /** From when a process begins with it. Absent: none. */
+  /** Counted from when a process begins the call. If absent, no deadline. */
   readonly deadlineMs?: number | undefined;
-  /** Gives the call up: the child's own signal aborts, and a moment later the process is killed if it goes on. */
+  /** Cancels the call: the child's signal aborts, and the process is killed a moment later if it goes on. */
   readonly signal?: AbortSignal | undefined;
-  /** Told what the child notes before it answers. */
   readonly onNote?: (value: unknown) => void;
-  /** Told which process begins with it, by a number that no other process of the pool has. */
+  /** Called with the number, unique in the pool, of the process that begins the call. */
   readonly onBegun?: (process: number) => void;
-  /** The process that shall not have it, unless there is no other. */
+  /** Number of a process to avoid, if there is another. */
   readonly notBy?: number | undefined;
 }
 
 export type Answer =
   | { readonly kind: 'answered'; readonly value: unknown }
   | { readonly kind: 'threw'; readonly thrown: Thrown }
-  /** Killed at its deadline. */
   | { readonly kind: 'late'; readonly deadlineMs: number }
-  /** The process ended before it answered; `how` goes after "the process". */
+  /** The process ended before it answered. `how` continues "the process …". */
   | { readonly kind: 'ended'; readonly how: string }
-  /** The input has something in it that cannot be copied. */
+  /** The input cannot be cloned. */
   | { readonly kind: 'unsendable'; readonly message: string }
-  /** Its signal aborted before there was an answer. */
   | { readonly kind: 'aborted' }
-  /** There is no process, and none could be started. */
   | { readonly kind: 'unusable'; readonly error: TrainyardError }
   | { readonly kind: 'closed' };
 
-/** Why there is no process to ask. */
 export type StartFailure =
   | { readonly kind: 'late'; readonly deadlineMs: number }
-  /** In the child's own words. */
   | { readonly kind: 'refused'; readonly code: ErrorCode | undefined; readonly message: string }
   | { readonly kind: 'ended'; readonly how: string; readonly when: 'starting' | 'idle' }
-  /** The system gave none. */
   | { readonly kind: 'unstartable'; readonly message: string };
 
-// ── for whoever starts one ──────────────────────────────────────────────────────────────────────────────────────────────
-
-/** The script of this name beside a module: TypeScript when run from source, JavaScript when run from the package. */
+/** A script beside a module: TypeScript when run from source, JavaScript when run from the package. */
 export function siblingScript(moduleUrl: string, name: string): URL {
   return new URL(`./${name}${moduleUrl.endsWith('.ts') ? '.ts' : '.js'}`, moduleUrl);
 }
@@ -143,8 +125,8 @@ export function siblingScript(moduleUrl: string, name: string): URL {
 const kindSymbol = Symbol.for('trainyard.pool-kind');
 
 /**
- * Purpose of the pool that started this process; undefined where none did. A module that opens a pool when it is imported, and is imported
- * by that pool's processes, would start processes without end: so a pool's process opens none, but for functions, and theirs none at all.
+ * The purpose of the pool that started this process, if any. A pool opened on import would start processes without end, as they import that
+ * module too. So a pool's process may open only function pools, and a function pool's process none.
  */
 export function poolKind(): string | undefined {
   return (globalThis as Record<symbol, string | undefined>)[kindSymbol];
@@ -154,20 +136,18 @@ export function setPoolKind(kind: string): void {
   Object.assign(globalThis, { [kindSymbol]: kind });
 }
 
-// ── the pipe ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 const HEADER_BYTES = 4;
-/** A longer message would only fill this process's memory. */
+/** Bounds this process's memory. */
 const MOST_BYTES = 2 ** 28;
 
 export interface Channel {
-  /** `sent` is called when it was handed to the system. */
+  /** `sent` is called once the message is handed to the system. */
   send(message: unknown, sent?: () => void): void;
 }
 
 interface ChannelListener {
   message(message: unknown): void;
-  /** Once. No message comes after it. `why` is undefined where the other side just closed it. */
+  /** Called once, after the last message. `why` is undefined if the other side simply closed the channel. */
   ended(why: string | undefined): void;
 }
 
@@ -205,14 +185,14 @@ export function openChannel(pipe: Duplex, { message, ended }: ChannelListener): 
 
 class TooLong extends Error {}
 
-/** Puts a stream of bytes back into messages. Bytes are copied only where a message came in several pieces. */
+/** Splits a byte stream into messages. Copies bytes only if a message arrives in several chunks. */
 class MessageReader {
   #pieces: Buffer[] = [];
   #bytes = 0;
-  /** Bytes of the first message, its header included; the header's while that is not there. */
+  /** Bytes of the first message including its header; only the header's until that has arrived. */
   #needed = HEADER_BYTES;
 
-  /** The messages that are complete with it. Throws TooLong. */
+  /** Throws TooLong. */
   add(chunk: Buffer): Buffer[] {
     this.#pieces.push(chunk);
     this.#bytes += chunk.length;

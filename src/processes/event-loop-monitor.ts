@@ -1,26 +1,26 @@
 /**
- * Finds what blocks the event loop, and names it: while one workflow computes or waits without `await`, all others stand still, and nothing
- * else would say so.
+ * Reports code that blocks the event loop: while one workflow computes or waits synchronously, all others stand still, and nothing else
+ * would show it.
  *
- * A timer on the main thread beats; a thread of its own watches, which is this same file. When the heart stops, the thread asks the main
- * one for its call stack through the inspector, which interrupts running JavaScript without pausing it. In a native call that blocks, the
- * request waits until that returns, and is answered before the code behind it goes on. Nothing is attached in between.
+ * A worker thread, running this same file, watches a heartbeat of the main thread. When it stops, the worker requests the main thread's
+ * call stack through the inspector, which interrupts running JavaScript without pausing it. During a blocking native call, the answer comes
+ * when that call returns, before the code after it runs. Otherwise no inspector session is attached.
  *
- * Each place is reported when it is first found, and again with a count at the 10th time, the 100th and so on. A machine that is much too
- * busy can make a short call look like a long one. Off while a debugger listens: at a breakpoint everything stands still.
+ * Each location is reported the 1st, 10th, 100th … time. On an overloaded machine a short call can look long. Off while a debugger listens,
+ * because at a breakpoint everything stands still.
  */
 import { once } from 'node:events';
 import { url as debuggerUrl, Session } from 'node:inspector';
 import { relative } from 'node:path';
 import { parentPort, Worker, workerData } from 'node:worker_threads';
 
-/** Milliseconds that a person would notice, many times what a turn of the event loop should take. */
+/** Noticeable to a person, and many times what one turn of the event loop should take. */
 const THRESHOLD_MS = 200;
 const OWN_FOLDER = new URL('../', import.meta.url).href;
-/** Under which the main thread keeps its heartbeat, to be read together with the stack. */
+/** Global symbol of the main thread's heartbeat, which is read together with the stack. */
 const HEARTBEAT = 'trainyard.heartbeat';
 
-/** As `util.getCallSites` gives it, and as it is sent from thread to thread. */
+/** As `util.getCallSites` returns it. Sent between threads. */
 export interface CallSite {
   readonly functionName: string;
   /** A URL or a path; empty for code without a file. */
@@ -35,22 +35,18 @@ interface ThreadData {
 }
 
 interface Place {
-  /** Path of the file. */
   readonly file: string;
   readonly line: number;
-  /** Empty where the function has no name. */
   readonly functionName: string;
 }
 
 interface MonitorOptions {
-  /** Told in words what blocked. */
   readonly warn: (message: string) => void;
   readonly thresholdMs?: number;
-  /** URL of the folder whose code is never named; by default Trainyard's own: the sources, or what was built of them. */
+  /** URL of a folder whose code is never blamed. Defaults to Trainyard's own. */
   readonly own?: string;
 }
 
-/** Disposing ends the watch. */
 export function watchEventLoop({ warn, thresholdMs = THRESHOLD_MS, own = OWN_FOLDER }: MonitorOptions): AsyncDisposable {
   if (debuggerUrl() !== undefined) return { [Symbol.asyncDispose]: async () => {} };
   const heartbeat = new Int32Array(new SharedArrayBuffer(4));
@@ -65,7 +61,7 @@ export function watchEventLoop({ warn, thresholdMs = THRESHOLD_MS, own = OWN_FOL
     if (warning !== undefined) warn(warning);
   });
   const exited = once(thread, 'exit');
-  // A thread that cannot run costs the watch, never the run.
+  // If the thread fails, only the monitoring stops, never the run.
   thread.on('error', () => {});
   exited.catch(() => {});
   thread.unref();
@@ -73,7 +69,6 @@ export function watchEventLoop({ warn, thresholdMs = THRESHOLD_MS, own = OWN_FOL
     [Symbol.asyncDispose]: async () => {
       thread.ref();
       clearInterval(timer);
-      // What was found last is told before the thread ends.
       thread.postMessage('end');
       const bound = setTimeout(() => void thread.terminate(), thresholdMs * 5);
       await exited.catch(() => {});
@@ -84,10 +79,9 @@ export function watchEventLoop({ warn, thresholdMs = THRESHOLD_MS, own = OWN_FOL
 
 const ADVICE = "use an asynchronous call, or isolation: 'process'";
 
-/** The warning, where it is time for one. */
 function noted(found: Map<string, { times: number; milliseconds: number }>, place: Place, ms: number): string | undefined {
   const { file, line, functionName } = place;
-  // A loop is interrupted on any of its lines.
+  // By function, because a loop can be interrupted on any of its lines.
   const key = `${file}\n${functionName || line}`;
   const before = found.get(key) ?? { times: 0, milliseconds: 0 };
   const [times, milliseconds] = [before.times + 1, before.milliseconds + ms];
@@ -100,8 +94,7 @@ function noted(found: Map<string, { times: number; milliseconds: number }>, plac
 }
 
 /**
- * The place in a call stack that a person can change. Frames of Node and of packages are passed over, from the innermost outwards, because
- * they do what they were told. Where the first frame left is Trainyard's own (`own`: URL of its folder), or there is none, nobody is named.
+ * The innermost frame that the user can change: not in Node or a package, which only do as told. Undefined if none, or if it is in `own`.
  */
 export function blamed(sites: readonly CallSite[], own: string): Place | undefined {
   const first = sites.find(
@@ -123,14 +116,12 @@ function pathOf(name: string): string {
   return name.startsWith('file:') ? decodeURIComponent(new URL(name).pathname) : name;
 }
 
-// ── the watching thread ─────────────────────────────────────────────────────────────────────────────────────────────────
-
 const STACK_REQUEST = `JSON.stringify({
   beat: Atomics.load(globalThis[Symbol.for('${HEARTBEAT}')], 0),
   sites: process.getBuiltinModule('node:util').getCallSites(100),
 })`;
 
-/** A time without a heartbeat. Told when both are known: the stack may be on its way when the heart beats again. */
+/** A period without a heartbeat. Reported once both fields are known: the stack may arrive after the heart beats again. */
 interface Block {
   sites?: readonly CallSite[];
   milliseconds?: number;
@@ -147,7 +138,7 @@ function askForStack(block: Block, during: number): void {
     session.disconnect();
     if (error !== null || typeof answer.result.value !== 'string') return;
     const { beat, sites } = JSON.parse(answer.result.value) as { readonly beat: number; readonly sites: readonly CallSite[] };
-    // A stack of later is somebody else's.
+    // A later stack shows other code.
     if (beat !== during) return;
     block.sites = sites;
     tell(block);
@@ -174,7 +165,7 @@ function watch({ heartbeat, thresholdMs }: ThreadData): void {
     }
   };
   const timer = setInterval(look, thresholdMs / 4);
-  // Any message asks for the end; what is known is told first.
+  // Any message ends the watch; report a current block first.
   parentPort?.once('message', () => {
     clearInterval(timer);
     end();

@@ -1,9 +1,7 @@
 /**
- * Calls of one exported function in child processes: a call that hangs is killed and its process replaced, a crash costs only the
- * call that met it, and both are values, never exceptions.
- *
- * Arguments and results are copied (structured clone). The function must be an export of a module, because a closure cannot be sent to
- * another process. The processes have this process's environment. Nothing is tried again here.
+ * Calls one exported function in child processes, which inherit this process's environment. A call that hangs is killed and its process
+ * replaced; a crash affects only its own call. Both are returned as values, not thrown. Calls are not retried. Arguments and results are
+ * structured clones. Closures cannot be sent to another process, so the function must be a module's export.
  */
 import { availableParallelism } from 'node:os';
 import { type ErrorCode, TrainyardError } from '../core/errors.ts';
@@ -14,12 +12,11 @@ import { moduleUrl, openProcessPool } from './process-pool.ts';
 import { importedModule, namesOf, serveCalls } from './serve-calls.ts';
 
 interface FunctionPoolOptions {
-  /** Path or file URL of the module. */
   readonly module: string;
   readonly exportName: string;
-  /** Processes. Default: one per core. */
+  /** Number of processes. Default: one per core. */
   readonly workers?: number;
-  /** Per call, from when a process begins with it. */
+  /** Per call, from when a process begins it. */
   readonly deadlineMs: number;
   /** Closes the pool when it aborts. */
   readonly signal?: AbortSignal;
@@ -32,7 +29,6 @@ export type FunctionAnswer =
       readonly kind: 'failed';
       readonly why: 'threw' | 'timeout' | 'crashed' | 'unsendable' | 'unusable' | 'cancelled';
       readonly message: string;
-      /** Where a TrainyardError was thrown. */
       readonly code?: ErrorCode;
     };
 
@@ -43,7 +39,7 @@ export interface FunctionPool extends AsyncDisposable {
   ): Promise<FunctionAnswer>;
 }
 
-/** Resolves when every process has imported the module. Throws USAGE where it cannot be imported or exports no such function. */
+/** Resolves when every process has imported the module. Throws USAGE if the import fails or the function is missing. */
 export async function openFunctionPool(options: FunctionPoolOptions): Promise<FunctionPool> {
   const { exportName, workers = availableParallelism(), signal } = options;
   if (poolKind() === 'function') {
@@ -93,7 +89,7 @@ function answerOf(name: string, answer: Answer): FunctionAnswer {
   }
 }
 
-/** The program of the processes: this file, with the module's URL and the name of the exported function as arguments. */
+/** The child program: this file, with the module's URL and the export's name as arguments. */
 if (import.meta.main) {
   void serveCalls(async (url = '', exportName = '') => {
     const exports = await importedModule(url, 'function', 'USAGE');

@@ -1,10 +1,9 @@
 /**
- * How a child process is started, bounded and ended: process group, memory, time, the output that is kept, temporary folders.
+ * Starts, limits and ends child processes: process groups, memory, time, captured output, temporary folders.
  *
- * Memory: resident memory of the process and everything it starts is looked at several times a second. This is the only bound on memory in
- * Trainyard, because it needs no rights and works everywhere. It cannot stop an allocation between two looks (a tenth of a second; up to a
- * whole one on a machine with thousands of processes), count what is in swap or in files that nobody has mapped, or count shared pages only
- * once. A process counts when it descends from the watched one or is in its group: not a daemon that left both.
+ * The memory limit polls the resident memory of a process, its descendants and its group, which needs no privileges and works everywhere.
+ * It polls every 0.1 s on Linux (up to 1 s with thousands of processes), every second elsewhere, and misses allocations in between. It does
+ * not count swap, unmapped file pages or daemons that left the group, and counts shared pages more than once.
  */
 import { type ChildProcess, execFile, type SpawnOptions, spawn } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync } from 'node:fs';
@@ -16,7 +15,7 @@ import { promisify } from 'node:util';
 import { printable } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 
-/** Undefined where it throws: for what is not there on every system, or is gone meanwhile. */
+/** Undefined if it throws: for things that some systems lack or that may be gone by now. */
 export function tried<T>(attempt: () => T): T | undefined {
   try {
     return attempt();
@@ -25,10 +24,10 @@ export function tried<T>(attempt: () => T): T | undefined {
   }
 }
 
-/** Timers beyond this fire at once instead of late. */
+/** Longer timers fire at once. */
 const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
-/** Throws USAGE for a deadline that a timer cannot keep. */
+/** Throws USAGE if no timer can keep the deadline. */
 export function checkedDeadline(deadlineMs: number): number {
   if (deadlineMs > 0 && deadlineMs <= LONGEST_TIMER_MS) return deadlineMs;
   throw new TrainyardError('USAGE', `deadlineMs is ${deadlineMs}, expected milliseconds from 1 to ${LONGEST_TIMER_MS}`, {
@@ -36,7 +35,6 @@ export function checkedDeadline(deadlineMs: number): number {
   });
 }
 
-/** Resolves with the promise, or when the time is over. */
 export async function within(ms: number, awaited: Promise<unknown>): Promise<void> {
   const { promise: over, resolve } = Promise.withResolvers<void>();
   const timer = setTimeout(resolve, ms);
@@ -44,32 +42,29 @@ export async function within(ms: number, awaited: Promise<unknown>): Promise<voi
   clearTimeout(timer);
 }
 
-// ── a process and its group ─────────────────────────────────────────────────────────────────────────────────────────────
-
-/** How long after its exit a process's streams are read: someone else may hold its pipes open. */
+/** How long to read a process's streams after its exit: another process may hold its pipes open. */
 const DRAIN_MS = 250;
 
-/** How a process ended, or why the system gave none. */
 export type ProcessExit = { readonly code: number | null; readonly signal: NodeJS.Signals | null } | { readonly failure: string };
 
 /**
- * A child process that leads a group of its own, which is killed as one: for the first cause there is, and when the process has exited and
- * left something running. What leaves the group on purpose (a daemon) outlives it. Windows has no groups: there only the process is killed.
+ * A child process that leads its own group, which is killed as a whole, for the first cause given and after the process exits. A daemon
+ * that leaves the group survives. Windows has no groups: only the process is killed.
  */
 export class ProcessGroup<Cause = never> {
   readonly child: ChildProcess;
-  /** Resolves when it has exited, its group was killed, and its streams were read. */
+  /** Resolves when the process has exited, its group is killed, and its streams are read. */
   readonly ended: Promise<ProcessExit>;
   /** Ends what watches it. */
   readonly #unwatch: (() => void)[] = [];
   #timer: NodeJS.Timeout | undefined;
   #cause: Cause | undefined;
 
-  /** Throws where the system has no descriptors left for its pipes. */
+  /** Throws if the system has no file descriptors left for the pipes. */
   constructor(command: string, args: readonly string[], options: SpawnOptions, drainMs: number = DRAIN_MS) {
     this.child = spawn(command, args, { detached: process.platform !== 'win32', windowsHide: true, ...options });
     if ((this.child.stdio as ChildProcess['stdio'] | undefined | null) == null) {
-      // Node tells it by an error event a moment later too, which would end the program: nobody listens yet.
+      // Node also emits an error event a moment later, which would be uncaught without a listener.
       this.child.on('error', () => {});
       throw new Error(`${command} cannot be started: too many files are open (raise the limit: ulimit -n)`);
     }
@@ -81,18 +76,18 @@ export class ProcessGroup<Cause = never> {
     return pid !== undefined && exitCode === null && signalCode === null;
   }
 
-  /** Why it was killed; undefined where it was not, or not by us. */
+  /** Why it was killed. Undefined if it was not, or not by us. */
   get cause(): Cause | undefined {
     return this.#cause;
   }
 
   kill(cause?: Cause): void {
     this.#cause ??= cause;
-    // Never after its exit: the number could be another process's by then.
+    // Never after its exit: the pid could belong to another process by then.
     if (this.isRunning) this.#killGroup();
   }
 
-  /** Instead of an earlier time. Nothing after its exit: a timer would keep this process. */
+  /** Replaces an earlier timer. Does nothing after the exit: a timer would keep this process alive. */
   killAfter(ms: number, cause?: Cause): void {
     clearTimeout(this.#timer);
     if (this.isRunning) this.#timer = setTimeout(() => this.kill(cause), ms);
@@ -114,7 +109,7 @@ export class ProcessGroup<Cause = never> {
 
   async #untilEnded(drainMs: number): Promise<ProcessExit> {
     const { child } = this;
-    // All listeners before the first wait: the events may come in one go.
+    // Add all listeners before the first await: the events may come together.
     const closed = new Promise<void>((resolve) => void child.once('close', () => resolve()));
     const exit = await new Promise<ProcessExit>((resolve) => {
       child.once('exit', (code, signal) => resolve({ code, signal }));
@@ -122,7 +117,7 @@ export class ProcessGroup<Cause = never> {
     });
     clearTimeout(this.#timer);
     for (const end of this.#unwatch) end();
-    // Processes that it had started may outlive it; the group's number is nobody else's while one of them is there.
+    // Children may outlive it. The group id cannot be reused while one of them exists.
     this.#killGroup();
     await within(drainMs, closed);
     return exit;
@@ -134,14 +129,12 @@ export class ProcessGroup<Cause = never> {
   }
 }
 
-// ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 export const BYTES_PER_MB = 2 ** 20;
 
 const INTERVAL_MS = 100;
-/** `ps` has to be started for each look. It is also the longest interval. */
+/** Each poll starts `ps`. Also the longest interval. */
 const PS_INTERVAL_MS = 1_000;
-/** Share of the time that looking may take, on a machine with thousands of processes. */
+/** Maximum share of time spent polling, for machines with thousands of processes. */
 const MOST_SHARE = 0.02;
 
 interface Watch {
@@ -151,7 +144,6 @@ interface Watch {
   bytes: number;
 }
 
-/** One process, as /proc or ps shows it. */
 interface Row {
   readonly pid: number;
   readonly parent: number;
@@ -160,11 +152,11 @@ interface Row {
 }
 
 const watches = new Map<number, Watch>();
-/** Which watch a process belonged to at the last look: process numbers start again from 1, so a child can be listed before its parent. */
+/** The watch of each process at the last poll: pids wrap around, so a child can be listed before its parent. */
 let owners = new Map<number, Watch>();
 let isWatching = false;
 
-/** Calls `over` once, with the bytes found, when there are more than `limit`. Returns what ends the watch. */
+/** Calls `over` once, with the bytes found, when they exceed `limit`. Returns a function that ends the watch. */
 function watchMemory(pid: number, limit: number, over: (bytes: number) => void): () => void {
   const watch: Watch = { pid, limit, over, bytes: 0 };
   watches.set(pid, watch);
@@ -174,7 +166,6 @@ function watchMemory(pid: number, limit: number, over: (bytes: number) => void):
   };
 }
 
-/** One look serves all watches. */
 async function watchAll(): Promise<void> {
   isWatching = true;
   while (watches.size > 0) {
@@ -203,7 +194,7 @@ function look(rows: Iterable<Row>): void {
   }
 }
 
-/** Synchronous: asynchronous reads of these tiny files cost five times the processor time. */
+/** Synchronous: asynchronous reads of these tiny files use five times the CPU time. */
 function* rowsOfProc(): Iterable<Row> {
   for (const name of tried(() => readdirSync('/proc')) ?? []) {
     const fields = /^\d/.test(name) ? statOf(name) : undefined;
@@ -212,16 +203,16 @@ function* rowsOfProc(): Iterable<Row> {
   }
 }
 
-/** State, parent, group and so on; the 22nd is the number of resident pages. Undefined where the process has ended meanwhile. */
+/** State, parent, group and so on; the 22nd is the number of resident pages. Undefined if the process has ended. */
 function statOf(pid: string): readonly string[] | undefined {
   const text = tried(() => readFileSync(`/proc/${pid}/stat`, 'latin1'));
-  // Before them comes the program's name in brackets, which may hold anything.
+  // They follow the program's name in parentheses, which may contain anything.
   return text?.slice(text.lastIndexOf(')') + 2).split(' ');
 }
 
 let foundPageBytes: number | undefined;
 
-/** 4 KiB, more on some ARM systems: found from what Node says about this process. */
+/** 4 KiB, more on some ARM systems. Derived from what Node reports for this process. */
 function pageBytes(): number {
   foundPageBytes ??= 2 ** Math.round(Math.log2(process.memoryUsage.rss() / Number(statOf('self')?.[21])));
   return foundPageBytes;
@@ -229,7 +220,6 @@ function pageBytes(): number {
 
 const BYTES_PER_KB = 1024;
 
-/** macOS and others. */
 async function rowsOfPs(): Promise<readonly Row[]> {
   const listed = await promisify(execFile)('/bin/ps', ['-A', '-o', 'pid=,ppid=,pgid=,rss=']).catch(() => ({ stdout: '' }));
   return listed.stdout.split('\n').map((line) => {
@@ -238,14 +228,11 @@ async function rowsOfPs(): Promise<readonly Row[]> {
   });
 }
 
-// ── output ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 const TAIL_CHARS = 8_192;
 const TAIL_LINES = 12;
-/** V8 ends a crash report with its own stack; the reason stands above it. */
+/** V8 ends a crash report with a native stack; the reason is above it. */
 const NATIVE_FRAME = /^\s*\d+: 0x[0-9a-f]+/;
 
-/** The end of what a process prints to a stream, as it printed it: a bounded number of characters, however much it is. */
 export class OutputTail {
   text = '';
 
@@ -255,7 +242,6 @@ export class OutputTail {
     });
   }
 
-  /** For a message about why it failed. */
   lastLines(): string {
     const lines = printable(this.text).split('\n');
     return lines
@@ -265,13 +251,11 @@ export class OutputTail {
   }
 }
 
-// ── temporary folders ───────────────────────────────────────────────────────────────────────────────────────────────────
-
 const swept = new Set<string>();
 
 /**
- * A folder that whoever made it removes. Those that killed processes left behind are removed by the next process that makes one of the same
- * kind: the name holds the process number, and its PID namespace, in which alone the number means something. Throws FILE_NOT_FOUND.
+ * Creates a folder that the caller must remove. Also removes those of the same kind that killed processes left: their names hold the pid
+ * and the PID namespace in which it is valid. Throws FILE_NOT_FOUND.
  */
 export function temporaryFolder(what: string): string {
   const parent = tmpdir();
@@ -292,7 +276,7 @@ export function temporaryFolder(what: string): string {
 function sweep(parent: string, prefix: string): void {
   for (const name of readdirSync(parent).filter((one) => one.startsWith(prefix))) {
     const owner = Number(name.slice(prefix.length).split('-')[0]);
-    // It may be another user's, or being removed by a neighbour.
+    // It may belong to another user, or another process may be removing it.
     if (owner > 0 && !isAlive(owner)) tried(() => rmSync(join(parent, name), { recursive: true, force: true }));
   }
 }
@@ -305,7 +289,7 @@ function isAlive(pid: number): boolean {
   }
 }
 
-/** With folders that allow no changes, as caches of packages have them. Never rejects: what cannot be removed stays. */
+/** Also removes read-only folders, as in package caches. Never rejects: what cannot be removed stays. */
 export async function removeFolder(folder: string): Promise<void> {
   const remove = (): Promise<void> => rm(folder, { recursive: true, force: true, maxRetries: 3 });
   try {

@@ -1,9 +1,7 @@
 /**
- * One child process, seen from its pool: start it, ask it one thing at a time, kill it with everything it started.
- *
- * Contract: `ask` never rejects and ends within its deadline, if it has one. After a timeout the process is killed and `usable` is false;
- * `gone` resolves when it has exited and its pipes are closed. This is a boundary against failures, not against hostile code, unless the
- * process is started through a sandbox (`within`).
+ * One child process as its pool sees it: started, asked one call at a time, killed with everything it started. `ask` never rejects and ends
+ * within its deadline, if it has one. After a timeout the process is killed and `usable` is false; `gone` resolves when it has exited and
+ * its pipes are closed. Protects against failures, not against hostile code, unless started through a sandbox (`within`).
  */
 import { randomUUID } from 'node:crypto';
 import type { Socket } from 'node:net';
@@ -25,22 +23,21 @@ import { OutputTail, type ProcessExit, ProcessGroup, within } from './limits.ts'
 
 /** How long a process without a channel may take to exit. */
 const CUT_MS = 250;
-/** How long a call that was given up may go on before its process is killed. */
+/** How long a cancelled call may go on before its process is killed. */
 const GRACE_MS = 1_000;
-/** For what a process has to close before it ends. */
+/** How long a process may take to close its resources. */
 const CLOSE_MS = 3_000;
 
-/** How waiting for a process can end. */
 type Received = FromChild | Extract<Answer, { kind: 'late' | 'aborted' | 'ended' }>;
 
 let numbered = 0;
 
 export class PooledProcess {
   readonly gone: Promise<void>;
-  /** No other process of this program has it. */
+  /** Unique among all pooled processes. */
   readonly number: number = ++numbered;
   wasAsked = false;
-  /** How it ended, with its last words; undefined while it runs. */
+  /** How it ended, with its last output. Undefined while it runs. */
   ending: string | undefined;
   readonly #program: ChildProgram;
   readonly #group: ProcessGroup<string>;
@@ -48,16 +45,15 @@ export class PooledProcess {
   readonly #stdout: OutputTail;
   readonly #stderr: OutputTail;
   #isKilled = false;
-  /** Its channel is closed: it can neither be asked nor answer. */
+  /** The channel is closed: the process can neither be asked nor answer. */
   #isCut = false;
   #closes = false;
   #closing: Promise<void> | undefined;
   #settle: ((received: Received) => void) | undefined;
-  /** The call that is to be answered; undefined while the process gets ready. */
+  /** Id of the current call. Undefined while the process starts. */
   #asked: string | undefined;
   #note: ((value: unknown) => void) | undefined;
 
-  /** Throws what `spawn` throws when the system refuses a process. */
   constructor(program: ChildProgram) {
     const { memoryMb } = program;
     this.#program = program;
@@ -73,12 +69,11 @@ export class PooledProcess {
     this.gone = this.#untilGone();
   }
 
-  /** Whether it can be asked. */
   get usable(): boolean {
     return !this.#isKilled && !this.#isCut && this.#group.isRunning && this.#group.cause === undefined;
   }
 
-  /** Waits until it can be asked. Gives why it never will, the process then being killed. */
+  /** Waits until it can be asked. If that fails, kills the process and returns the reason. */
   async ready(deadlineMs: number): Promise<StartFailure | undefined> {
     const received = await this.#next({ deadlineMs });
     if (received.kind === 'ready') {
@@ -94,7 +89,7 @@ export class PooledProcess {
   async ask(input: unknown, { deadlineMs, signal, onNote }: CallOptions): Promise<Answer> {
     this.wasAsked = true;
     const id = randomUUID();
-    // What an earlier call printed says nothing about this one.
+    // Output of an earlier call says nothing about this one.
     this.#stdout.text = '';
     this.#stderr.text = '';
     this.#note = onNote;
@@ -110,7 +105,7 @@ export class PooledProcess {
     return received.kind === 'late' || received.kind === 'aborted' ? received : endedBy(received);
   }
 
-  /** Lets it close what it holds, for a moment, then kills it. Idempotent. */
+  /** Gives it a moment to close its resources, then kills it. Idempotent. */
   close(): Promise<void> {
     this.#closing ??= this.#closed();
     return this.#closing;
@@ -125,14 +120,13 @@ export class PooledProcess {
     await this.kill();
   }
 
-  /** Kills the process group; resolves when the process is gone. Idempotent. */
   kill(): Promise<void> {
     this.#isKilled = true;
     this.#group.kill();
     return this.gone;
   }
 
-  /** Only what is said for the present call counts: code that an earlier one left running may note something, or answer again. */
+  /** Accepts only messages for the current call: code left over from an earlier call may send notes or answer again. */
   #receive(message: unknown): void {
     if (this.#isCut) return;
     if (!isFromChild(message)) this.#cut('what is no answer');
@@ -141,20 +135,19 @@ export class PooledProcess {
     else this.#settle?.(message);
   }
 
-  /** A process without a channel is about to end, and is killed so that it surely does. */
+  /** A process without a channel should be exiting; kill it to make sure. */
   #cut(why: string | undefined): void {
     this.#isCut = true;
     if (why === undefined) setTimeout(() => void this.kill(), CUT_MS).unref();
     else if (!this.#isKilled) this.#group.kill(`wrote ${why} to its channel`);
   }
 
-  /** What comes first: a message (with `id`, the answer to that call), the end of the process, the deadline, the end of patience. */
   #next({ id, deadlineMs, signal }: Pick<CallOptions, 'deadlineMs' | 'signal'> & { readonly id?: string }): Promise<Received> {
     if (this.ending !== undefined) return Promise.resolve({ kind: 'ended', how: this.ending });
     return new Promise((resolve) => {
       const timers: NodeJS.Timeout[] = [];
       const settle = (received: Received): void => {
-        // A process that exited is not late: its end is being read, and is the better answer.
+        // A process that has exited is not late: its end is being read and is the better answer.
         const isOvertaken = (received.kind === 'late' || received.kind === 'aborted') && !this.#group.isRunning;
         if (isOvertaken || this.#settle !== settle) return;
         for (const timer of timers) clearTimeout(timer);
@@ -163,7 +156,7 @@ export class PooledProcess {
         this.#note = undefined;
         resolve(received);
       };
-      // When our own event loop was blocked, an answer may already be waiting in the channel: it is read before the immediate.
+      // After our own event loop was blocked, an answer may already be in the channel: it is read before the immediate runs.
       const after = (ms: number, received: Received): void =>
         void timers.push(setTimeout(() => setImmediate(settle, received), ms));
       const onAbort = (): void => {
@@ -179,7 +172,7 @@ export class PooledProcess {
   }
 
   async #untilGone(): Promise<void> {
-    // Its pipes and the channel are read to their ends: an answer sent before the exit counts.
+    // Pipes and channel are read to the end first: an answer sent before the exit counts.
     const exit = await this.#group.ended;
     for (const stream of this.#group.child.stdio) stream?.destroy();
     const how = this.#group.cause ?? inWords(exit, this.#program.within !== undefined);
@@ -198,18 +191,16 @@ const SIGNAL_BASE = 128;
 
 function inWords(exit: ProcessExit, isSandboxed: boolean): string {
   if ('failure' in exit) return `could not be started (${exit.failure})`;
-  // A sandbox tells a signal by its exit code only.
+  // A sandbox reports a signal only through its exit code.
   const signals = isSandboxed ? Object.entries(constants.signals) : [];
   const signal = exit.signal ?? signals.find(([, number]) => number + SIGNAL_BASE === exit.code)?.[0];
   return signal === undefined ? `exited with code ${exit.code}` : `was killed by ${signal}`;
 }
 
-// ── how it is started ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** The rest of a memory limit is for buffers and for Node itself: a heap that is full ends with a message. */
+/** The rest of the memory limit is for buffers and Node itself. A full heap fails with a message. */
 const HEAP_SHARE = 0.75;
 const LEAST_HEAP_MB = 16;
-/** This process's own Node arguments are passed on, for type stripping and `--conditions`; the port of an inspector is taken. */
+/** Not inherited, unlike other Node arguments (type stripping, `--conditions`): the inspector's port is taken. */
 const INSPECTOR = /^--inspect(-brk|-wait)?(=|$)/;
 
 function started(program: ChildProgram, number: number): ProcessGroup<string> {
@@ -221,7 +212,7 @@ function started(program: ChildProgram, number: number): ProcessGroup<string> {
   return new ProcessGroup(command, rest, { stdio: ['ignore', 'pipe', 'pipe', 'pipe', 'pipe'], env });
 }
 
-/** First, so that who starts this process with a limit of their own has theirs. */
+/** Comes first in the arguments, so that a limit set by the user overrides it. */
 function heapLimit(memoryMb: number | undefined): readonly string[] {
   if (memoryMb === undefined || process.env['NODE_OPTIONS']?.includes('max-old-space-size')) return [];
   return [`--max-old-space-size=${Math.max(LEAST_HEAP_MB, Math.floor(memoryMb * HEAP_SHARE))}`];

@@ -1,12 +1,10 @@
 /**
- * A fixed number of child processes that each answer one call at a time, calls being taken in the order they came.
+ * A fixed number of child processes that each serve one call at a time, in order of arrival. `call` never rejects; every result is an
+ * `Answer`. Processes that hang, crash or die idle are replaced; after repeated start failures the pool pauses. Closing leaves no process
+ * behind, and neither does the death of this process.
  *
- * Contract: `call` never rejects; whatever happens is an `Answer`. A process that hung, crashed or died idle is replaced. A pool
- * whose processes cannot be started rests before it tries again. Closing leaves no process behind, and neither does the death of this
- * process.
- *
- * A call that failed is not tried again here. Code that leaves timers or promises behind can crash its process during a later call, which
- * then bears the failure. The queue is not bounded: its callers are.
+ * Calls are not retried. Timers or promises left over from one call can crash the process during a later one, which then fails. The queue
+ * is unbounded: callers limit themselves.
  */
 import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -14,20 +12,17 @@ import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Answer, CallOptions, ChildProgram, StartFailure, StartWords } from './channel.ts';
 import { PooledProcess } from './pooled-process.ts';
 
-/** For importing the user's module, which may load a lot. */
+/** Includes importing the user's module, which may load a lot. */
 const START_DEADLINE_MS = 60_000;
 
-/** No more are started after this many a worker, in a row, that could not be started or died without being asked anything. */
+/** Per worker: consecutive processes that failed to start, or died before their first call, after which the pool pauses. */
 const START_TRIES = 3;
 
-/** How long that lasts before a call makes the pool try again. */
 const REST_MS = 1_000;
 
 export interface ProcessPoolOptions {
   readonly program: ChildProgram;
-  /** Processes. */
   readonly workers: number;
-  /** Closes the pool when it aborts. */
   readonly signal?: AbortSignal | undefined;
 }
 
@@ -35,7 +30,7 @@ export interface ProcessPool extends AsyncDisposable {
   call(input: unknown, options?: CallOptions): Promise<Answer>;
 }
 
-/** Resolves when every process is ready. Rejects with why one is not, and with CANCELLED where the signal came first. */
+/** Resolves when every process is ready. Rejects with the reason if one fails, or with CANCELLED if the signal aborts first. */
 export async function openProcessPool(options: ProcessPoolOptions): Promise<ProcessPool> {
   const { workers } = options;
   if (!(Number.isSafeInteger(workers) && workers >= 1)) {
@@ -54,18 +49,17 @@ interface Job {
 
 class Pool implements ProcessPool {
   readonly #options: ProcessPoolOptions;
-  /** Every process that is not gone, those being started and killed included. */
+  /** Every process that is not gone yet, including those starting or dying. */
   readonly #processes = new Set<PooledProcess>();
   #idle: PooledProcess[] = [];
   readonly #queue: Job[] = [];
   readonly #running = new Set<Job>();
-  /** Processes that are there or being started. Each serves the queue sooner or later, or is replaced. */
+  /** Processes that exist or are being started. Each will serve the queue or be replaced. */
   #filled = 0;
-  /** Processes in a row that could not be started, or died without being asked anything. */
   #fruitless = 0;
   #lastFailure: { readonly error: TrainyardError; readonly at: number } | undefined;
   #closed = false;
-  /** As they were when the pool was opened. */
+  /** Digests from when the pool was opened. */
   #sources: Readonly<Record<string, string>> = {};
   readonly #close = (): void => void this[Symbol.asyncDispose]();
 
@@ -96,7 +90,7 @@ class Pool implements ProcessPool {
     if (this.#filled === 0 && this.#lastFailure !== undefined) return { kind: 'unusable', error: this.#lastFailure.error };
     const { promise, resolve: settle } = Promise.withResolvers<Answer>();
     const job: Job = { input, options, settle };
-    /** A call that no process has begun with leaves the queue; from then on the process listens to its signal. */
+    /** Removes a call from the queue. Once a process has begun it, the process handles the signal. */
     const leave = (): void => {
       if (!this.#queue.includes(job)) return;
       this.#queue.splice(this.#queue.indexOf(job), 1);
@@ -112,7 +106,7 @@ class Pool implements ProcessPool {
     }
   }
 
-  /** Pending calls end as `closed` at once; resolves when no process is left. Idempotent. */
+  /** Pending calls end as `closed` at once. Resolves when no process is left. Idempotent. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closed = true;
     this.#options.signal?.removeEventListener('abort', this.#close);
@@ -129,7 +123,7 @@ class Pool implements ProcessPool {
     }
   }
 
-  /** Takes one that may have it, where there is one. */
+  /** Respects `notBy`, unless there is only one process. */
   #idleFor({ options: { notBy } }: Job): PooledProcess | undefined {
     const index = this.#filled === 1 ? 0 : this.#idle.findIndex(({ number }) => number !== notBy);
     return index === -1 ? undefined : this.#idle.splice(index, 1)[0];
@@ -175,13 +169,12 @@ class Pool implements ProcessPool {
     return startError(failure, this.#options.program.words);
   }
 
-  /** Looked for when a process has imported them: what it imported is then either what the others did, or named. */
+  /** Checked after a process has imported its sources: it imported either the same code as the others or a file named here. */
   async #changedSource(): Promise<string | undefined> {
     const [before, now] = [this.#sources, (await this.#options.program.sources?.()) ?? {}];
     return Object.keys({ ...before, ...now }).find((file) => before[file] !== now[file]);
   }
 
-  /** Replaces the process when it is gone. */
   #keep(child: PooledProcess): void {
     this.#filled += 1;
     void child.gone.then(() => {
@@ -204,7 +197,7 @@ class Pool implements ProcessPool {
     }
   }
 
-  /** After too many failures in a row nothing is started until a call comes after a rest. */
+  /** After too many consecutive failures, starts nothing until a call comes after the pause. */
   #failed(error: TrainyardError): void {
     this.#fruitless += 1;
     this.#lastFailure = { error, at: performance.now() };
@@ -220,9 +213,6 @@ class Pool implements ProcessPool {
   }
 }
 
-// ── around a pool ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** The URL of a user's module, as processes import it. A path is taken from the current folder. */
 export function moduleUrl(pathOrUrl: string): string {
   return pathOrUrl.startsWith('file:') ? pathOrUrl : pathToFileURL(resolve(pathOrUrl)).href;
 }
@@ -249,22 +239,20 @@ interface SharedPool<Pool> {
 }
 
 /**
- * Pools that several users in this process have in common: opened by the first that needs one, closed with the last that leaves.
- *
- * Which pools are the same is for the key to say. A pool that could not be opened is opened anew by the next user. A user that leaves while
- * its pool is still being opened ends that, unless others wait for it too.
+ * Pools shared by key: opened for the first user, closed with the last, which also aborts an opening. A failed opening is tried again for
+ * the next user.
  */
 export class SharedPools<Pool extends AsyncDisposable> {
   readonly #pools = new Map<string, SharedPool<Pool>>();
 
-  /** The same user may ask again. `open` gets a signal that closes the pool. */
+  /** Idempotent per user. The signal passed to `open` closes the pool. */
   async use(key: string, user: object, open: (signal: AbortSignal) => Promise<Pool>): Promise<Pool> {
     const shared = this.#pools.get(key) ?? this.#opened(key, open);
     shared.users.add(user);
     return await shared.opening;
   }
 
-  /** Resolves when the pool is closed, where this was its last user. Who is no user leaves nothing. */
+  /** If this was the last user, resolves when the pool is closed. Does nothing if `user` is not a user. */
   async leave(key: string, user: object): Promise<void> {
     const shared = this.#pools.get(key);
     if (shared?.users.delete(user) !== true || shared.users.size > 0) return;
@@ -280,7 +268,6 @@ export class SharedPools<Pool extends AsyncDisposable> {
     return shared;
   }
 
-  /** Closes all pools, whoever uses them. */
   async closeAll(): Promise<void> {
     const open = [...this.#pools.values()];
     this.#pools.clear();

@@ -1,10 +1,8 @@
 /**
- * The sandbox for untrusted programs: code that the policy wrote. It is bubblewrap, or a refusal that says what to install.
- *
- * Inside there is no network, no home, no environment, no process but the program's own, a read-only system, and one scratch directory in
- * memory. The program runs as nobody, without capabilities.
- *
- * Not contained: a hole in the kernel, which all processes share (no system calls are filtered), and what timing tells.
+ * The sandbox for untrusted programs: code that the policy wrote. It requires bubblewrap and otherwise refuses, with what to install.
+ * Inside there is no network, home or environment, and no process but the program's own; the system is read-only, with one in-memory
+ * scratch directory. The program runs as nobody, without capabilities. Not contained: kernel vulnerabilities (system calls are not
+ * filtered) and timing side channels.
  */
 import { existsSync, lstatSync, openSync, readdirSync, readFileSync, readlinkSync } from 'node:fs';
 import type { Readable, Writable } from 'node:stream';
@@ -14,20 +12,18 @@ import { BYTES_PER_MB, type ProcessExit, ProcessGroup, tried } from './limits.ts
 
 export type { ReadableFile };
 
-// ── what can be asked of it ─────────────────────────────────────────────────────────────────────────────────────────────
-
 export interface SandboxLimits {
   /** From the program's start until everything is killed. */
   readonly wallMs: number;
-  /** Processor time of each process. */
+  /** CPU time of each process. */
   readonly cpuSeconds: number;
-  /** Resident memory of all its processes together. Looked at ten times a second: see `limits.ts`. */
+  /** Resident memory of all its processes together, polled ten times a second: see `limits.ts`. */
   readonly memoryMb: number;
-  /** At once, threads counted. */
+  /** Concurrent processes, including threads. */
   readonly processes: number;
-  /** All that is written to the scratch directory and to /tmp, together. */
+  /** Total size of /tmp, which contains the scratch directory. */
   readonly fileMb: number;
-  /** Standard output and error, together. */
+  /** Standard output and error together. */
   readonly outputBytes: number;
 }
 
@@ -35,7 +31,7 @@ export interface SandboxProgram {
   /** Absolute, or found on the sandbox's PATH: /usr/local/bin, /usr/bin and /bin. */
   readonly program: string;
   readonly args?: readonly string[];
-  /** Written to the scratch directory, its working directory, before it starts: text by relative name. */
+  /** Text by relative name, written to the scratch directory, which is also the working directory. */
   readonly files?: Readonly<Record<string, string>>;
   readonly readable?: readonly ReadableFile[];
   readonly limits?: Partial<SandboxLimits>;
@@ -44,7 +40,6 @@ export interface SandboxProgram {
 
 export type SandboxEnd =
   | { readonly kind: 'exited'; readonly code: number }
-  /** The number of the signal. */
   | { readonly kind: 'signalled'; readonly signal: number }
   | { readonly kind: 'timeout'; readonly wallMs: number }
   | { readonly kind: 'memory'; readonly memoryMb: number }
@@ -54,31 +49,25 @@ export type SandboxEnd =
 export type SandboxResult = SandboxEnd & {
   readonly stdout: string;
   readonly stderr: string;
-  /** From its start to its end, without the time that setting up the sandbox took. */
+  /** From start to end, without setting up the sandbox. */
   readonly ranMs: number;
 };
 
-/** A program at work in the sandbox. */
 export interface ConfinedProcess {
   readonly stdin: Writable;
   readonly stdout: Readable;
-  /**
-   * Resolves when the program and everything it started are gone and its streams were read. Rejects only with SANDBOX_FAILED: the sandbox
-   * could not be set up, and nothing of the program ran.
-   */
+  /** Resolves when everything it started is gone and its streams are read. Rejects only with SANDBOX_FAILED: the program never ran. */
   readonly ended: Promise<SandboxEnd>;
-  /** Its standard error so far. */
   readonly stderr: string;
   /** Since its start, or until its end; 0 before. */
   readonly ranMs: number;
-  /** Ends everything in it, as `cancelled`. */
   kill(): void;
 }
 
 export interface Sandbox {
-  /** Runs a program to its end. Rejects only with SANDBOX_FAILED: nothing of the program ran then. */
+  /** Runs a program to its end. Rejects with USAGE like `start`, or with SANDBOX_FAILED if the program never ran. */
   run(program: SandboxProgram & { readonly stdin?: string }): Promise<SandboxResult>;
-  /** Starts a program that is talked to. Throws USAGE for limits or file names that are wrong, SANDBOX_FAILED as above. */
+  /** Starts a program to interact with. Throws USAGE for invalid limits or file names, and SANDBOX_FAILED. */
   start(program: SandboxProgram): ConfinedProcess;
 }
 
@@ -124,15 +113,13 @@ function wholeLimits(given: Partial<SandboxLimits> = {}): SandboxLimits {
   throw new TrainyardError('USAGE', `a sandbox's limits are whole numbers from 1 up; found ${found}`);
 }
 
-/** Names that would leave the scratch directory are refused. */
+/** Refuses names that would leave the scratch directory. */
 function checkFileNames(files: Readonly<Record<string, string>>): void {
   const wrong = Object.keys(files).filter((name) => !/^[\w-][\w.-]*(\/[\w-][\w.-]*)*$/.test(name));
   if (wrong.length === 0) return;
   const found = wrong.join(', ');
   throw new TrainyardError('USAGE', `files of a sandbox have relative names of letters, digits, . _ and -; found ${found}`);
 }
-
-// ── its command line ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 const NOBODY = '65534';
 const SCRATCH = '/tmp/work';
@@ -148,15 +135,15 @@ const SYSTEM = [
   ...['/etc/alternatives', '/etc/ld.so.cache', '/nix/store'],
 ] as const;
 
-/** The descriptor on which it is said that the program begins; the files come on those after it. */
+/** Descriptor that signals the program's start. The files use the descriptors after it. */
 const STATUS_FD = 3;
 const READY = 'ready';
-/** Bubblewrap's own, and the shell's. */
+/** Bubblewrap's processes and the shell's. */
 const OWN_PROCESSES = 8;
 
 /**
- * `ready` tells a sandbox that could not be set up from a program that failed. Files are in blocks of 512 bytes. The first limit of
- * processor time ends the program with a signal of its own, the second for certain. Shells spell the number of processes `-u` or `-p`.
+ * `ready` distinguishes a failed setup from a failed program. `-f` counts blocks of 512 bytes. The soft CPU limit sends a signal of its
+ * own, the hard one kills. Shells spell the process limit `-u` or `-p`.
  */
 function launcher({ cpuSeconds, fileMb, processes }: SandboxLimits): string {
   const most = processes + OWN_PROCESSES;
@@ -188,11 +175,9 @@ function systemOptions(path: string): readonly string[] {
   return lstatSync(path).isSymbolicLink() ? ['--symlink', readlinkSync(path), path] : ['--ro-bind', path, path];
 }
 
-// ── one program at work ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** For setting it up. The program's own time begins when that is done: a busy machine must not count as a slow program. */
+/** For the setup. The program's own time starts afterwards: a busy machine must not make it look slow. */
 const SET_UP_MS = 60_000;
-/** How long after its end its output is read: it may be read late, and must not hold up the end. */
+/** How long to read its output after its end: a slow reader must not delay the end. */
 const DRAIN_MS = 1_000;
 const SIGNAL_BASE = 128;
 
@@ -201,7 +186,7 @@ class Running implements ConfinedProcess {
   readonly stdin: Writable;
   readonly stdout: Readable;
   readonly #limits: SandboxLimits;
-  /** Bubblewrap's first process dies with its parent, and with that one everything in its PID namespace. */
+  /** Bubblewrap's first process dies with its parent, and everything in its PID namespace with it. */
   readonly #group: ProcessGroup<SandboxEnd>;
   readonly #errors: Buffer[] = [];
   #written = 0;
@@ -233,7 +218,7 @@ class Running implements ConfinedProcess {
     this.#group.killAfter(SET_UP_MS);
     this.#group.killOver(memoryMb, () => ({ kind: 'memory', memoryMb }));
     this.ended = this.#group.ended.then((exit) => this.#endOf(exit));
-    // Nobody has to wait for it.
+    // Awaiting it is optional.
     this.ended.catch(() => {});
   }
 
@@ -260,7 +245,6 @@ class Running implements ConfinedProcess {
     this.#written += chunk.length;
     if (this.#written <= outputBytes) return;
     this.#group.kill({ kind: 'output', outputBytes });
-    // Nothing of what it writes until it is dead is kept.
     for (const stream of [this.#group.child.stdout, this.#group.child.stderr]) stream?.destroy();
   }
 
@@ -269,7 +253,7 @@ class Running implements ConfinedProcess {
     if ('failure' in exit) throw failed(exit.failure);
     if (cause !== undefined) return cause;
     if (this.#begunAt === undefined) throw failed(this.stderr.trim() || `it ended with ${exit.code ?? exit.signal}`);
-    // Bubblewrap reports a signal only so; a program that exits with such a number of its own reads the same.
+    // Bubblewrap reports a signal only as 128 + n, so a program that exits with such a code looks the same.
     const code = exit.code ?? SIGNAL_BASE;
     return code < SIGNAL_BASE ? { kind: 'exited', code } : { kind: 'signalled', signal: code - SIGNAL_BASE };
   }
@@ -285,8 +269,8 @@ let inherited: readonly number[] | undefined;
 let nowhere: number | undefined;
 
 /**
- * Entries of `stdio` from `first` on by which descriptors that this process was started with, and would hand on, lead nowhere: an open
- * folder would lead out of the sandbox. Node itself closes those below 16 only.
+ * `stdio` entries from `first` on that replace inheritable descriptors by /dev/null: an open folder would lead out of the sandbox. Node
+ * itself closes only those below 16.
  */
 function coveredFrom(first: number): readonly ('ignore' | number)[] {
   inherited ??= tried(() => readdirSync('/proc/self/fd').map(Number).filter(isHandedOn)) ?? [];

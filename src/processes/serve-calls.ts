@@ -1,9 +1,7 @@
 /**
- * The child's side of a pool: the program of a child process calls `serveCalls`, which makes ready, says so, and then answers one call
- * after another until the parent is gone.
- *
- * It talks over its channel only, and ends with its parent, together with whatever it started. The exit code of this process never means
- * anything: only an answer on the channel does.
+ * The child's side of a pool: a child program calls `serveCalls`, which initialises it, reports that it is ready, and then answers calls
+ * until the parent is gone. It communicates only over its channel and dies with its parent, along with everything it started. The exit code
+ * has no meaning; only an answer on the channel counts.
  */
 import { Socket } from 'node:net';
 import { Worker } from 'node:worker_threads';
@@ -20,40 +18,39 @@ import {
   type ToChild,
 } from './channel.ts';
 
-/** One call, besides its input. */
 export interface ServedCall {
-  /** Aborts when the caller gives the call up; what goes on after it is killed before long. */
+  /** Aborts when the caller cancels the call. The process is killed soon afterwards if the call goes on. */
   readonly signal: AbortSignal;
-  /** Tells the caller something before the answer is there: it is kept even if this process is killed. */
+  /** Tells the caller something before the answer. It counts even if this process is killed. */
   note(value: unknown): void;
 }
 
 interface Served {
   answer(input: unknown, call: ServedCall): unknown;
-  /** Before the process is ended in good order; not when it is killed. */
+  /** Called on an orderly shutdown, not when the process is killed. */
   close?(): Promise<void>;
 }
 
 type Say = (message: FromChild, sent?: () => void) => void;
 
-/** `open` gets the arguments that the pool was given for its program. What it throws makes the process unusable. */
+/** `open` receives the program's arguments. If it throws, the process is unusable. */
 export async function serveCalls(open: (...args: readonly string[]) => Promise<Served> | Served): Promise<void> {
   const [kind = '', ...args] = process.argv.slice(2);
   let listen: ((message: ToChild) => void) | undefined;
-  // Nothing of it can be reached from the user's module, whose libraries might take `process.send` as a sign that someone listens.
+  // The user's module cannot reach this channel; its libraries might also take `process.send` as a sign that someone listens.
   const { send: say }: { readonly send: Say } = openChannel(new Socket({ fd: CHANNEL_FD, readable: true, writable: true }), {
     message: (message) => listen?.(message as ToChild),
     ended: endOwnGroup,
   });
   setPoolKind(kind);
-  // Before the user's module: importing it may already hang.
+  // Before importing the user's module, which may hang.
   endWithParent();
   try {
     const served = await open(...args);
     listen = answering(served, say);
     say({ kind: 'ready', closes: served.close !== undefined });
   } catch (thrown) {
-    // Exits once the message is out; until then nothing goes on.
+    // Exits once the message is sent.
     say({ kind: 'threw', thrown: thrownOf(thrown) }, () => process.exit(1));
   }
 }
@@ -102,20 +99,15 @@ function thrownOf(thrown: unknown): Thrown {
   };
 }
 
-// ── the end of the parent ───────────────────────────────────────────────────────────────────────────────────────────────
-
-/** The pool starts this process in a group of its own, so nobody else is hit. */
+/** Safe, because the pool starts this process in its own group. */
 function endOwnGroup(): void {
   process.kill(process.platform === 'win32' ? process.pid : 0, 'SIGKILL');
 }
 
-/** A process that is being killed closes its pipes a little before its children get another parent. */
+/** A dying process closes its pipes slightly before its children are reparented. */
 const PARENT_DEATH_MS = 50;
 
-/**
- * Ends the group when the parent is gone, also while the user's code keeps the main thread's event loop. The parent never writes to the
- * pipe; the kernel closes it when the parent dies.
- */
+/** Kills the group when the parent dies and the kernel closes its pipe, even while user code blocks the main thread. */
 const PARENT_WATCH = `
 const pipe = new (require('node:net').Socket)({ fd: ${PARENT_PIPE_FD}, readable: true, writable: false });
 const end = () => process.kill(process.platform === 'win32' ? process.pid : 0, 'SIGKILL');
@@ -125,21 +117,18 @@ pipe.on('close', end).on('error', end).resume();
 function endWithParent(): void {
   const parent = process.ppid;
   process.on('exit', () => {
-    // The first process of a namespace or a container is never replaced: with it everything ends.
+    // The first process of a namespace or container is never replaced: everything ends with it.
     if (parent <= 1) return;
-    // It may be the parent's death that ended this process, through a pipe that broke: give that death a moment to be complete.
+    // The parent's death may have ended this process through a broken pipe: wait until reparenting is done.
     Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, PARENT_DEATH_MS);
     if (process.ppid !== parent) endOwnGroup();
   });
-  // The thread comes up by itself, even if this one never returns to its event loop; waiting for it would only delay the start.
+  // The thread starts even if this one never returns to its event loop; waiting for it would only delay the start.
   new Worker(PARENT_WATCH, { eval: true }).unref();
 }
 
-// ── the user's module ───────────────────────────────────────────────────────────────────────────────────────────────────
-
 type Exports = Readonly<Record<string, unknown>>;
 
-/** `what`: whose module it is, for the message. */
 export async function importedModule(url: string, what: string, code: ErrorCode): Promise<Exports> {
   try {
     return (await import(url)) as Exports;

@@ -1,58 +1,53 @@
 /**
- * When to give up: a run whose rollouts or gradings mostly fail is stopped with the cause instead of spinning.
+ * Stops a run, with the cause, if most of its rollouts or too many gradings fail.
  *
- * Rollouts are judged over the last 64 once 16 are in (8 if all are bad), and over all of them at the end of a phase (`settle`), so that a
- * short run that failed throughout is noticed too. They are judged in the order in which they were begun: what fails often fails at
- * once, and in the order of ending the first ones would all be failures, however few there are. A rollout cut by its deadline counts as failed; one cut by turns, tokens or
- * context does not, and neither does one that the workflow itself rejected: that is a decision, and where all are rejected the run ends
- * for want of signal. Gradings are judged likewise by a coarse share while there are few of them, and by the run's own share over the last
- * 256 once 64 are in. What a grader rejected is no failure; what was never graded is no grading.
+ * Rollouts are judged over the last 64 once 16 are in (8 if all failed), and at the end of a phase, so that a short run that failed
+ * throughout is noticed too. They are judged in the order they began: failures come fast, so the first to end would all be failures.
+ * Hitting the deadline is a failure; hitting a turn, token or context limit, or a rejection by the workflow, is not: if all are rejected,
+ * the run ends for lack of signal. Gradings are judged by a coarse share while there are few, and by the run's own share over the last 256
+ * once 64 are in. A grader's rejection is not a failure; ungraded rollouts do not count.
  */
 import { TrainyardError } from '../core/errors.ts';
 import type { Trajectory } from '../core/types.ts';
 
 const WINDOW = 64;
 const MINIMUM = 16;
-/** This many in a row from the start, all bad, are enough. */
+/** This many from the start, if all are bad, are enough. */
 const CERTAIN = 8;
 const MAX_FAILED_SHARE = 0.5;
-/** Of gradings, while there are too few to measure a small share. */
+/** Of gradings, while there are too few to measure a smaller share. */
 const MAX_ERROR_SHARE = 0.25;
-/** Gradings that a share is measured over: at a true share of half the allowed one, fewer would often seem to hold too many errors. */
+/** Window of gradings: with fewer, a true share of half the allowed one would often seem too high. */
 const GRADINGS = { least: 64, most: 256 } as const;
-/** Reasons that an error names. */
 const SHOWN_REASONS = 3;
 
-/** What counts of a rollout; it is kept while those before it are under way, so it is short. */
+/** What counts of a rollout. Small, because it is kept while earlier rollouts are running. */
 interface Ended {
   readonly rolloutId: string;
-  /** Undefined where it did not fail. */
   readonly failure: string | undefined;
   readonly isRejected: boolean;
-  /** Undefined where it was never graded; null where it was, without an error. */
+  /** Undefined if it was never graded; null if it was graded without an error. */
   readonly gradingError: FailedGrading | null | undefined;
 }
 
-/** A rollout that was begun. */
 export interface Begun {
   ended?: Ended;
 }
 
 export class FailureBudget {
   readonly #maxErrorShare: number;
-  /** In the order of their beginning, from the first that has not ended. */
+  /** In order of beginning, starting with the first that has not ended. */
   readonly #begun = new Set<Begun>();
-  /** Of those, the failed ones: behind one that takes long. */
+  /** The failed ones among those, which wait for a slow one before them. */
   readonly #failedBehind = new Set<Ended>();
   readonly #recent: Ended[] = [];
-  /** Rollouts whose grading was tried; those that failed are kept, of the others only that they were. */
+  /** One entry per grading; null if it did not fail. */
   readonly #gradings: (FailedGrading | null)[] = [];
-  /** Whether there were gradings before those. */
+  /** Whether earlier gradings were dropped from the window. */
   #forgotten = false;
-  /** Whether any rollout reached the gateway. */
   #everCalled = false;
 
-  /** `maxErrorShare`: of gradings that may fail. 1: no failed grading ends the run. */
+  /** `maxErrorShare`: the share of gradings that may fail. 1: failed gradings never end the run. */
   constructor(maxErrorShare: number = MAX_ERROR_SHARE) {
     this.#maxErrorShare = maxErrorShare;
   }
@@ -63,12 +58,12 @@ export class FailureBudget {
     return begun;
   }
 
-  /** It was given up, which says nothing. */
+  /** For a cancelled rollout, which does not count. */
   leave(begun: Begun): void {
     this.#begun.delete(begun);
   }
 
-  /** Throws FAILURE_BUDGET, GRADER_BUDGET or POLICY_BYPASSED when enough is enough. */
+  /** Throws FAILURE_BUDGET, GRADER_BUDGET or POLICY_BYPASSED. */
   add(trajectory: Trajectory, begun: Begun = this.begin()): void {
     const ended = endedOf(trajectory);
     begun.ended = ended;
@@ -78,14 +73,14 @@ export class FailureBudget {
       if (first.ended === undefined) break;
       this.#count(first, first.ended);
     }
-    // Too many even if everything under way ends well: one rollout that takes long must not hide it.
+    // Too many even if all running rollouts succeed: a single slow rollout must not hide that.
     const [failed, all] = [[...this.#failedBehind], this.#begun.size];
     if (all >= MINIMUM && moreThan(failed.length, all, MAX_FAILED_SHARE)) throw failureError(failed, all, this.#everCalled);
   }
 
   /**
-   * At the end of a phase that was too short to be judged: were all of them bad? The rollouts of the next phase are judged by themselves.
-   * Gradings are not: where phases are short there would never be enough of them to measure the run's share by.
+   * Ends a phase; throws if it was too short to be judged and all were bad. Only rollouts start afresh: with short phases there would never
+   * be enough gradings to measure the run's share.
    */
   settle(): void {
     for (const begun of this.#begun) if (begun.ended !== undefined) this.#count(begun, begun.ended);
@@ -124,7 +119,7 @@ export class FailureBudget {
   }
 }
 
-/** Not the agent's doing, or nothing was done: such a rollout says nothing about the policy. */
+/** Whether the rollout says nothing about the policy: it failed, hit its deadline, or was rejected without a turn. */
 export function isFailure({ outcome, turns }: Trajectory): boolean {
   return failureOf(outcome, turns.length) !== undefined;
 }
@@ -168,7 +163,7 @@ function failureError(failed: readonly Ended[], all: number, called: boolean): T
   );
 }
 
-/** What each said is told as it happens, once for each code: here it is only counted, with a rollout to look at. */
+/** Only counts errors by code, with an example each: their messages are reported as they happen. */
 function gradingError(failed: readonly FailedGrading[], all: number, share: number, forgotten: boolean): TrainyardError {
   const byCode = [...Map.groupBy(failed, ({ code }) => code)].toSorted(([, a], [, b]) => b.length - a.length);
   const reasons = byCode

@@ -1,7 +1,6 @@
 /**
- * Finds the workflow and the grader in the user's entry file: whatever exports carry core's symbols, and nothing else.
- *
- * All mistakes are found before anything runs, and told together.
+ * Finds the workflow and the grader among the exports of the user's entry file, by core's symbols alone. Reports all mistakes together,
+ * before anything runs.
  */
 import { realpath, stat } from 'node:fs/promises';
 import { resolve } from 'node:path';
@@ -11,7 +10,6 @@ import { asGrader, asWorkflow, isClass } from '../core/define.ts';
 import { describeThrown, kindOf } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 
-/** Where another process finds an export. */
 export interface ModuleExport {
   readonly url: string;
   readonly exportName: string;
@@ -19,18 +17,16 @@ export interface ModuleExport {
 
 export interface Entry {
   readonly workflow: Workflow;
-  /** Absent: the workflow gives rewards itself. */
   readonly grader?: Grader | undefined;
-  /** What the workflow was written as: the base class of what was exported, where it is one. */
+  /** Name of the exported class's base class, or `defineWorkflow`. */
   readonly shape?: string;
-  /** Absent where workflow and grader were given as values. */
+  /** Absent if workflow and grader were passed as values. */
   readonly workflowModule?: ModuleExport;
   readonly graderModule?: ModuleExport;
 }
 
 /**
- * What an entry file holds, and everything that is wrong with it. `given`: the workflow, once the file was imported, where it is not for
- * the file to export it.
+ * Returns the file's entry and everything wrong with it. `given` supplies the workflow, after the import, if the file need not export one.
  */
 export async function inspectEntry(
   path: string,
@@ -46,7 +42,7 @@ export async function inspectEntry(
   }
 }
 
-/** One mistake as it is; several as one error with the first one's code. */
+/** Several mistakes become one error with the first one's code. */
 export function together(mistakes: readonly TrainyardError[]): TrainyardError {
   const [first] = mistakes;
   if (first === undefined) return new TrainyardError('WORKFLOW_NOT_FOUND', 'the entry exports no workflow');
@@ -63,7 +59,7 @@ async function read(path: string, problem: EntryModule['problem'], given?: () =>
       hint: `give the path of the module that exports your workflow${found?.isDirectory() ? `, such as ${path}/agent.ts` : ''}`,
     });
   }
-  // By its own name: a link to it could be changed, while the run goes on, to lead to another grader.
+  // The real path: a link could be changed during the run to lead to another grader.
   const url = pathToFileURL(await realpath(file)).href;
   const exports = Object.entries(await importEntry(url, path));
   let mistakes = 0;
@@ -101,13 +97,12 @@ async function read(path: string, problem: EntryModule['problem'], given?: () =>
 }
 
 interface Found<T> {
-  /** Of the export. */
   readonly name: string;
   readonly exported: unknown;
   readonly value: T;
 }
 
-/** What can be lowered; the module is told of what should have been. One value exported under two names counts once, by the first of them. */
+/** Reports exports that cannot be lowered to `problem`. A value exported under two names counts once, under the first. */
 export function exportsOf<T>({ exports, problem }: EntryModule, lower: (value: unknown) => T | undefined): readonly Found<T>[] {
   const firstNames = new Map(exports.toReversed().map(([name, exported]) => [exported, name]));
   return exports.flatMap(([name, exported]) => {
@@ -124,7 +119,6 @@ export function exportsOf<T>({ exports, problem }: EntryModule, lower: (value: u
   });
 }
 
-/** The class that says how it is lowered is the one that gives the shape its name. */
 function shapeOf(exported: unknown): string {
   let base: unknown = exported;
   while (typeof base === 'function' && !Object.hasOwn(base, workflowSymbol)) base = Object.getPrototypeOf(base);
@@ -137,7 +131,7 @@ function noGrader(path: string, workflow: string): TrainyardError {
   });
 }
 
-/** Without it the rollouts would go on, and each would lack its reward. What carries the symbol is an abstract base. */
+/** Catches a grader that was not wrapped: every rollout would lack its reward. Exports with the symbol are abstract bases. */
 function isMeantAsGrader(name: string, value: unknown): boolean {
   const isMarked = value instanceof Object && graderSymbol in value;
   return !isMarked && (name === 'grader' || (/grader$/i.test(name) && gradesItself(value)));
@@ -157,7 +151,7 @@ function noGraderYet(name: string, value: unknown): TrainyardError {
   }
   if (isClass(value))
     return new TrainyardError('GRADER_INVALID', `the export ${name} is a plain class, no grader`, { hint: wrap });
-  // One that was written here has the name of the export.
+  // A function written in place has the export's name.
   const made = value.name !== '' && value.name !== name ? value.name : undefined;
   return new TrainyardError(
     'GRADER_INVALID',
@@ -172,7 +166,6 @@ function article(kind: string): string {
   return /^(Undefined|Null)$/.test(kind) ? kind.toLowerCase() : `${/^[AEIO]/.test(kind) ? 'an' : 'a'} ${kind}`;
 }
 
-/** `others`: what may have been meant as one. */
 function noWorkflow(path: string, exports: EntryModule['exports'], others: EntryModule['exports']): TrainyardError {
   const names = exports.map(([name]) => name).join(', ') || 'nothing';
   return new TrainyardError('WORKFLOW_NOT_FOUND', `${path} exports no workflow (it exports ${names})`, {
@@ -180,7 +173,6 @@ function noWorkflow(path: string, exports: EntryModule['exports'], others: Entry
   });
 }
 
-/** A class without its method, or a plain function, among the exports is most likely what was meant. */
 function unmarked(exported: EntryModule['exports']): string | undefined {
   const base = exported.find(([, value]) => typeof value === 'function' && workflowSymbol in value)?.[0];
   if (base !== undefined) return `${base} is an abstract base class: give it its async method, or export a class that has one`;
@@ -198,7 +190,7 @@ function only(what: string, found: readonly Found<unknown>[], path: string, { pr
   );
 }
 
-/** Throws ENTRY_UNLOADABLE. `path`: what the user calls it. */
+/** Throws ENTRY_UNLOADABLE. `path`: the user's name for the file. */
 export async function importEntry(url: string, path: string): Promise<Readonly<Record<string, unknown>>> {
   try {
     return (await import(url)) as Readonly<Record<string, unknown>>;
@@ -236,7 +228,7 @@ function hintFor(cause: unknown): string | undefined {
   return CANNOT.find(([code, says]) => (code ?? found) === found && messageOf(cause).includes(says))?.[2];
 }
 
-/** Where a syntax error is: Node puts it above the message in the stack. */
+/** The location of a syntax error, which Node puts above the message in the stack. */
 function placeOf(cause: unknown): string {
   const place = cause instanceof SyntaxError ? /^file:\/\/\S+?([^/\s]+:\d+)$/m.exec(cause.stack ?? '') : null;
   return place === null ? '' : ` (${place[1]})`;

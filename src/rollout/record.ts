@@ -1,8 +1,6 @@
 /**
- * From how a rollout ended to the record of it: outcome, grade, trajectory. The same for rollouts of a run, of a flow and of anybody who only
- * talks to the gateway.
- *
- * Nothing here runs a workflow or writes to a store.
+ * Turns the end of a rollout into its record: outcome, grade, trajectory. Used for rollouts of a run, of a flow and of clients that only
+ * call the gateway. Does not run workflows or write to a store.
  */
 import type { GraderInput, GraderRunner, Session, Workflow } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
@@ -23,7 +21,6 @@ import type {
 import type { SettledResult } from './result.ts';
 import { Rejection } from './rollout-context.ts';
 
-/** How the code of a workflow ended. */
 export type Ending<Result> =
   | { readonly kind: 'returned'; readonly result: Result }
   | { readonly kind: 'threw'; readonly thrown: unknown }
@@ -37,7 +34,7 @@ export function outcomeOf(ending: Ending<unknown>, calls: Calls): Outcome {
   const { thrown } = ending;
   if (thrown instanceof Rejection) return { kind: 'rejected', reason: thrown.message };
   const code = thrown instanceof TrainyardError ? thrown.code : 'WORKFLOW_FAILED';
-  // Graded without what it returned, such a rollout would be graded for something else.
+  // Without its result, the rollout would be graded for something else.
   const limit = code === 'WORKFLOW_BAD_RESULT' ? undefined : limitBehind(code, calls);
   if (limit !== undefined) return { kind: 'truncated', limit };
   return { kind: 'failed', code, message: messageOf(thrown).slice(0, 2000) };
@@ -53,7 +50,7 @@ export interface RecordParts {
   readonly endedAt: number;
 }
 
-/** The trajectory of a session that was sealed. */
+/** `session` must be sealed. */
 export function recordOf(
   identity: RolloutIdentity,
   session: Pick<Session, 'turns' | 'unanswered'>,
@@ -74,12 +71,11 @@ export function recordOf(
   };
 }
 
-/** With the turns that the workflow did not name as trained marked so. */
 export function onlyTrained(turns: readonly Turn[], trained: readonly number[] | undefined): readonly Turn[] {
   return turns.map((turn) => (turn.trainable && trained?.includes(turn.index) === false ? { ...turn, trainable: false } : turn));
 }
 
-/** What else decided its grade: what the grader was told beside the output, the credit, and which turns were no longer trained after it. */
+/** What else decided the grade: what the grader got besides the output, the credit, and the turns excluded from training afterwards. */
 function returnedBy({ reward, success, credit, trainedTurns }: SettledResult, turns: readonly Turn[]): Trajectory['returned'] {
   const left = turns.filter(({ trainable, index }) => trainable && trainedTurns?.includes(index) === false);
   const untrained = left.length === 0 ? undefined : left.map(({ index }) => index);
@@ -87,9 +83,7 @@ function returnedBy({ reward, success, credit, trainedTurns }: SettledResult, tu
   return Object.keys(returned).length === 0 ? undefined : returned;
 }
 
-// ── the grade ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** What there is to grade. All turns are in it, trained or not: the policy said them. */
+/** Contains all turns, trained or not: the policy said them. */
 export interface GradableRollout {
   readonly turns: readonly Turn[];
   readonly outcome: Outcome;
@@ -99,14 +93,13 @@ export interface GradableRollout {
 
 export interface GradingParts {
   readonly workflow: Workflow;
-  /** Absent: the workflow gives rewards itself. */
   readonly grader?: GraderRunner | undefined;
-  /** How much of what later turns earn counts for an earlier one, where the workflow does not say. */
+  /** Discount on later turns' rewards when crediting an earlier turn, unless the workflow sets one. */
   readonly turnDiscount?: number | undefined;
   readonly graderInput: (task: Task, rollout: GradableRollout) => GraderInput;
 }
 
-/** Never throws for what the grader did. Throws REWARD_MISSING where nobody gives a reward. */
+/** Never throws for a grader's failure. Throws REWARD_MISSING if neither grader nor workflow gives a reward. */
 export async function gradeOf(
   parts: GradingParts,
   { identity, task }: { readonly identity: RolloutIdentity; readonly task: Task },
@@ -121,7 +114,7 @@ export async function gradeOf(
     return { kind: 'graded', reward: creditedByRun(parts, result.reward, rollout) };
   }
   if (grader === undefined) {
-    // What a limit cut short could not say anything any more.
+    // Cut by a limit, the workflow had no chance to return a reward.
     if (outcome.kind === 'truncated') return { kind: 'ungraded', why: 'truncated' };
     throw rewardMissing(identity);
   }
@@ -136,10 +129,7 @@ export async function gradeOf(
   }
 }
 
-/**
- * What the workflow says of credit holds, as do returns that it computed itself; and rewards by thread or role alone stay so, or they would
- * be compared across roles.
- */
+/** The workflow's own credit or returns stand. Rewards only by thread or role stay so: by turn, they would be compared across roles. */
 function creditedByRun({ turnDiscount, workflow }: GradingParts, reward: Reward, { turns, result }: GradableRollout): Reward {
   if (turnDiscount === undefined || result.credit !== undefined) return reward;
   const { byTurn, byThread, byRole, source } = reward;
@@ -148,26 +138,23 @@ function creditedByRun({ turnDiscount, workflow }: GradingParts, reward: Reward,
   return isSaid ? reward : credited(reward, turns, { turnDiscount, per: 'turn' });
 }
 
-/** Every other rollout would end like this one, so the run does. */
+/** Ends the run: every other rollout would end like this one. */
 function rewardMissing({ rolloutId }: RolloutIdentity): TrainyardError {
   return new TrainyardError('REWARD_MISSING', `rollout ${rolloutId} returned no reward, and the entry exports no grader`, {
     hint: 'export a grader: export const grader = defineGrader(({ task, messages }) => …), or return { reward } from run',
   });
 }
 
-// ── the outcome, told by model calls ────────────────────────────────────────────────────────────────────────────────────
-
-// A call that failed counts whether or not its client passed that on, or a broken engine would look like a bad policy. In each conversation
-// the last word holds: a failure with an answer after it was recovered from.
+// The outcome by model calls. A failed call counts even if the client hid the failure; otherwise a broken engine would look like a bad
+// policy. In each conversation the last call decides: a failure followed by an answer was recovered from.
 
 type FailedCall = UnansweredCall & Required<Pick<UnansweredCall, 'failure'>>;
 
 const isFailed = (call: UnansweredCall): call is FailedCall => call.failure !== undefined;
 const callerOf = ({ role, thread }: Pick<Turn, 'role' | 'thread'>): string => JSON.stringify([role, thread]);
-/** By a second try, not by a call beside it. An answer that nobody got is none. */
+/** By a later call, not a concurrent one. An undelivered answer does not count. */
 const isAnswered = (calls: Calls, call: FailedCall, turn: Turn): boolean => calls.isAfter(turn, call) && !turn.undelivered;
 
-/** Of a rollout whose workflow returned, or that has none. */
 export function outcomeByCalls(calls: Calls): Outcome {
   const { turns, unanswered } = calls;
   const latest = new Map(unanswered.filter(isFailed).map((call) => [callerOf(call), call]));
@@ -182,8 +169,8 @@ export function outcomeByCalls(calls: Calls): Outcome {
 }
 
 /**
- * The limit that made a workflow throw: the one whose refusal it threw, by its code; else the one that its latest call ran into, since
- * frameworks and other processes throw something of their own. What is thrown after an answer is no limit's doing.
+ * The limit that made a workflow throw: the one with the thrown error's code, else the one its latest call hit, because frameworks and
+ * other processes throw their own errors. Undefined if an answer came after that call.
  */
 function limitBehind(code: string, calls: Calls): LimitName | undefined {
   const { turns, unanswered } = calls;

@@ -1,6 +1,6 @@
 /**
- * What a workflow returned, checked: nothing, a text, or a `WorkflowResult`. What is none of these is refused with what to write
- * instead: a reward under another name must not be lost without a word.
+ * Validates what a workflow returned: nothing, a string, or a `WorkflowResult`. Anything else is refused with a hint, because a reward
+ * under another name must not be lost silently.
  */
 import type { WorkflowResult } from '../core/contracts.ts';
 import { describeValue } from '../core/describe.ts';
@@ -11,11 +11,10 @@ import { turnNamed } from '../core/turns.ts';
 import type { Json, Reward, RolloutIdentity, Turn } from '../core/types.ts';
 
 const MOST_METRICS = 256;
-/** Turns, some of them named twice perhaps. */
+/** Turns may be named more than once. */
 const MOST_NAMED = 100_000;
 const KEYS: readonly string[] = ['output', 'reward', 'success', 'metadata', 'metrics', 'trainedTurns', 'threads', 'credit'];
 
-/** With turns by their index. */
 export interface SettledResult {
   readonly output?: Json;
   readonly reward?: Reward;
@@ -31,7 +30,7 @@ export function resultOf(returned: unknown, identity: RolloutIdentity, turns: re
   if (returned === undefined || returned === null) return {};
   if (typeof returned === 'string') return { output: exactJson(returned, 'its text') };
   if (typeof returned !== 'object' || Array.isArray(returned)) throw bad(`run returned ${describeValue(returned)}`);
-  // A Date, a Map or an instance without fields would pass for a result that says nothing.
+  // A Date, a Map or an instance without fields would pass as an empty result.
   if (Object.keys(returned).length === 0 && !isPlain(returned))
     throw bad(`run returned an instance of ${returned.constructor?.name}`);
   const given = returned as WorkflowResult;
@@ -44,7 +43,7 @@ export function resultOf(returned: unknown, identity: RolloutIdentity, turns: re
   if (trainedTurns !== undefined && !Array.isArray(trainedTurns)) {
     throw bad(`run returned trainedTurns ${describeValue(trainedTurns)}, which is no list of turns`);
   }
-  // A list can be said to be of any length without there being anything in it; each place would be looked at.
+  // A sparse array can have any length, and each place would be visited.
   if (trainedTurns !== undefined && trainedTurns.length > MOST_NAMED) {
     throw bad(`run returned ${trainedTurns.length} trainedTurns, and the rollout has ${turns.length} turns`);
   }
@@ -88,7 +87,7 @@ function metadataOf(given: unknown): Readonly<Record<string, Json>> {
   throw bad(`run returned metadata ${describeValue(given)}`);
 }
 
-/** What is no finite number is left out: a broken metric is no reason to lose a rollout. */
+/** Drops values that are not finite: a broken metric must not cost a rollout. */
 function metricsOf(given: unknown): Readonly<Record<string, number>> {
   if (typeof given !== 'object' || given === null) throw bad(`run returned metrics ${describeValue(given)}`);
   const finite = Object.entries(given).filter(([name, value]) => Number.isFinite(value) && name !== '__proto__');

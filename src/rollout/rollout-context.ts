@@ -1,4 +1,4 @@
-/** What a workflow gets: its task without the answer, its config, and the door to the policy. All of it is the rollout's own. */
+/** The context a workflow gets: its task without the answer, its config, access to the policy. All of it is the rollout's own. */
 import { hash } from 'node:crypto';
 import { mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
@@ -9,10 +9,10 @@ import { tried } from '../processes/limits.ts';
 
 const MOST_LINES = 1000;
 const MOST_CHARACTERS = 10_000;
-/** Of why a rollout was rejected. */
+/** Characters. */
 export const MOST_REASON = 2_000;
 
-/** How a workflow says that its rollout should not count. */
+/** Thrown by `ctx.reject`: the rollout should not count. */
 export class Rejection extends Error {
   override readonly name = 'Rejection';
 }
@@ -24,25 +24,23 @@ export interface ContextParts {
   readonly session: Pick<Session, 'model'>;
   readonly signal: AbortSignal;
   readonly seed: number;
-  /** Folder under which rollouts may keep files. */
   readonly artifacts?: string | undefined;
   readonly now: () => number;
 }
 
 export interface OwnContext {
   readonly ctx: WorkflowContext;
-  /** Where its folder is, or would be if it asked for one. */
+  /** Created only if the rollout asks for it. */
   readonly folder: string | null;
-  /** What it wanted kept. */
   readonly logs: readonly LogLine[];
-  /** Where it asked for a folder. */
+  /** Null unless the rollout asked for its folder. */
   artifactsDir(): string | null;
-  /** Once it said so, whoever caught it on its way: frameworks make an answer of what their tools throw. */
+  /** Set even if the rejection was caught: frameworks turn what their tools throw into an answer. */
   rejected(): Rejection | undefined;
 }
 
 export function contextOf(parts: ContextParts): OwnContext {
-  // Built field by field: spreading the task would carry its answer along.
+  // Field by field: spreading the task would include its answer.
   const { id, prompt, metadata } = parts.task;
   const task: TaskView = deepCopy({ id, prompt, ...(metadata === undefined ? {} : { metadata }) });
   const { session, signal, workflow } = parts;
@@ -61,14 +59,12 @@ export function contextOf(parts: ContextParts): OwnContext {
   return { ctx, folder, logs, artifactsDir: () => artifactsDir, rejected: () => rejection };
 }
 
-/** What a workflow says while it runs. */
 export type RolloutNote =
   | { readonly kind: 'log'; readonly text: string }
-  /** It asked for its folder, and has it. */
   | { readonly kind: 'folder' }
   | { readonly kind: 'rejected'; readonly reason: string };
 
-/** The context of a workflow, in this process or in one of its own; `note` is told what it says. */
+/** In this process or in a child. `note` receives what the workflow reports. */
 export function workflowContext(
   { config }: Pick<Workflow, 'config'>,
   given: Pick<WorkflowContext, 'task' | 'rolloutId' | 'groupId' | 'purpose' | 'seed' | 'signal' | 'model'>,
@@ -101,17 +97,16 @@ export function workflowContext(
   };
 }
 
-/** Where a rollout's files are kept, below `root`. */
 export function artifactsFolder(root: string | undefined, rolloutId: string): string | null {
   return root === undefined ? null : join(root, encodeURIComponent(rolloutId).replaceAll('.', '%2E'));
 }
 
-/** What an attempt before a kill left there is no work of this one. */
+/** Removes files of an earlier attempt, before a kill. */
 export function clearFolder(folder: string | null): void {
   if (folder !== null) tried(() => rmSync(folder, { recursive: true, force: true }));
 }
 
-/** Files are a convenience: a disk that is full or read-only costs the folder, never the rollout. */
+/** Null on failure: a full or read-only disk costs the folder, not the rollout. */
 function makeFolder(folder: string | null): string | null {
   const isMade = folder !== null && tried(() => [mkdirSync(folder, { recursive: true })]) !== undefined;
   return isMade ? folder : null;

@@ -1,8 +1,7 @@
 /**
- * A workflow made ready, and one rollout of it from start to stored trajectory: open a session, run the workflow, seal, grade, append.
- *
- * A rollout always ends as a trajectory; what the workflow or grader did is in its outcome and grade. Only what is not the
- * rollout's own doing is thrown: the store failing, the run being stopped. The workflow gets the task without its answer.
+ * Starts a workflow, and runs one rollout from start to stored trajectory: open a session, run the workflow, seal, grade, append. A rollout
+ * always ends as a trajectory, whose outcome and grade show what the workflow and grader did. Throws only if the cause is outside the
+ * rollout: the store failed, or the run was stopped. The workflow gets the task without its answer.
  */
 import { abortWith, type Downtime, Semaphore, yieldToEventLoop } from '../core/async.ts';
 import { runInRollout } from '../core/context.ts';
@@ -15,40 +14,33 @@ import { type Ending, type GradingParts, gradeOf, outcomeOf, recordOf } from './
 import { resultOf, type SettledResult } from './result.ts';
 import { clearFolder, contextOf, type OwnContext, Rejection } from './rollout-context.ts';
 
-// ── the workflow ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 export interface StartedWorkflow extends AsyncDisposable {
   readonly workflow: Workflow;
-  /** Absent: as many rollouts at once as the run has. */
+  /** If absent, only the run's concurrency limit applies. */
   readonly concurrency: Semaphore | undefined;
-  /** One rollout of it, wherever that runs. */
   readonly runWorkflow: (own: OwnContext, task: Task) => Promise<unknown>;
 }
 
-/** How the processes of an isolated workflow are started. */
 export interface IsolationOptions {
-  /** Where the processes find the workflow. */
   readonly module: ModuleExport | undefined;
-  /** Processes, and so rollouts at once. */
+  /** Number of processes, and so of concurrent rollouts. */
   readonly workers: number;
-  /** Ends the processes when it aborts. */
   readonly signal: AbortSignal;
-  /** What they must not see. Absent: they run in no sandbox. */
+  /** If absent, the processes run without a sandbox. */
   readonly files?: HiddenFiles | undefined;
   readonly sources?: ChildProgram['sources'];
 }
 
-/** What isolated rollouts of a run must not see. */
 export interface HiddenFiles {
-  /** The directory of a run that is kept on disk; made where it is not there yet. */
+  /** The run's directory, created if missing. */
   readonly run?: string | undefined;
-  /** Paths of files with answers; what is no path of a file is passed over. */
+  /** Paths of files with answers. Anything else is ignored. */
   readonly tasks: readonly unknown[];
 }
 
 /**
- * Sets the workflow up once, in this process or in each of its own; disposing tears it down. Throws WORKFLOW_INIT_FAILED when its setup
- * does. Without `isolation` there are no processes for it but this one; without a host there is nothing that it could attach to.
+ * Sets the workflow up once, in this process or in each of its own; disposing tears it down. Throws WORKFLOW_INIT_FAILED if setup fails.
+ * `isolation: 'process'` requires `isolation`. Without a `host`, the workflow attaches to nothing.
  */
 export async function startWorkflow(workflow: Workflow, isolation?: IsolationOptions, host?: RunHost): Promise<StartedWorkflow> {
   const { name, concurrency } = workflow;
@@ -76,7 +68,7 @@ async function startIsolated(workflow: Workflow, options: IsolationOptions | und
   const isolated = await openIsolated(workflow, { ...options, workers });
   return {
     workflow,
-    // A rollout that waits for a process should wait before its deadline begins.
+    // Wait for a process before the deadline starts.
     concurrency: new Semaphore(workers),
     runWorkflow: (own) => isolated.run(own),
     [Symbol.asyncDispose]: () => isolated[Symbol.asyncDispose](),
@@ -87,29 +79,24 @@ function runHere(workflow: Workflow, { ctx }: OwnContext): Promise<unknown> {
   return runInRollout(ctx, () => workflow.run(ctx));
 }
 
-// ── one rollout ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 /** Must not throw. */
 export interface RolloutObserver extends SessionObserver {
-  /** What the workflow threw. */
   threw?(thrown: unknown): void;
 }
 
 export interface RolloutParts extends GradingParts, Partial<Pick<StartedWorkflow, 'runWorkflow' | 'concurrency'>> {
-  /** Only these roles are trained, whatever the workflow says. */
+  /** Trains only these roles, whatever the workflow says. */
   readonly trainable?: readonly string[] | undefined;
   readonly sessions: SessionHost;
   readonly store: Store;
   readonly limits: Limits;
   readonly seed: number;
   readonly clock: Clock;
-  /** Of the policy's server: it does not count towards the rollout's deadline. */
+  /** Downtime of the policy's server does not count towards the deadline. */
   readonly downtime?: Downtime;
-  /** Whoever wants to see what happens. */
   readonly observer?: RolloutObserver | undefined;
-  /** Folder under which rollouts may keep files. */
+  /** Parent of the rollouts' artifact folders. */
   readonly artifacts?: string | undefined;
-  /** Aborts when the run stops. */
   readonly signal: AbortSignal;
 }
 
@@ -119,7 +106,7 @@ export interface RolloutSpec {
   readonly sampling: SamplingSettings;
 }
 
-/** Durable when it resolves. */
+/** The trajectory is durable when this resolves. */
 export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promise<Trajectory> {
   using _permit = await parts.concurrency?.acquire(parts.signal);
   await yieldToEventLoop();
@@ -134,7 +121,7 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
     }),
   );
   const { session, own } = run;
-  // Sealed before the result is read: which answers nobody got is known then, and they are no part of what a turn led to.
+  // Seal before reading the result: only then is it known which answers were not delivered, and those do not count.
   const turns = session.seal();
   const ending = settled(run.ending, identity, turns);
   if (ending.kind === 'threw' && !(ending.thrown instanceof Rejection)) observer?.threw?.(ending.thrown);
@@ -144,7 +131,7 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   const { unanswered } = session;
   const { logs } = own;
   const trajectory = recordOf(identity, { turns, unanswered }, { outcome, grade, result, logs, startedAt, endedAt: clock.now() });
-  // A rollout that was given up with the run is no result: stored, it would be taken for one when the run is resumed.
+  // Do not store a rollout that was cancelled with the run: a resumed run would take it as a result.
   parts.signal.throwIfAborted();
   await parts.store.append(trajectory);
   return trajectory;
@@ -160,7 +147,7 @@ export interface SessionRunParts extends Partial<Pick<StartedWorkflow, 'runWorkf
   readonly signal: AbortSignal;
 }
 
-/** Runs the workflow's code in a session of its own, which is sealed when this resolves: a gateway's, or one with a policy elsewhere. */
+/** Runs the workflow in a new session, of a gateway or of a remote policy. The session is sealed when this resolves. */
 export async function runInSession<Opened extends Pick<Session, 'model'> & { seal(): unknown }>(
   parts: SessionRunParts,
   { identity, task }: Pick<RolloutSpec, 'identity' | 'task'>,
@@ -176,7 +163,7 @@ export async function runInSession<Opened extends Pick<Session, 'model'> & { sea
   return { ending: rejectedOr(await bounds.within(() => runWorkflow(own, task)), own), session, own };
 }
 
-/** What ends a rollout from outside: the run's signal, or its deadline, which waits for as long as the policy was away. */
+/** Ends a rollout from outside: by the run's signal, or at its deadline, which is extended by the policy's downtime. */
 class RolloutBounds implements Disposable {
   readonly #controller = new AbortController();
   readonly #unlink: () => void;
@@ -196,7 +183,7 @@ class RolloutBounds implements Disposable {
     return this.#controller.signal;
   }
 
-  /** Bounded even if the workflow ignores its signal; what it does after that finds a sealed session. */
+  /** Returns even if the workflow ignores its signal; what it does afterwards finds a sealed session. */
   async within(workflow: () => Promise<unknown>): Promise<Ending<unknown>> {
     const { signal } = this;
     const { promise: cut, resolve } = Promise.withResolvers<Ending<unknown>>();
@@ -231,7 +218,7 @@ class RolloutBounds implements Disposable {
   }
 }
 
-/** A rollout that was rejected stays so, whatever became of what that threw. */
+/** A rejected rollout stays rejected, even if the workflow caught the error. */
 function rejectedOr(ending: Ending<unknown>, own: OwnContext): Ending<unknown> {
   const rejection = own.rejected();
   return rejection === undefined || ending.kind === 'deadline' ? ending : { kind: 'threw', thrown: rejection };

@@ -1,10 +1,9 @@
 /**
- * Groups × concurrency × staleness: starts the rollouts of groups in order, never more than `concurrency` at once, and as far
- * ahead of the trainer as the staleness bound allows; groups without signal are replaced.
+ * Starts the rollouts of groups in order, within the concurrency limit and as far ahead of the trainer as the staleness bound allows.
+ * Replaces groups without signal. Knows nothing about training.
  *
- * Groups are numbered in the order they are started and taken in the order of their numbers. With a staleness bound of 0 which
- * groups a step gets does not depend on which rollout finishes first: the n-th is started exactly when fewer than a batch of the
- * earlier ones had signal. Knows nothing about training.
+ * Groups are numbered in starting order and taken in that order. With a staleness bound of 0, a step's groups do not depend on which
+ * rollout finishes first: group n starts exactly when fewer than a batch of the earlier groups had signal.
  */
 import type { Task, Trajectory } from '../core/types.ts';
 
@@ -14,32 +13,29 @@ export interface GroupPlan {
 }
 
 export interface Group extends GroupPlan {
-  /** In the order of their place in the group. */
   readonly trajectories: readonly Trajectory[];
 }
 
 export interface SchedulerOptions {
-  /** Groups with signal that a step takes. */
+  /** Groups with signal per step. */
   readonly batchSize: number;
-  /** Rollouts per group. */
   readonly groupSize: number;
-  /** A step gives up waiting for a full batch after this many times `batchSize` groups. */
+  /** A step stops waiting for a full batch after `refill` × `batchSize` groups. */
   readonly refill: number;
-  /** Policy versions that may lie between sampling and training. 0: rollouts wait for the trainer. */
+  /** Maximum number of policy versions between sampling and training. 0: rollouts wait for the trainer. */
   readonly staleness: number;
-  /** Rollouts at once. */
+  /** Concurrent rollouts. */
   readonly concurrency: number;
-  /** The version after which nothing more is trained: no group is started for a step that never comes. */
+  /** The run's final version: no group is started for a step after it. */
   readonly lastVersion: number;
   readonly plan: (number: number) => GroupPlan;
-  /** The signal gives the rollout up. */
   readonly runOne: (plan: GroupPlan, place: number, signal: AbortSignal) => Promise<Trajectory>;
   readonly hasSignal: (trajectories: readonly Trajectory[]) => boolean;
-  /** Rollouts that ended since the last batch was taken, of those that the next one needs as far as is known. */
+  /** Rollouts ended since the last batch, and an estimate of how many the next one needs. */
   readonly onProgress?: (done: number, of: number) => void;
 }
 
-/** What is left to do: numbers not begun, and numbers begun that no batch was taken from yet. */
+/** Next number to begin, and numbers begun but not yet in a batch. */
 export interface Position {
   readonly next: number;
   readonly pending: readonly number[];
@@ -47,7 +43,7 @@ export interface Position {
 
 export const START: Position = { next: 1, pending: [] };
 
-/** What one step gets, each list in the order of the groups' numbers. */
+/** One step's groups; each list is in order of group numbers. */
 export interface GroupBatch {
   readonly groups: readonly Group[];
   readonly withoutSignal: readonly Group[];
@@ -64,7 +60,7 @@ export class GroupScheduler {
   readonly #backlog: number[];
   #next: number;
   #version: number;
-  /** Groups with signal, taken or not, by AReaL's account: a version counts as one whole batch, however many it took. */
+  /** Groups with signal, taken or not. As in AReaL, each version counts as one whole batch, however many groups it took. */
   #accepted: number;
   readonly #open = new Set<number>();
   #waiting: Numbered[] = [];
@@ -85,16 +81,13 @@ export class GroupScheduler {
     this.#accepted = from.version * options.batchSize;
   }
 
-  /** Where the numbering stands, for a run that is taken up again after the batch just taken. */
+  /** For resuming a run after the latest batch. */
   get position(): Position {
     const begun = [...this.#open, ...this.#waiting.map(({ number }) => number), ...this.#backlog];
     return { next: this.#next, pending: begun.toSorted((a, b) => a - b) };
   }
 
-  /**
-   * The next batch: `batchSize` groups, or fewer when `refill` times as many were tried. Throws the first error of a rollout
-   * after the running ones ended.
-   */
+  /** Returns `batchSize` groups, or fewer after `refill` times as many. Throws a rollout's first error once the running ones have ended. */
   async take(): Promise<GroupBatch> {
     this.#account();
     for (;;) {
@@ -108,21 +101,21 @@ export class GroupScheduler {
     }
   }
 
-  /** The policy is served as this version from now on. */
+  /** Call when the policy is served as this version. */
   published(version: number): void {
     this.#version = version;
     this.#account();
     this.#start();
   }
 
-  /** Gives up the running rollouts; resolves when they ended. */
+  /** Cancels the running rollouts. Resolves when they have ended. */
   async close(): Promise<void> {
     this.#leave.abort();
     this.#queue = [];
     while (this.#runningRollouts > 0) await this.#change.promise;
   }
 
-  /** AReaL's recovery rule at every step: what was taken counts as `version` whole batches, so nothing bursts or starves. */
+  /** AReaL's recovery rule at every step: taken groups count as `version` whole batches, so rollouts neither burst nor starve. */
   #account(): void {
     this.#accepted = this.#version * this.#options.batchSize + this.#waiting.length;
   }
@@ -224,7 +217,7 @@ export class GroupScheduler {
   }
 }
 
-/** Versions between the oldest sampled token and this version; 0 where nothing was sampled. */
+/** Versions between the policy's oldest sampled turn and `version`; 0 if nothing was sampled. */
 export function versionsBehind(trajectories: readonly Trajectory[], version: number): number {
   let oldest = version;
   for (const { turns } of trajectories) {
