@@ -1,9 +1,8 @@
 /**
- * What the built-in graders share: the check of their options, the text they look at, the answer they compare it with, and where in a text the
- * final answer is.
+ * Shared by the built-in graders: option checks, the text to grade, the task's answer, and finding the final answer in a text.
  *
- * A misspelt option would silently change what is right, so everything wrong is said at once when the grader is defined. Something missing in
- * the task is unscorable, never 0: it is not the policy's fault. No message quotes an answer: messages are logged.
+ * A misspelt option would silently change what is right, so all mistakes throw when the grader is defined. What is missing in the task is
+ * unscorable, never 0: it is not the policy's fault. No message quotes an answer: messages are logged.
  */
 import type { Grader, GraderInput, GraderTurn } from '../core/contracts.ts';
 import { defineGrader, unscorable } from '../core/define.ts';
@@ -12,19 +11,16 @@ import { TrainyardError } from '../core/errors.ts';
 import { isObject } from '../core/json.ts';
 import type { Json } from '../core/types.ts';
 
-/** Reads what is to be graded; for graders that should look at something else than the final answer. */
 export type ReadSaid = (input: GraderInput) => string;
 
-/** Every grader of texts may be told to read something else than the final answer. */
 export interface TextOptions {
-  /** Reads the text to grade; absent: the workflow's output, else the last message of the assistant. */
+  /** Reads the text to grade. Absent: the workflow's output, else the last assistant message. */
   readonly of?: ReadSaid;
 }
 
-/** Everything that is wrong with the value of an option. `undefined`: it is missing. */
+/** Yields every fault of an option's value; `undefined` means that it is missing. */
 type OptionKind = (value: unknown, name: string) => Iterable<string>;
 
-/** `expected`: what a value must be, in words. */
 export const optionKind =
   (expected: string, fits: (value: unknown) => boolean): OptionKind =>
   (value, name) =>
@@ -44,14 +40,14 @@ const KINDS = {
   amount: optionKind('a finite number from 0 up', (value) => isNumber(value) && value >= 0),
   count: optionKind('a whole number from 1 up', (value) => isWhole(value) && value >= 1),
   natural: optionKind('a whole number from 0 up', (value) => isWhole(value) && value >= 0),
-  /** Whoever is given it looks at it. */
+  /** The grader checks it. */
   any: () => [],
 } satisfies Readonly<Record<string, OptionKind>>;
 
-/** By name; a list holds the texts that an option may be. */
+/** A list holds the allowed strings. */
 export type OptionKinds = Readonly<Record<string, keyof typeof KINDS | OptionKind | readonly string[]>>;
 
-/** Throws GRADER_INVALID. What is not required may be absent. */
+/** Throws GRADER_INVALID with all faults. Options that are not required may be absent. */
 export function checkOptions(
   grader: string,
   given: unknown,
@@ -64,7 +60,7 @@ export function checkOptions(
   throw new TrainyardError('GRADER_INVALID', `${grader}: ${problems.join('; ')}`, hint === undefined ? {} : { hint });
 }
 
-/** Everything wrong with an object of options, in words. `whose` is what the object is called. */
+/** `whose`: what messages call the object. */
 export function* optionFaults(
   given: unknown,
   kinds: OptionKinds,
@@ -89,7 +85,7 @@ function kindFrom(given: OptionKinds[string]): OptionKind {
   return optionKind(given.map((one) => `'${one}'`).join(' or '), (value) => given.includes(value as string));
 }
 
-/** A grader that reads one text and finds it right or wrong: 1 or 0. `options` may say what else to read, in `of`. */
+/** A grader whose reward is 1 if the text is right, else 0. */
 export function textGrader(
   name: string,
   options: TextOptions,
@@ -106,9 +102,7 @@ export function textGrader(
   });
 }
 
-// ── what was said, and the task's answer ─────────────────────────────────────────────────────────────────────────────
-
-/** The workflow's output where it is a text or a number, else the last message of the assistant; '' where there is none. */
+/** The workflow's output if it is a string or number, else the last assistant message, or ''. Unscorable if `of` returns no string. */
 export function saidBy(input: GraderInput, of?: ReadSaid): string {
   if (of !== undefined) {
     const read: unknown = of(input);
@@ -121,12 +115,12 @@ export function saidBy(input: GraderInput, of?: ReadSaid): string {
   return messages.findLast(({ role }) => role === 'assistant')?.content ?? '';
 }
 
-/** What the policy itself said and somebody got: not other models, and not answers that nobody got. */
+/** The policy's own turns whose responses were delivered. Excludes other models' turns. */
 export function ownTurns({ turns }: GraderInput): readonly GraderTurn[] {
   return turns.filter(({ model, undelivered }) => model === undefined && !undelivered);
 }
 
-/** The task's answer. Throws GRADER_UNSCORABLE where there is none, or an empty one. */
+/** Throws GRADER_UNSCORABLE if the task has no answer or an empty one. */
 export function answerOf({ task }: GraderInput): Exclude<Json, null> {
   const { answer } = task;
   const isEmpty = typeof answer === 'string' ? answer.trim() === '' : Array.isArray(answer) && answer.length === 0;
@@ -135,11 +129,11 @@ export function answerOf({ task }: GraderInput): Exclude<Json, null> {
   return answer;
 }
 
-/** As `answerOf`, but an empty list is an answer like any other. */
+/** Like `answerOf`, but allows an empty list. */
 export const jsonAnswerOf = (input: GraderInput): Json =>
   Array.isArray(input.task.answer) ? input.task.answer : answerOf(input);
 
-/** The texts that count as right: the task's answer, or each of them where it is a list. Throws GRADER_UNSCORABLE for anything else. */
+/** The task's answer, or each item of a list, as text. Throws GRADER_UNSCORABLE for anything but strings, numbers and booleans. */
 export function acceptedAnswers(input: GraderInput): readonly string[] {
   const answer = answerOf(input);
   return (Array.isArray(answer) ? (answer as readonly Json[]) : [answer]).map((one) => {
@@ -152,11 +146,9 @@ export function acceptedAnswers(input: GraderInput): readonly string[] {
   });
 }
 
-// ── where in a text the final answer is ──────────────────────────────────────────────────────────────────────────────
-
-/** Only the end of a text is read: an answer stands there. */
+/** Only the end of a text is read: the answer is there. */
 const MOST_CHARS = 100_000;
-/** Answers side by side; and characters between two of them. */
+/** Most answers side by side, and most characters between two of them. */
 const MOST_BESIDE = 20;
 const MOST_BETWEEN = 40;
 const BOX = /\\(?:boxed|fbox)(?![A-Za-z])/g;
@@ -164,12 +156,11 @@ const BETWEEN = /^(?:[\s$,;.&/*]|\\[,;:! ()[\]]|\\q?quad(?![a-z])|\\text\s?\{\s*
 const CLAIM = /\b(?:final[ \t]{1,3})?answers?[*_]{0,2}(?:[ \t]{0,3}(?:is|are|:|=)[*_]{0,2}){1,2}/gi;
 const HASHES = /^[ \t]{0,8}#{4}(?!#)/gm;
 const REASON = /[,;]?\s(?:because|since|as|due to|given|which|so|where)\s/;
-/** Behind "as" or "which" these bring no reason, but a second answer. */
+/** After REASON these introduce a second answer, not a reason. */
 const SECOND_ANSWER = /\b(?:as well as|or|also|could|might|maybe|perhaps|possibly|alternatively|so is)\b/i;
-/** What ends the answer in its line. */
 const BEHIND = /\.\s+(?=\p{Lu})|\.\s*$|\.?\s*\*\*/u;
 
-/** The end of a text, without what was only thought. A thought that never ends leaves nothing. */
+/** The end of a text without the reasoning; '' if the reasoning never ends. */
 export function spokenPart(text: string): string {
   const end = text.slice(-MOST_CHARS);
   const thought = end.lastIndexOf('</think>');
@@ -178,12 +169,9 @@ export function spokenPart(text: string): string {
 }
 
 /**
- * The texts that are marked as the answer, in this order: the last `\boxed{…}`; the last `<answer>…</answer>`; whichever comes last of a `####`
- * line and "the answer is …". What is marked but empty, or never closed, is an empty answer: an earlier one does not count in its place.
- * Undefined where nothing is marked.
- *
- * Boxes side by side, with nothing but "or", "and" and commas in between, are several answers, not the last of them: who hedges has not
- * answered, and a list may be marked item by item. Every scan is linear in the text, and only its end is read.
+ * The marked answers: the last `\boxed{…}`, else the last `<answer>…</answer>`, else the later of the last `####` and "the answer is …".
+ * An empty or unclosed mark is an empty answer; no earlier one replaces it. Undefined if nothing is marked. Marks with only "or", "and" or
+ * punctuation between them are several answers: hedging is not answering, and a list may be marked item by item. Every scan is linear.
  */
 export function markedAnswers(spoken: string): readonly string[] | undefined {
   const [hashes, claim] = [lastLineWithHashes(spoken), lastClaim(spoken)];
@@ -191,7 +179,7 @@ export function markedAnswers(spoken: string): readonly string[] | undefined {
   return lastBeside(spoken, boxesIn(spoken)) ?? lastBeside(spoken, tagsIn(spoken)) ?? (claimed && [claimed.text]);
 }
 
-/** The answer in a reference: datasets write whole solutions, in which `\boxed` or `####` marks the answer. */
+/** Datasets give whole solutions as references, with the answer in `\boxed` or after `####`. */
 export function referenceAnswer(answer: string): string {
   return (lastBeside(answer, boxesIn(answer))?.join(', ') ?? lastLineWithHashes(answer)?.text) || answer.trim();
 }
@@ -205,7 +193,7 @@ interface Enclosed extends Mark {
   readonly end: number;
 }
 
-/** The last mark, and those before it with nothing in between. A mark around a later one is left out. */
+/** The last mark and those directly before it. Skips marks that enclose a later one. */
 function lastBeside(text: string, marks: readonly Enclosed[]): readonly string[] | undefined {
   let first = marks.at(-1);
   if (first === undefined) return undefined;
@@ -219,11 +207,10 @@ function lastBeside(text: string, marks: readonly Enclosed[]): readonly string[]
   return found;
 }
 
-/** The last boxes, in order. */
 const boxesIn = (text: string): readonly Enclosed[] =>
   [...text.matchAll(BOX)].slice(-MOST_BESIDE).map(({ index, 0: command }) => braced(text, index, index + command.length));
 
-/** Everything that is in a box, outermost boxes only. */
+/** Contents of all outermost boxes. */
 export function allBoxed(text: string): readonly string[] {
   let end = 0;
   return [...text.matchAll(BOX)].flatMap(({ index, 0: command }) => {
@@ -234,7 +221,7 @@ export function allBoxed(text: string): readonly string[] {
   });
 }
 
-/** From the brace on to the one that closes it; without a brace the one word that is there. */
+/** Up to the matching brace; without a brace, the next word. */
 function braced(text: string, at: number, from: number): Enclosed {
   const [ahead, word = ''] = /^\s{0,7}(\{|\\?[^\s{}$]{1,40})?/.exec(text.slice(from, from + 60))!;
   if (word !== '{') return { at, end: from + (word === '' ? 0 : ahead.length), text: word };
@@ -249,7 +236,6 @@ function braced(text: string, at: number, from: number): Enclosed {
   return { at, end: text.length, text: '' };
 }
 
-/** The last tags, in order. */
 function tagsIn(text: string): readonly Enclosed[] {
   return [...text.matchAll(/<answer>/gi)].slice(-MOST_BESIDE).map(({ index, 0: tag }) => {
     const from = index + tag.length;
@@ -266,7 +252,7 @@ export function lastLineWithHashes(text: string): Mark | undefined {
   return found && { at: found.index, text: bare(lineFrom(text, found.index + found[0].length)) };
 }
 
-/** "The answer is …", up to what is said of it: "because …", the next sentence. */
+/** "The answer is …" up to a reason or the next sentence. */
 function lastClaim(text: string): Mark | undefined {
   const found = [...text.matchAll(CLAIM)].at(-1);
   if (found === undefined) return undefined;
@@ -275,25 +261,25 @@ function lastClaim(text: string): Mark | undefined {
   return { at: found.index, text: bare(behind === null ? line : line.slice(0, behind.index)) };
 }
 
-/** A line without the reason that it ends with; all of it where that is no reason but a second answer. */
+/** Cuts a trailing reason, unless it introduces a second answer. */
 export function withoutReason(line: string): string {
   const reason = REASON.exec(line);
   return reason === null || SECOND_ANSWER.test(line.slice(reason.index)) ? line : line.slice(0, reason.index);
 }
 
-/** The rest of a line; where that is empty, the next line that is not. */
+/** The rest of the line, or the next line that is not empty. */
 function lineFrom(text: string, from: number): string {
   return /\S.*/.exec(text.slice(from, from + 2_000))?.[0].trim() ?? '';
 }
 
-/** Without the full stop, and without what emphasises or quotes all of it. */
+/** Removes the full stop, and emphasis or quotes around the whole line. */
 function bare(line: string): string {
   const text = line.replace(/[.\s]{1,20}$/, '').trim();
   const inside = /^(\*\*|`|"|“)(.*?)(\*\*|`|"|”)$/.exec(text)?.[2];
   return inside === undefined ? text : inside.replace(/[.\s]{1,20}$/, '').trim();
 }
 
-/** The last line that is not empty; where that only closes a displayed formula, the formula. */
+/** The last line that is not empty; if that only closes a displayed formula, the formula. */
 export function lastLine(spoken: string): string {
   const trimmed = spoken.trimEnd();
   const line = trimmed.slice(trimmed.lastIndexOf('\n') + 1).trim();
@@ -306,7 +292,7 @@ export function lastLine(spoken: string): string {
 const DENIES = /\b(?:not|never|wrong|incorrect|false)\b|n't\b/i;
 const FORMULA = /\$\$?([^$]{1,1000})\$\$?|\\\(([^$]{1,1000}?)\\\)|\\\[([^$]{1,1000}?)\\\]/g;
 
-/** The one formula of a line of prose; undefined where there are several, or where the prose denies it. */
+/** The only formula in a line of prose; undefined if there are several or the prose denies it. */
 export function onlyFormula(line: string): string | undefined {
   if (line.length > 4_000) return undefined;
   const found = [...line.matchAll(FORMULA)];

@@ -1,4 +1,4 @@
-/** The built-in graders against the tables of `test/fixtures/graders`: every case by itself, in both directions of surprise. */
+/** The built-in graders against the tables in `test/fixtures/graders`: right answers that must pass and wrong ones that must not. */
 import { describe, expect, it } from 'vitest';
 import { gradeOf } from '../../test/fixtures/grader/rollout-input.ts';
 import type { GradedCase } from '../../test/fixtures/graders/case.ts';

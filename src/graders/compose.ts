@@ -1,10 +1,9 @@
 /**
- * Graders made of graders: `weighted`, a sum; `minimum` and `maximum`, the worst and the best of several; `gated`, one that is asked only where
- * another calls it a success; `clipped` and `scaled`, one with its rewards changed. And penalties, which are meant to be parts of a sum: their
- * value is 0 where all is well and below 0 where it is not.
+ * Graders made of graders: `weighted` sums, `minimum` and `maximum` pick, `gated` asks one only if another succeeds, `clipped` and `scaled`
+ * change the reward. Also penalties, meant as parts of a sum: 0 if all is well, otherwise negative.
  *
- * One rule for what is absent: a part that cannot score makes the whole fail, and one that rejects makes the whole rejected. There is never a
- * sum of only some of the parts, because that would be a reward nobody meant. A failure wins over a rejection.
+ * If a part is unscorable or fails, the whole fails; if a part rejects, the whole is rejected; a failure takes precedence. A sum never
+ * leaves parts out: that would be a reward that its author did not intend.
  */
 import type { Grader, GraderContext, GraderInput, GraderTurn } from '../core/contracts.ts';
 import { defineGrader, rejected, unscorable } from '../core/define.ts';
@@ -16,7 +15,7 @@ import { checkGrader, DEFAULT_DEADLINE_MS, ungradedOf } from '../grader/call.ts'
 import { checkOptions, optionKind, ownTurns, saidBy, type TextOptions } from './answer-text.ts';
 import { regexWithin, statelessRegex } from './text-match.ts';
 
-/** A whole is a success from 1 up, give or take the rounding of a sum. */
+/** Rounding error of a sum that still counts as 1. */
 const ROUNDING = 1e-9;
 const BY = ['byTurn', 'byThread', 'byRole'] as const;
 
@@ -25,16 +24,14 @@ const sum = (values: readonly number[]): number => values.reduce((total, value) 
 const badReward = (message: string): TrainyardError => new TrainyardError('GRADER_BAD_REWARD', message);
 const invalid = (message: string): TrainyardError => new TrainyardError('GRADER_INVALID', message);
 
-// ── sums and extremes: parts that are asked at the same time ────────────────────────────────────────────────────────────
-
 export interface WeightedOptions {
-  /** The part whose success is the whole's; absent: a sum of 1 or more is a success. */
+  /** The part whose success is the whole's. Absent: a value of 1 or more is a success. */
   readonly success?: string;
 }
 
 /**
- * `weighted({ correct: [grader, 0.8], format: [grader, 0.2] })`. Its parts are the graders' own values, before weights. Rewards by turn, thread
- * or role are summed where every part gives them for the same ones; where only some do the grading fails.
+ * `weighted({ correct: [grader, 0.8], format: [grader, 0.2] })`. The parts are the graders' values before weighting. Rewards by turn,
+ * thread or role are summed if all parts give them for the same keys; otherwise the grading fails.
  */
 export function weighted(
   parts: Readonly<Record<string, readonly [grader: Grader, weight: number]>>,
@@ -73,12 +70,12 @@ function summedBy(names: readonly string[], rewards: readonly Reward[], weights:
   return Object.fromEntries(summed);
 }
 
-/** The lowest of the values; a success where all are. */
+/** The lowest value; a success if all parts are. */
 export function minimum(parts: Readonly<Record<string, Grader>>): Grader {
   return extreme('minimum', parts, Math.min, (rewards) => rewards.every(isSuccess));
 }
 
-/** The highest of the values; a success where one is. */
+/** The highest value; a success if any part is. */
 export function maximum(parts: Readonly<Record<string, Grader>>): Grader {
   return extreme('maximum', parts, Math.max, (rewards) => rewards.some(isSuccess));
 }
@@ -97,7 +94,7 @@ function extreme(
   });
 }
 
-/** Parts are stored as `name.part`: a dot in a name would make two parts one. */
+/** Parts are stored as `name.part`, so a dot in a name could make two parts collide. */
 function checkedNames(kind: string, parts: unknown): readonly string[] {
   if (!isObject(parts)) {
     throw invalid(`${kind}: expected an object of graders by name, found ${parts === null ? 'null' : typeof parts}`);
@@ -109,7 +106,7 @@ function checkedNames(kind: string, parts: unknown): readonly string[] {
   return names;
 }
 
-/** Asks all of them at the same time. When one fails the others are told to stop, and the whole throws what that one threw. */
+/** Asks all parts concurrently. If one fails, aborts the others and throws its error. */
 function together(
   kind: string,
   parts: Readonly<Record<string, Grader>>,
@@ -138,17 +135,12 @@ function together(
   });
 }
 
-// ── one grader after or around another ──────────────────────────────────────────────────────────────────────────────────
-
 export interface GatedOptions {
-  /** The value where the gate is closed. Default 0. */
+  /** The value if the gate is closed. Default 0. */
   readonly floor?: number;
 }
 
-/**
- * Asks the grader only where the gate calls the rollout a success: for tests that are cheap and must hold before an expensive judgement is
- * worth anything. Its parts are `gate` and, where it was asked, `score`. Where the gate is open, the reward is the grader's.
- */
+/** Puts a cheap check before an expensive grader, which is asked only if the gate succeeds. Parts: `gate` and, if asked, `score`. */
 export function gated(gate: Grader, grader: Grader, options: GatedOptions = {}): Grader {
   checkGrader(gate, 'gated: the gate');
   checkGrader(grader, 'gated: the grader');
@@ -166,7 +158,7 @@ export interface ClipOptions {
   readonly max?: number;
 }
 
-/** Rewards kept within bounds. Its metric `clipped` is 1 where something was outside of them. */
+/** Clamps rewards. The metric `clipped` is 1 if any was out of bounds. */
 export function clipped(grader: Grader, options: ClipOptions): Grader {
   checkOptions('clipped', options, { min: 'number', max: 'number' });
   const { min = -Infinity, max = Infinity } = options;
@@ -186,18 +178,17 @@ export function clipped(grader: Grader, options: ClipOptions): Grader {
 export interface ScaleOptions {
   /** Default 1. */
   readonly by?: number;
-  /** Added afterwards. Default 0. */
+  /** Added after multiplying. Default 0. */
   readonly plus?: number;
 }
 
-/** Rewards multiplied and shifted. */
 export function scaled(grader: Grader, options: ScaleOptions): Grader {
   checkOptions('scaled', options, { by: 'number', plus: 'number' });
   const { by = 1, plus = 0 } = options;
   return adjusted('scaled', grader, (reward) => changedIn(reward, (value) => value * by + plus));
 }
 
-/** Whether the rollout is a success stays as the grader said it: that is decided before the number is changed. */
+/** Keeps the grader's success, which is decided before the number changes. */
 function adjusted(kind: string, grader: Grader, change: (reward: Reward) => Reward): Grader {
   checkGrader(grader, kind);
   return composed(`${kind}(${grader.name})`, [grader], 'in turn', async (input, ctx) => {
@@ -206,7 +197,7 @@ function adjusted(kind: string, grader: Grader, change: (reward: Reward) => Rewa
   });
 }
 
-/** Rewards by turn, thread and role are treated like the value. */
+/** Changes the value and all rewards by turn, thread and role. */
 function changedIn(reward: Reward, change: (value: number) => number): Reward {
   const by = BY.filter((name) => reward[name] !== undefined).map((name) => {
     const changed = Object.entries(reward[name]!).map(([key, value]) => [key, change(value)] as const);
@@ -215,16 +206,13 @@ function changedIn(reward: Reward, change: (value: number) => number): Reward {
   return { ...reward, value: change(reward.value), ...Object.fromEntries(by) };
 }
 
-// ── what all of them have in common ─────────────────────────────────────────────────────────────────────────────────────
-
-/** A part rejects the rollout. */
 class Rejection extends Error {}
 
 type Named = readonly [name: string, reward: Reward];
 
 /**
- * The whole inherits the strictest concurrency, the most retries, time enough for all parts, and all variables. `asked`: whether their
- * deadlines pass one after the other. Where only some have a deadline the others count with the usual one.
+ * Inherits the lowest concurrency limit, the most retries and all environment variables. The deadline is the longest, or the sum for parts
+ * asked in turn; if any part has one, the others count with the default.
  */
 function composed(name: string, parts: readonly Grader[], asked: 'together' | 'in turn', grade: Grader['grade']): Grader {
   const given = (of: 'concurrency' | 'deadlineMs' | 'retries', fold: (...values: number[]) => number): number | undefined => {
@@ -254,7 +242,7 @@ function composed(name: string, parts: readonly Grader[], asked: 'together' | 'i
   });
 }
 
-/** Throws what the grader throws, GRADER_BAD_REWARD, and `Rejection`. */
+/** Throws the grader's error, GRADER_BAD_REWARD or `Rejection`. */
 async function rewardOf(name: string, grader: Grader, input: GraderInput, ctx: GraderContext): Promise<Reward> {
   const result: unknown = await grader.grade(input, ctx);
   const nothing = ungradedOf(result);
@@ -262,7 +250,7 @@ async function rewardOf(name: string, grader: Grader, input: GraderInput, ctx: G
   return toReward(result, `the grader ${JSON.stringify(name)}`, input.turns.length);
 }
 
-/** Each value under its name, and what it is made of under `name.part`; metrics likewise. Threads that are not trained, whichever said so. */
+/** Values under their names, nested parts and metrics under `name.part`, and all threads that a part excludes from training. */
 function shownOf(named: readonly Named[]): Partial<Reward> {
   const below = (name: string, inner: Reward['parts'] = {}): [string, number][] =>
     Object.entries(inner).map(([part, value]) => [`${name}.${part}`, value]);
@@ -274,16 +262,14 @@ function shownOf(named: readonly Named[]): Partial<Reward> {
   };
 }
 
-// ── penalties ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 export interface LengthPenaltyOptions {
-  /** What is counted of all that the policy said in the rollout: sampled tokens, or characters. */
+  /** Sampled tokens, or characters of content, reasoning and call arguments, in all of the policy's turns. */
   readonly unit: 'tokens' | 'characters';
-  /** So many cost nothing. */
+  /** Length that costs nothing. */
   readonly free: number;
-  /** So many beyond those cost 1. */
+  /** Length beyond `free` that costs 1. */
   readonly per: number;
-  /** The most it can cost. Default 1. */
+  /** Highest cost. Default 1. */
   readonly most?: number;
 }
 
@@ -294,7 +280,7 @@ const LENGTHS: Readonly<Record<LengthPenaltyOptions['unit'], (turn: GraderTurn) 
     (content?.length ?? 0) + (reasoning?.length ?? 0) + sum(calls.map((call) => call.function.arguments.length)),
 };
 
-/** Minus (length − free) / per, from 0 down to −most. The length is its metric. */
+/** −(length − free) / per, from 0 down to −most. The length is a metric. */
 export function lengthPenalty(options: LengthPenaltyOptions): Grader {
   const kinds = { unit: Object.keys(LENGTHS), free: 'amount', per: 'positive', most: 'amount' } as const;
   checkOptions('lengthPenalty', options, kinds, ['unit', 'free', 'per']);
@@ -309,7 +295,7 @@ export function lengthPenalty(options: LengthPenaltyOptions): Grader {
   });
 }
 
-/** 0 where the test holds for the final answer, else minus `cost`. An expression is tried under a time limit. */
+/** 0 if the test holds for the response, else −cost. Expressions run under a time limit. */
 export function formatPenalty(test: RegExp | ((said: string) => boolean), cost: number, options: TextOptions = {}): Grader {
   const isTest = (value: unknown): boolean => value instanceof RegExp || typeof value === 'function';
   const kinds = {
@@ -331,16 +317,15 @@ export function formatPenalty(test: RegExp | ((said: string) => boolean), cost: 
 
 export interface RepetitionPenaltyOptions {
   readonly cost: number;
-  /** How often in a row a word, or a phrase of up to five, may be said. Default 10. */
+  /** How often a word, or a phrase of up to five words, may repeat in a row. Default 10. */
   readonly words?: number;
-  /** The same of a character, or of up to four. Default 200. */
+  /** The same for one to four characters. Default 200. */
   readonly characters?: number;
 }
 
-/** Lengths of what is repeated. */
 const LONGEST_PHRASE = { words: 5, characters: 4 } as const;
 
-/** Minus `cost` where the policy said one thing over and over in one of its turns. How often is in its metrics. */
+/** −cost if a turn repeats something more often than allowed. The metrics hold the highest counts. */
 export function repetitionPenalty(options: RepetitionPenaltyOptions): Grader {
   checkOptions('repetitionPenalty', options, { cost: 'positive', words: 'positive', characters: 'positive' }, ['cost']);
   const { cost, words = 10, characters = 200 } = options;
@@ -358,7 +343,7 @@ export function repetitionPenalty(options: RepetitionPenaltyOptions): Grader {
   });
 }
 
-/** How often the same `longest` items or fewer come one after another, at most. */
+/** The most consecutive repetitions of any phrase of up to `longest` items. */
 function mostInARow(items: readonly string[], longest: number): number {
   let most = items.length === 0 ? 0 : 1;
   for (let period = 1; period <= longest; period += 1) {

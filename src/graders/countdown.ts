@@ -1,9 +1,8 @@
 /**
- * `countdown`: the game of making a target out of given numbers. 1 where the expression uses each number exactly once and reaches the target;
- * 0.1 where it is at least an expression of whole numbers with + - * / and brackets; 0 otherwise. Computed by a parser, in exact fractions.
- *
- * The task has `numbers` (or `nums`) and `target`, in its answer or its metadata. The expression is what is marked as the answer,
- * else the last line; "= 24" behind it has to be true.
+ * `countdown`: reach a target from given numbers. Scores 1 if the expression uses each number exactly once and reaches the target, 0.1 if
+ * it is at least an expression of whole numbers with + - * / and brackets, else 0. A parser computes exact fractions. The task has
+ * `numbers` (or `nums`) and `target` in its answer or metadata. The expression is the marked answer, else the last line; a trailing "= 24"
+ * must be true.
  */
 import type { Grader, GraderInput } from '../core/contracts.ts';
 import { defineGrader, unscorable } from '../core/define.ts';
@@ -60,12 +59,12 @@ function puzzleOf({ task }: GraderInput): Puzzle {
 const fieldsOf = (value: Json | undefined): Readonly<Record<string, Json>> => (isObject(value) ? value : {});
 
 interface Played {
-  /** Not where it divides by zero, or says that it equals something else. */
+  /** False if it divides by zero or claims another value. */
   readonly isTarget: boolean;
   readonly numbers: readonly bigint[];
 }
 
-/** Throws `Unreadable` for what is no expression of this game. */
+/** Throws `Unreadable` if the text is not an expression of this game. */
 function playedIn(spoken: string, target: number): Played {
   const marked = new Set(markedAnswers(spoken) ?? [lastLine(spoken)]);
   if (marked.size > 1) throw new Unreadable('several answers');
@@ -83,7 +82,7 @@ function playedIn(spoken: string, target: number): Played {
   return { isTarget: isTrue && value !== undefined && same(value, fromNumber(target)), numbers };
 }
 
-/** Whole numbers, and between any two of them a sign: what the parser reads besides (2(3), 2**3, 1 000, +3) is not of this game. */
+/** Whole numbers with an operator between any two. Excludes what the parser would also read: 2(3), 2**3, 1 000, +3. */
 function isArithmetic(text: string): boolean {
   if (!/^[\d\s()+*/-]+$/.test(text) || /\d{16}|\d\s+\d|[\d)]\s*\(|\)\s*\d/.test(text)) return false;
   return !/[*/]\s*[*/]|(?:^|[(+*/-])\s*\+/.test(text);

@@ -1,4 +1,4 @@
-/** What must never pass, drawn at random: another number in any spelling, a difference too small to see, two answers at once. */
+/** Random answers that must never pass: another number in any notation, a tiny difference, two answers at once. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { gradeOf } from '../../test/fixtures/grader/rollout-input.ts';

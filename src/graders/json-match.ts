@@ -1,8 +1,7 @@
 /**
- * `jsonMatch`: whether what was said is JSON, fits a schema, and equals the task's answer.
- *
- * A text without JSON in it is the policy's mistake: 0. A task without an answer, a pattern that takes forever, or more than can be checked is
- * not: unscorable.
+ * `jsonMatch`: whether the response contains JSON that fits a schema, equals the task's answer, or both. A response without JSON scores 0:
+ * that is the policy's mistake. The rollout is unscorable if the task has no answer, a pattern exceeds its time limit, or the value is too
+ * large to check.
  */
 import { isDeepStrictEqual } from 'node:util';
 import type { Grader, GraderInput } from '../core/contracts.ts';
@@ -14,25 +13,19 @@ import type { Json, Reward } from '../core/types.ts';
 import { checkOptions, jsonAnswerOf, type OptionKinds, saidBy, type TextOptions } from './answer-text.ts';
 import { regexesTogether, regexWithin, statelessRegex } from './text-match.ts';
 
-// ── the JSON in a text ───────────────────────────────────────────────────────────────────────────────────────────────
-
 const FENCE = /```[^\n`]*\n([\s\S]*?)```/g;
-/** Characters looked at; each of some hundred brackets that are never closed costs the rest of the text. */
+/** Most characters scanned in one text: each unclosed bracket scans all the rest of it, which would take quadratic time. */
 const MOST_LOOKS = 20_000_000;
 
 type Found = { readonly value: Json } | undefined;
 
-/**
- * The value that a text gives: the whole text, or the last fenced block that is JSON, or the last object or list in it. The work is bounded:
- * a text of nothing but opening brackets would otherwise take time by the square of its length. Values nested deeper than any honest one
- * are none, because whoever compares them would run out of stack.
- */
+/** The whole text as JSON, else the last fenced block that is JSON, else the last object or list. */
 export function jsonInText(text: string): Found {
   const fenced = (): readonly Found[] => [...text.matchAll(FENCE)].map(([, inside = '']) => parsed(inside.trim()));
   return parsed(text.trim()) ?? fenced().findLast((found) => found !== undefined) ?? [...bracketedIn(text)].at(-1);
 }
 
-/** Undefined where it is no JSON, or nested too deep. */
+/** Undefined if the text is not JSON, or nested so deep that comparing the value would overflow the stack. */
 export function parsed(text: string): Found {
   try {
     return nestingOf(text) > MAX_NESTING ? undefined : { value: JSON.parse(text) as Json };
@@ -41,7 +34,7 @@ export function parsed(text: string): Found {
   }
 }
 
-/** Every object and list of a text that is inside of no other, with the text it was read from. */
+/** Yields every outermost object and list of a text, with its source text. */
 export function* bracketedIn(text: string): Generator<{ readonly value: Json; readonly json: string }> {
   let looks = 0;
   for (let start = 0; start < text.length && looks < MOST_LOOKS; start++) {
@@ -54,12 +47,12 @@ export function* bracketedIn(text: string): Generator<{ readonly value: Json; re
     const isTooDeep = nestingOf(json) > MAX_NESTING;
     const found = isTooDeep ? undefined : parsed(json);
     if (found !== undefined) yield { ...found, json };
-    // What is inside of a value is no answer of its own, and neither are the inner levels of one that is too deep.
+    // Values inside a value are not answers, and neither are the inner levels of one nested too deep.
     if (found !== undefined || isTooDeep) start = end - 1;
   }
 }
 
-/** Behind the bracket that closes the one at `start`; undefined where none does. */
+/** Index after the bracket that closes the one at `start`; undefined if none does. */
 function endOfValue(text: string, start: number): number | undefined {
   let depth = 0;
   let inString = false;
@@ -75,18 +68,16 @@ function endOfValue(text: string, start: number): number | undefined {
   return undefined;
 }
 
-// ── whether two JSON values are equal, as far as a grader cares ─────────────────────────────────────────────────────────
-
 export interface JsonEquality {
-  /** How far numbers may be apart, as a share of the expected one, or absolutely where that is below 1. Default 0. */
+  /** Allowed difference between numbers, relative to the expected one, or absolute if that is below 1. Default 0. */
   readonly tolerance?: number;
-  /** Whether lists are compared as bags: the same items, as often, in any order. Default false. */
+  /** Whether lists are compared as multisets: the same items, equally often, in any order. Default false. */
   readonly anyOrder?: boolean;
-  /** Whether objects may have more members than expected. Default false. */
+  /** Whether objects may have members beyond the expected ones. Default false. */
   readonly moreMembers?: boolean;
 }
 
-/** The order of keys never counts. */
+/** Key order never matters. */
 export function jsonEqual(expected: Json, found: Json, how: JsonEquality = {}): boolean {
   if (typeof expected === 'number' && typeof found === 'number') {
     const most = (how.tolerance ?? 0) * Math.max(1, Math.abs(expected));
@@ -107,10 +98,7 @@ export function isList(value: Json): value is readonly Json[] {
   return Array.isArray(value);
 }
 
-/**
- * How many of `left` things can be paired with different ones of `right` others. Taking the first that fits would not do: with a tolerance,
- * or with arguments that are a subset, it can take away the only one that fits another.
- */
+/** Size of the largest one-to-one pairing. Not greedy: with a tolerance or subsets, the first fit may be another item's only partner. */
 export function mostPairs(left: number, right: number, fits: (left: number, right: number) => boolean): number {
   const fitting = Array.from({ length: left }, (_, l) => Array.from({ length: right }, (_, r) => r).filter((r) => fits(l, r)));
   const partner = new Map<number, number>();
@@ -127,18 +115,18 @@ export function mostPairs(left: number, right: number, fits: (left: number, righ
 }
 
 export interface JsonMatchOptions extends TextOptions, Pick<JsonEquality, 'tolerance' | 'anyOrder'> {
-  /** A JSON Schema that what was said must fit. */
+  /** A JSON Schema that the value must fit. */
   readonly schema?: Schema;
-  /** `answer`: it must equal the task's answer, too. An answer that is a text with a JSON object or list stands for that. */
+  /** `answer`: the value must also equal the task's answer. An answer that is the text of an object or list is parsed. */
   readonly equals?: 'answer';
-  /** Whether an object that is right in some of its members earns their share. Default false: all or nothing. */
+  /** Whether an object earns the share of its members that are right. Default false: all or nothing. */
   readonly partial?: boolean;
 }
 
-/** Fields beyond these count, and have no part of their own. */
+/** Members beyond this many count toward the value but are not reported as parts. */
 const MOST_FIELDS = 200;
 
-/** Throws GRADER_INVALID for a schema that cannot be checked in full. */
+/** Throws GRADER_INVALID for invalid options, and for a schema that cannot be checked in full. */
 export function jsonMatch(options: JsonMatchOptions): Grader {
   const { schema, equals, partial = false, of } = options ?? {};
   const kinds = {
@@ -178,7 +166,7 @@ function scored(value: number, parts: NonNullable<Reward['parts']>): Reward {
   return { value, success: value === 1, parts };
 }
 
-/** Expressions are made once: a schema is applied to every rollout. */
+/** Compiles each pattern once: the schema is applied to every rollout. */
 function fitting(schema: Schema): (value: Json) => boolean {
   const expressions = new Map<string, ReturnType<typeof regexWithin>>();
   const expression = (pattern: string): ReturnType<typeof regexWithin> => {
@@ -189,7 +177,7 @@ function fitting(schema: Schema): (value: Json) => boolean {
   return (value) => {
     const within = regexesTogether();
     const fault = schemaFault(schema, value, (pattern, text) => within(expression(pattern), text));
-    // Not checked to the end, so it is not known to be wrong.
+    // The check was cut short, so the value is not known to be wrong.
     return fault === TOO_INVOLVED ? unscorable(`what was said is ${fault}`) : fault === undefined;
   };
 }
@@ -200,7 +188,7 @@ function expectedOf(input: GraderInput): Json {
   return isJson ? ((parsedJson(answer) as Json | undefined) ?? answer) : answer;
 }
 
-/** Of all fields that are expected or there, those that are right. */
+/** The value is the share of right members among all that are expected or present. */
 function sharesOf(
   expected: Members,
   found: Json,
@@ -217,9 +205,6 @@ function sharesOf(
 
 type Members = { readonly [name: string]: Json };
 
-// ── whether a schema can be checked in full ─────────────────────────────────────────────────────────────────────────────
-
-/** What the value of a keyword has to be, in words, and whether it is that. */
 type Check = readonly [expected: string, fits: (value: unknown, root: unknown) => boolean];
 
 const TYPES = ['null', 'boolean', 'integer', 'number', 'string', 'array', 'object'];
@@ -242,7 +227,7 @@ const PATTERN: Check = [
 const all = (names: string, check: Check): Readonly<Record<string, Check>> =>
   Object.fromEntries(names.split(' ').map((name) => [name, check]));
 
-/** Keywords whose value is no schema. The others hold schemas, and are walked below. */
+/** Keywords whose value is not a schema. `keywordFaults` recurses into the others. */
 const PLAIN: Readonly<Record<string, Check>> = {
   ...all('$schema $id $comment $anchor title description default examples const', ['anything', () => true]),
   ...all('deprecated readOnly writeOnly uniqueItems', ['true or false', (value) => typeof value === 'boolean']),
@@ -266,10 +251,7 @@ const LISTS = ['allOf', 'anyOf', 'oneOf', 'prefixItems'];
 const NAMED = ['properties', 'patternProperties', '$defs', 'definitions'];
 const MOST_SHOWN = 20;
 
-/**
- * Every keyword is one that is looked at, references lead somewhere, patterns are patterns. A keyword that is silently ignored would let
- * through what its author meant to refuse, and the policy would learn that. Throws GRADER_INVALID with everything that is wrong.
- */
+/** Throws GRADER_INVALID with all faults. Unsupported keywords are faults: ignoring one would accept what its author meant to refuse. */
 function checkSchema(schema: unknown): asserts schema is Schema {
   const hint = 'docs/reference/graders.md lists the keywords of JSON Schema that are checked';
   const text = textOf(schema);
@@ -304,7 +286,7 @@ function* keywordFaults(root: unknown, keyword: string, value: unknown, at: stri
   else yield `${at}: this keyword is not checked here${keyword === 'format' ? '; use pattern' : ''}`;
 }
 
-/** References that lead back to themselves before they look at any part of a value: whatever is said, the check would never end. */
+/** References that reach themselves without descending into the value: the check would never end. */
 function* loopsIn(root: unknown, schema: unknown, at: string): Generator<string> {
   if (typeof schema !== 'object' || schema === null) return;
   if (isObject(schema) && leadsTo(root, schema, schema, new Set())) yield `${at}: leads back to itself by $ref`;
@@ -322,7 +304,7 @@ function leadsTo(root: unknown, from: unknown, goal: unknown, seen: Set<unknown>
   return next.some((one) => one === goal || leadsTo(root, one, goal, seen));
 }
 
-/** Undefined where the value is not exactly what its JSON says: a class, a Date, a schema of some library. */
+/** Undefined if the schema is not plain JSON: a class, a Date, a schema object of some library. */
 function textOf(schema: unknown): string | undefined {
   try {
     const text = JSON.stringify(schema);

@@ -1,4 +1,4 @@
-/** What a judge is shown, and how its reply is read: nothing in either can make a score that was not meant. */
+/** What a judge is shown and how its reply is read: neither can yield a score that the judge did not intend. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { cleaned, fenced, scoresIn } from './judge-request.ts';

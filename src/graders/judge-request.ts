@@ -1,10 +1,10 @@
 /**
- * Asking a judge: the request, the call of its server, reading its reply, and asking again after what may pass (a busy, broken or silent
- * server, a reply that gives no scores), with longer and longer waits. A judge that gives none makes the rollout unscorable, never worth 0.
+ * Asks a judge: builds the request, calls the server, reads the reply. Retries, with growing waits, what may pass: a busy, broken or silent
+ * server, a reply without scores. Without scores the rollout is unscorable, never 0.
  *
- * The developer's instructions are in the system message; everything that others wrote is in the user message, fenced. Two secrets are made for
- * each call. The mark is on the fences. The check is only in the system message and must come back: a judge that does what the agent's text
- * tells it does not know that it has to, or not with what. No message quotes the reply, which may repeat the answer: messages are logged.
+ * The system message holds the developer's instructions; the user message holds all foreign text, fenced. Each call has two fresh secrets:
+ * the mark on the fences, and the check, which is only in the system message and must come back in the reply. A judge that obeys the
+ * agent's text does not know the check. No message quotes the judge's reply: it may repeat the answer, and messages are logged.
  */
 import { randomBytes } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -31,23 +31,23 @@ export interface Criterion {
 export interface JudgedBy {
   readonly instructions: string;
   readonly scale: readonly [low: number, high: number];
-  /** None: one score for all. */
+  /** Empty: one score for the whole answer. */
   readonly criteria: readonly Criterion[];
 }
 
 export interface Patience {
-  /** Of one call. */
+  /** Per call. */
   readonly timeoutMs: number;
   readonly tries: number;
-  /** Before the second try; twice as long before each further one. */
+  /** Before the second try, doubled for each further one, with jitter. */
   readonly backoffMs: number;
   readonly maxTokens: number;
 }
 
 export interface Scores {
-  /** One for each criterion, or the only one. */
+  /** One per criterion, or a single one. */
   readonly scores: readonly number[];
-  /** How many of them were outside of the scale. */
+  /** How many scores were outside the scale. */
   readonly clamped: number;
 }
 
@@ -56,13 +56,12 @@ interface Usage {
   readonly completionTokens: number;
 }
 
-/** However long a server asks to be left alone. */
+/** Longest wait between tries, whatever `Retry-After` says. */
 export const MOST_WAIT_MS = 30_000;
 
 /**
- * `unsupported` is kept by the caller between requests: what a server does not take is found out once. Only what was left out of a request that
- * was answered counts: a refusal that merely names a parameter, because it repeats the request or this one is too long, is no reason to ask
- * all others differently.
+ * The caller keeps `unsupported` between requests. A parameter is added only once a request succeeds without it: a refusal may name one
+ * merely because it echoes the request.
  */
 export async function askJudge(
   server: ChatServer,
@@ -75,7 +74,7 @@ export async function askJudge(
   const spent = { promptTokens: 0, completionTokens: 0, calls: 0 };
   const without = new Set(unsupported);
   for (let attempt = 1; ; ) {
-    // Anew each time: a judge that was led astray must not be asked with secrets it may have repeated.
+    // Fresh each time: a judge that was led astray may have repeated the old secrets.
     const [mark, check] = [randomBytes(12).toString('hex'), randomBytes(8).toString('hex')];
     const request = requestOf(by, shown, patience.maxTokens, mark, check);
     const reply = await complete(server, request, without, patience.timeoutMs, signal);
@@ -97,15 +96,13 @@ export async function askJudge(
       const tries = `${attempt} ${attempt === 1 ? 'try' : 'tries'}`;
       return unscorable(`the judge ${server.name} gave no verdict in ${tries}: ${failure.why}`);
     }
-    // Not all at the same moment: those that were refused together would be again.
+    // Jitter: requests that were refused together must not return together.
     const backoffMs = patience.backoffMs * 2 ** (attempt - 1) * (0.5 + Math.random());
     const waitMs = Math.min(MOST_WAIT_MS, failure.afterMs ?? backoffMs);
     await sleep(waitMs, undefined, { signal }).catch(() => signal.throwIfAborted());
     attempt += 1;
   }
 }
-
-// ── the request ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 type Request = Required<Pick<ChatRequest, 'messages' | 'temperature' | 'maxTokens' | 'format'>>;
 
@@ -147,25 +144,24 @@ function schemaOf({ scale: [minimum, maximum], criteria }: JudgedBy): Json {
   return object({ check: text, reason: text, ...(criteria.length === 0 ? { score } : { scores }) });
 }
 
-/** Foreign text, cleaned, to be shown to a judge. */
 export interface Shown {
   readonly title: string;
   readonly text: string;
 }
 
 /**
- * Characters that change how text is shown or are not shown at all, in which orders can hide: bidirectional controls, invisible operators, tags,
- * selectors of variants that nothing has, byte order marks. The joiners and the selectors of emoji stay: languages and faces need them.
+ * Invisible characters and display controls, in which instructions can hide: bidirectional controls, invisible operators, tags, unused
+ * variation selectors, byte order marks. Joiners and emoji selectors stay: scripts and emoji need them.
  */
 const UNSEEN =
   /[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]|[\ufe00-\ufe0d]|[\u{e0000}-\u{e01ef}]/gu;
-/** What looks like one of our own lines. */
+/** Text that imitates our fences. */
 const FENCE_LIKE = /<{3,}(?=\s*(?:begin|end)\b)/gi;
-/** Many servers take these for the marks between messages, wherever they stand: of ChatML and Llama 3, DeepSeek, Gemma, Llama 2 and Mistral. */
+/** Chat-template markers that many servers honour anywhere in a message: ChatML, Llama 2 and 3, DeepSeek, Gemma, Mistral. */
 const TEMPLATE_MARK =
   /<(?=[|\uff5c]|<\/?SYS>>|\/?(?:start_of_turn|end_of_turn|s|bos|eos|think|thinking)>)|\[(?=\/?(?:INST|SYSTEM_PROMPT)\])/gi;
 
-/** Of at most about `most` characters, the middle left out. */
+/** Removes what could deceive a judge, and cuts the middle of texts longer than about `most` characters. */
 export function cleaned(text: string, most: number): string {
   const clean = printable(text.toWellFormed()).replace(UNSEEN, '').replace(FENCE_LIKE, '< < <').replace(TEMPLATE_MARK, '$& ');
   if (clean.length <= most) return clean;
@@ -174,30 +170,25 @@ export function cleaned(text: string, most: number): string {
   return `${clean.slice(0, half)}\n[… ${left} characters left out here …]\n${clean.slice(-half)}`.toWellFormed();
 }
 
-/**
- * Between lines with a mark that whoever wrote the texts could not know; that it is nowhere inside is not left to chance. It cannot make a
- * model immune to what it reads; the check in its reply catches a judge that was led astray entirely.
- */
+/** Fences each part with a mark its author cannot know. No model is immune to what it reads; the check catches one led fully astray. */
 export function fenced(parts: readonly Shown[], mark: string): string {
   return parts
     .map(({ title, text }) => `<<<BEGIN ${title} ${mark}>>>\n${text.replaceAll(mark, '[mark]')}\n<<<END ${title} ${mark}>>>`)
     .join('\n\n');
 }
 
-// ── one call of a judge's server ────────────────────────────────────────────────────────────────────────────────────────
-
 const REPLY_BYTES = 1024 * 1024;
 const QUOTED = 200;
 const AGAIN = [408, 409, 425, 429];
 
-/** `again`: whether asking again may help. `afterMs`: how long the server asks to be left alone. */
+/** `again`: whether a retry may help. `afterMs`: the wait that the server asks for. */
 interface Failure {
   readonly why: string;
   readonly again: boolean;
   readonly afterMs?: number | undefined;
 }
 
-/** Parameters without which the request is still the same, and what servers call them when they refuse them. */
+/** Parameters that the request can do without, and how servers name them when they refuse them. */
 const OPTIONAL = {
   format: /response_format|json_schema|structured output|guided/i,
   temperature: /temperature/i,
@@ -208,11 +199,9 @@ export type OptionalParameter = keyof typeof OPTIONAL;
 type Completion = Usage & { readonly content: string };
 
 /**
- * Over Chat Completions: bounded in time and size, redirects refused. A parameter is returned where the server does not take it. Throws only
- * the signal's reason.
- *
- * The key goes into one header of one request and nowhere else: what a server says about a wrong key is not repeated, and no message
- * leaves here with the key in it.
+ * One Chat Completions call, bounded in time and size, without redirects. Returns a parameter's name if the server does not support it.
+ * Throws only the signal's reason. The key goes into one header only: messages omit what a server says about a wrong key, and never contain
+ * the key.
  */
 async function complete(
   server: ChatServer,
@@ -264,20 +253,19 @@ function refused(
   return { why: `it answered ${status}: ${said}`, again, afterMs: waitAsked(headers.get('retry-after')) };
 }
 
-/** Undefined where it is too large; the rest is not read then. */
+/** Undefined if larger than REPLY_BYTES; the rest is not read. */
 async function bodyOf(response: Response): Promise<string | undefined> {
   const chunks: Uint8Array[] = [];
   let bytes = 0;
   for await (const chunk of response.body ?? []) {
     bytes += chunk.byteLength;
-    // Leaving the loop cancels the body.
     if (bytes > REPLY_BYTES) return undefined;
     chunks.push(chunk);
   }
   return Buffer.concat(chunks).toString('utf8');
 }
 
-/** Seconds, or a date. */
+/** `Retry-After` is seconds or a date. Returns milliseconds. */
 function waitAsked(header: string | null): number | undefined {
   if (header === null || header.trim() === '') return undefined;
   const seconds = Number(header);
@@ -285,19 +273,15 @@ function waitAsked(header: string | null): number | undefined {
   return Number.isFinite(milliseconds) ? Math.max(0, milliseconds) : undefined;
 }
 
-// ── the reply ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 type ReplyObject = { readonly [name: string]: Json };
 
 /**
- * Read strictly: JSON with the check that the judge was given and a finite number for every score. A number outside of the scale is moved to
- * its end and counted. Around it there may be other words, and JSON without the check: a judge that quotes the agent must not lose its reply
- * by that. Otherwise what is wrong with it.
+ * Requires JSON with the check and a finite number for every score; clamps numbers outside the scale and counts them. Ignores text and JSON
+ * without the check around it: a judge that quotes the agent must not lose its reply. Otherwise returns what is wrong.
  */
 export function scoresIn(reply: string, { scale: [low, high], criteria }: JudgedBy, check: string): Scores | string {
   const found = replyObject(reply, check);
   if (typeof found === 'string') return found;
-  // Without criteria the score stands in the object itself.
   const given = criteria.length === 0 ? found : isObject(found['scores']) ? found['scores'] : {};
   const names = criteria.length === 0 ? ['score'] : criteria.map(({ name }) => name);
   const numbers = names.map((name) => (Object.hasOwn(given, name) ? given[name] : undefined));
@@ -310,7 +294,7 @@ export function scoresIn(reply: string, { scale: [low, high], criteria }: Judged
   return { scores, clamped: scores.filter((score, i) => score !== numbers[i]).length };
 }
 
-/** Two that differ, or one that names a score twice, are none: which one was meant is not known. */
+/** Different verdicts, or a duplicate name in one, are errors: which was meant is unknown. */
 function replyObject(reply: string, check: string): ReplyObject | string {
   const answer = withoutThoughts(reply);
   if (answer === undefined) return 'its reply ends before it was done thinking';
@@ -325,7 +309,7 @@ function replyObject(reply: string, check: string): ReplyObject | string {
   return first.value;
 }
 
-/** Servers that do not take thoughts out leave them in front. Undefined where there is nothing else. */
+/** Some servers leave the reasoning in front of the reply. Undefined if there is nothing else. */
 function withoutThoughts(reply: string): string | undefined {
   if (reply.trimStart().startsWith('{')) return reply;
   const end = /<\/think(?:ing)?>/.exec(reply);
@@ -333,7 +317,7 @@ function withoutThoughts(reply: string): string | undefined {
   return /^\s*<think(?:ing)?>/.test(reply) ? undefined : reply;
 }
 
-/** Whether an object in it has a name twice: `JSON.parse` takes the last without a word. */
+/** Whether an object has a duplicate name, of which `JSON.parse` silently keeps the last. */
 function namesTwice(json: string): boolean {
   const open: Set<string>[] = [];
   for (const [token, name] of json.matchAll(/("(?:[^"\\]|\\.)*")\s*:|"(?:[^"\\]|\\.)*"|[{}]/g)) {

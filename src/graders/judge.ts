@@ -1,9 +1,9 @@
 /**
- * `judge` and `rubric`: graders that ask a language model. Any OpenAI-compatible server, or the run's own policy.
+ * `judge` and `rubric`: graders that ask a language model on any OpenAI-compatible server, or the run's own policy.
  *
- * The judge sees the agent's text as data, between fences, and its reply counts only if it repeats a check that the agent's text could not
- * know. A judge that cannot be asked or gives no scores makes the rollout unscorable. An answer that says nothing at all gets the bottom of
- * the scale without a call. Every mistake in the options is found when the grader is defined, and all are told together.
+ * The judge sees the agent's text as fenced data, and its reply counts only if it repeats a check that this text could not know. Without
+ * scores the rollout is unscorable. A blank answer gets the bottom of the scale without a call. Mistakes in the options throw when the
+ * grader is defined, all in one message.
  */
 import { randomUUID } from 'node:crypto';
 import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
@@ -26,32 +26,31 @@ import {
   type Shown,
 } from './judge-request.ts';
 
-/** An OpenAI-compatible server. */
 export interface JudgeEndpoint {
   readonly baseURL: string;
   readonly model: string;
-  /** Name of the environment variable with the key; absent: none is sent. */
+  /** Name of the environment variable that holds the key. Absent: no key is sent. */
   readonly apiKeyEnv?: string;
 }
 
 export interface JudgeOptions extends TextOptions, Partial<Patience> {
-  /** `policy`: the run's own policy, as it is at that moment. What it says as a judge is never trained. */
+  /** `policy`: the run's current policy. Its turns as a judge are never trained. */
   readonly model: JudgeEndpoint | 'policy';
-  /** How to judge, in words. The only words that the judge is told to follow. */
+  /** How to judge. The judge is told to follow these words only. */
   readonly instructions: string;
-  /** Default from 0 to 1. */
+  /** Default [0, 1]. */
   readonly scale?: readonly [low: number, high: number];
-  /** From which value on a rollout is a success. Default: the top of the scale. */
+  /** Lowest value that is a success. Default: the top of the scale. */
   readonly successFrom?: number;
   /** Whether the judge sees the task's prompt. Default true. */
   readonly showPrompt?: boolean;
   /** Whether the judge sees the task's answer. Default false. */
   readonly showAnswer?: boolean;
-  /** Of each text that is shown; the middle of longer ones is left out. Default 20,000. */
+  /** Limit per shown text; the middle of longer ones is cut. Default 20,000. */
   readonly maxCharacters?: number;
-  /** Whether scores are kept: in memory, or in this directory too. Default true. Those of the policy never are: it changes. */
+  /** Whether to cache scores in memory; a directory caches them there, too. Default true. The policy's are never cached: it changes. */
   readonly cache?: boolean | string;
-  /** What a million tokens cost, for the metric `cost`. */
+  /** Price of a million tokens, for the metric `cost`. */
   readonly price?: { readonly prompt: number; readonly completion: number };
 }
 
@@ -93,7 +92,7 @@ export function judge(options: JudgeOptions): Grader {
   return asking('judge', options, [], ([score]) => ({ value: score! }));
 }
 
-/** One score for each criterion, all asked at once. The value is their mean by weight; they are the parts. Throws GRADER_INVALID. */
+/** One score per criterion, all in one call. The value is their weighted mean; the parts are the scores. Throws GRADER_INVALID. */
 export function rubric(criteria: readonly RubricCriterion[], options: RubricOptions): Grader {
   const faults = Array.isArray(criteria) ? [...criteriaFaults(criteria)] : ['expected a list of { name, description, weight }'];
   if (faults.length > 0) throw new TrainyardError('GRADER_INVALID', `rubric: ${faults.join('; ')}`);
@@ -157,7 +156,7 @@ function asking(kind: string, options: JudgeOptions, criteria: readonly Criterio
   });
 }
 
-/** The reference is in a part of its own, and only where it was asked for. */
+/** The reference has its own part, and only if `showAnswer` is set. */
 function shownOf(input: GraderInput, said: string, options: JudgeOptions): readonly Shown[] {
   const { showPrompt = true, showAnswer = false, maxCharacters = MAX_CHARACTERS } = options;
   const part = (title: string, text: string): Shown => ({ title, text: cleaned(text, maxCharacters) });
@@ -170,10 +169,7 @@ function shownOf(input: GraderInput, said: string, options: JudgeOptions): reado
   ];
 }
 
-/**
- * The server to ask. Read with each grading, because an entry is imported by processes that never grade and do not have the key. Throws
- * GRADER_UNSCORABLE.
- */
+/** Reads the key per grading: processes that never grade import the entry without having it. Throws GRADER_UNSCORABLE. */
 function serverOf(model: JudgeOptions['model'], ctx: GraderContext): ChatServer {
   if (model === 'policy') {
     return ctx.model ?? unscorable("this judge asks the run's policy, and there is none: it is graded outside of a run");
@@ -186,8 +182,6 @@ function serverOf(model: JudgeOptions['model'], ctx: GraderContext): ChatServer 
   return { baseURL, name, apiKey };
 }
 
-// ── scores that were given before ───────────────────────────────────────────────────────────────────────────────────────
-
 const MOST_KEPT = 10_000;
 
 interface ScoreCache {
@@ -196,16 +190,14 @@ interface ScoreCache {
 }
 
 /**
- * Scores by the digest of everything that was asked: the last ones in memory, and all of them in a directory where one is named. Failures
- * are never kept. A file that is not what was written counts as none, and a directory that cannot be written costs the saving, never the
- * scores.
+ * Keyed by a digest of the whole question: the latest scores in memory, all of them in the directory if there is one. Failures are never
+ * cached. An invalid file counts as missing; a directory that cannot be written loses the saving, never the scores.
  */
 function scoreCache({ model, cache = true, scale: [low, high] = [0, 1] }: JudgeOptions, count: number): ScoreCache {
-  // The policy changes, so what it said before does not count.
   if (model === 'policy' || cache === false) return { get: async () => undefined, put: async () => {} };
   const kept = new Map<string, Scores>();
   const keep = (key: string, scores: Scores): Scores => {
-    // A map gives its keys in the order they were put in, so the first is the one longest unused.
+    // A Map iterates in insertion order, so the first key is the least recently used.
     kept.delete(key);
     kept.set(key, scores);
     if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value!);
@@ -226,7 +218,7 @@ function scoreCache({ model, cache = true, scale: [low, high] = [0, 1] }: JudgeO
     async put(key, { scores, clamped }) {
       keep(key, { scores, clamped });
       if (cache === true) return;
-      // Whole or not there: renamed into place.
+      // Renamed into place, so that the file is complete or absent.
       const temporary = join(cache, `${key}.${randomUUID()}.tmp`);
       try {
         await mkdir(cache, { recursive: true });
@@ -238,8 +230,6 @@ function scoreCache({ model, cache = true, scale: [low, high] = [0, 1] }: JudgeO
     },
   };
 }
-
-// ── mistakes in the options ─────────────────────────────────────────────────────────────────────────────────────────────
 
 function* criteriaFaults(criteria: readonly RubricCriterion[]): Generator<string> {
   if (criteria.length === 0 || criteria.length > MOST_CRITERIA) {
@@ -262,7 +252,7 @@ function* criteriaFaults(criteria: readonly RubricCriterion[]): Generator<string
   }
 }
 
-/** Values are not repeated: they may hold a password or a key. */
+/** Messages omit values: they may hold a password or a key. */
 function* endpointFaults(model: unknown): Generator<string> {
   if (model === 'policy') return;
   if (!isObject(model)) {

@@ -1,10 +1,8 @@
 /**
- * `multipleChoice`: right where exactly one choice is claimed, and it is the reference. Choices are the letters A to J, or their own texts
- * where those are known (`choices`, else `task.metadata.choices`).
- *
- * A claim is, in this order: what is in `\boxed{…}`, `<answer>` tags or behind `####`; "the answer is …", "option B is correct"; a first or
- * last line that is a label; a letter in brackets or bold in the last line. Two different letters claimed in the same way are no claim, nor
- * is "A or B". The word "a" is never the choice A: a bare letter has to end its clause.
+ * `multipleChoice`: right if the response claims exactly one choice and it is the reference. Choices are the letters A to J, or their texts
+ * if known (`choices`, else `task.metadata.choices`). Claims, in order of precedence: `\boxed{…}`, `<answer>` tags or `####`; "the answer
+ * is …", "option B is correct"; a first or last line that is a label; a letter in brackets or bold in the last line. Two different letters
+ * claimed in the same way are no claim, nor is "A or B". The word "a" is never choice A: a bare letter must end its clause.
  */
 import type { Grader, GraderInput } from '../core/contracts.ts';
 import { unscorable } from '../core/define.ts';
@@ -26,27 +24,26 @@ import { plainCharacters } from './math/tokens.ts';
 import { normalised } from './text-match.ts';
 
 export interface MultipleChoiceOptions extends TextOptions {
-  /** The texts of the choices, A first, where every task has the same; absent: `task.metadata.choices`, else letters only. */
+  /** Texts of the choices, A first, if all tasks share them. Absent: `task.metadata.choices`, else letters only. */
   readonly choices?: readonly string[];
 }
 
 const LETTERS = 'ABCDEFGHIJ';
-/** The last of them are read: that bounds the time. */
 const MOST_CLAIMS = 100;
 const WRAPPING = String.raw`[\s"'“”‘’*_($\[{>#]{0,8}`;
-/** A letter that is wrapped, or ends its clause: "B.", "(B) because", "B is correct", but not "a triangle". */
+/** A letter that is wrapped or ends its clause: "B.", "(B) because", "B is correct", but not "a triangle". */
 const LABEL = new RegExp(
   String.raw`^${WRAPPING}(?:(?:option|choice|letter|answer)[\s:]{1,3})?${WRAPPING}([A-J])(?:[\s"'”’*_$]{0,3}[)\].:,;!?}/&+|]|["'”’*_$]{1,4}|\s*$|(?=\s+(?:because|since|as|due|given|or|and|not|is\s(?:the\s)?(?:correct|right|best|answer))\b))`,
   'i',
 );
-/** Behind "the answer is" more is a label: no word is a capital letter but A and I. */
+/** After "the answer is", any capital letter but A and I is a label: no other is a word. */
 const CLAIMED_LABEL = new RegExp(String.raw`^${WRAPPING}(?:option\s|choice\s|letter\s)?${WRAPPING}([B-HJ])(?=\s)`);
 const CLAIM =
   /\b(?:answer|choice|option)\b[*_]{0,2}(?:\s{0,3}(?:is|:|=|would be|must be|should be)[*_]{0,2}){1,2}\s{0,3}(?:the\s)?(?=([^\n]{1,300}))|\bI(?:'d|’d|\swill|\swould)?\s(?:choose|pick|select|go with)\s(?=([^\n]{1,300}))/gi;
 const CALLED_RIGHT =
   /\b(?:option|choice|answer)\s[("'*[]{0,4}([A-J])(?![\p{L}\d])[^\n.]{0,3}\sis\s(?:the\s)?(?:correct|right)/giu;
 const WRAPPED = /\(([A-J])\)|\[([A-J])\]|\*\*\(?([A-J])[).:]?\*\*/g;
-/** A further label behind one: in a list, after "or", or wrapped. The words A and I are none. */
+/** A second label: in a list, after "or", or wrapped. The words A and I do not count. */
 const FURTHER =
   /(?:^[\s)\]*.,:;"'_}]{0,6}|\b(?:[Oo]r|[Aa]nd|nor|also|possibly|maybe|perhaps|likely|be|alternatively|well as)\b[\s,:]{0,3}(?:option\s|choice\s|possibly\s|maybe\s|perhaps\s|alternatively\s|even\s)?|[/&,;+|]\s{0,3})[(["'*_]{0,4}([A-J])(?![\p{L}\d'’]|\s+\p{Ll})|[([*]([A-J])[)\]*]|(?<![\p{L}\d])([A-J])\)/gu;
 const NEXT_SENTENCE = /[.!?]\s+(?!or\b)(?=\p{L}{2})/iu;
@@ -69,7 +66,7 @@ function choicesOf({ task: { id, metadata } }: GraderInput): readonly string[] {
   return unscorable(`the choices of task ${JSON.stringify(id)} are not a list of 1 to ${LETTERS.length} texts`);
 }
 
-/** A number is the index of a choice from 0, as datasets have it. */
+/** A numeric answer is the index of a choice from 0, as in datasets. */
 function rightLetters(input: GraderInput, choices: readonly string[]): readonly string[] {
   const answer = answerOf(input);
   if (typeof answer === 'number') {
@@ -92,7 +89,7 @@ function claimedLetter(spoken: string, choices: readonly string[]): string | und
   return new Set(claims).size === 1 ? claims[0] : undefined;
 }
 
-/** What is marked but names no choice is a claim too: of none. */
+/** Marked text that names no choice is still a claim, so later forms do not count. */
 const NO_CHOICE = '';
 
 function marked(spoken: string, choices: readonly string[]): readonly string[] {
@@ -103,7 +100,7 @@ function marked(spoken: string, choices: readonly string[]): readonly string[] {
   return label === undefined ? [] : [label];
 }
 
-/** The choice that a text names: by its label, with or without its text or a reason behind it, or by its text. */
+/** The choice that a text names by its label, with or without its text or a reason, or by its text alone. */
 function labelIn(text: string, choices: readonly string[], label = LABEL): string | undefined {
   const bare = text.replace(/\\(?:text|textbf|mathrm|mathbf)\s?\{|[{}$]|\\[()[\] ]/g, ' ').trim();
   const byText = choiceWithText(withoutReason(bare), choices);
@@ -115,7 +112,7 @@ function labelIn(text: string, choices: readonly string[], label = LABEL): strin
   return claimsOneThing(letter, tail, choices) ? letter : NO_CHOICE;
 }
 
-/** Not where a label has another choice's text behind it, or a second label, or is called wrong. */
+/** False if another choice's text or a second label follows, or if the label is called wrong. */
 function claimsOneThing(letter: string, tail: string, choices: readonly string[]): boolean {
   const named = choiceWithText(withoutReason(tail), choices);
   if (named !== undefined) return named === letter;
@@ -137,7 +134,7 @@ function choiceWithText(text: string, choices: readonly string[]): string | unde
   return found.length === 1 ? found[0] : undefined;
 }
 
-/** What is claimed in words; a last line that is only a label claims as much. */
+/** A last line that is only a letter counts as a claim in words. */
 function said(spoken: string, choices: readonly string[]): readonly string[] {
   const claims = [...spoken.matchAll(CLAIM)].slice(-MOST_CLAIMS).flatMap(([, answer, chosen]) => {
     const rest = answer ?? chosen ?? '';

@@ -1,10 +1,8 @@
 /**
- * `numberMatch`: right where the number of the answer is near enough to the reference. Numbers are compared exactly, as fractions, before any
- * tolerance.
- *
- * Which number counts: in what is marked as the answer (`\boxed`, `<answer>`, `####`, "the answer is") where something is, else in the whole
- * text, the LAST one. "5 or 6" is none, and neither is a part of a formula (2^10, 3x). `strict`: there may be only one, said as often as one
- * likes. Numbers in words are not read. A reference has to hold one number, or mark one.
+ * `numberMatch`: right if the number of the response is close enough to the reference, compared as exact fractions. Reads the LAST number
+ * of each marked answer (`\boxed`, `<answer>`, `####`, "the answer is"), else of the whole text. "5 or 6" is no number, and neither is a
+ * part of a formula (2^10, 3x). `strict` allows one number only, however often repeated. Numbers in words are not read. A reference must
+ * hold or mark exactly one number.
  */
 import type { Grader } from '../core/contracts.ts';
 import { unscorable } from '../core/define.ts';
@@ -27,11 +25,11 @@ import {
 import { plainCharacters, SCALES } from './math/tokens.ts';
 
 export interface NumberMatchOptions extends TextOptions {
-  /** How far off it may be; default 0. The wider of the two tolerances counts. */
+  /** Absolute tolerance; default 0. The wider of the two tolerances applies. */
   readonly absolute?: number;
-  /** The same as a share of the reference: 0.01 is one per cent. */
+  /** Relative tolerance, as a share of the reference: 0.01 is one per cent. */
   readonly relative?: number;
-  /** Whether a second, different number makes it wrong; default false. */
+  /** Whether a second, different number makes the response wrong. Default false. */
   readonly strict?: boolean;
 }
 
@@ -45,7 +43,7 @@ export function numberMatch(options: NumberMatchOptions = {}): Grader {
   });
 }
 
-/** A text with several numbers and no mark does not say which one is right. */
+/** Unscorable if the answer has several numbers and no mark: which is right is unknown. */
 function referenceNumber(answer: string, taskId: string): FoundNumber {
   const numbers = numbersIn(referenceAnswer(answer));
   const found = onlyOne(numbers);
@@ -55,7 +53,7 @@ function referenceNumber(answer: string, taskId: string): FoundNumber {
   return unscorable(`the answer of task ${JSON.stringify(taskId)} ${problem}`);
 }
 
-/** Of each text that is marked, or of the whole text; undefined where it says none. */
+/** One per marked answer or for the whole text; undefined if there is none. */
 function saidNumbers(text: string, strict: boolean): readonly (FoundNumber | undefined)[] {
   const spoken = spokenPart(text);
   return (markedAnswers(spoken) ?? [spoken]).map((one) => {
@@ -65,17 +63,16 @@ function saidNumbers(text: string, strict: boolean): readonly (FoundNumber | und
   });
 }
 
-/** The one number of a text, however often it is said. */
+/** The only number of a text, however often repeated. */
 function onlyOne(found: readonly FoundNumber[]): FoundNumber | undefined {
   const last = found.at(-1);
   if (last === undefined || found.some(({ isPart }) => isPart)) return undefined;
   return found.every(({ value, percent }) => same(value, last.value) && percent === last.percent) ? last : undefined;
 }
 
-/** The last number of a text, as it is written there. */
 export const lastNumber = (text: string): string | undefined => numbersIn(text).at(-1)?.text;
 
-/** Where only one of the two is a percentage, 50% is 50 or 0.5. */
+/** If only one side is a percentage, 50% equals both 50 and 0.5. */
 function isNear(said: FoundNumber, reference: FoundNumber, options: NumberMatchOptions): boolean {
   if (within(said.value, reference.value, options)) return true;
   if (said.percent === reference.percent) return false;
@@ -92,15 +89,13 @@ function within(said: Rational, reference: Rational, options: NumberMatchOptions
   return near ?? false;
 }
 
-// ── the numbers in a text ───────────────────────────────────────────────────────────────────────────────────────────────
-
 interface FoundNumber {
   readonly value: Rational;
   readonly percent: boolean;
   readonly text: string;
-  /** Whether it is a part of a formula, a time or a ratio, and not what is said. */
+  /** Whether it belongs to a formula, a time or a ratio. */
   readonly isPart: boolean;
-  /** Whether it is one of two that "or" stands between. */
+  /** Whether "or" precedes it. */
   readonly isAlternative: boolean;
 }
 
@@ -108,7 +103,7 @@ const MOST_CHARS = 20_000;
 const MOST_NUMBERS = 200;
 const MOST_DIGITS = 300;
 
-/** Digits with marks between them; what they mean is worked out afterwards. No part can match in two ways. */
+/** Digits with separators, interpreted later. Unambiguous, so that matching does not backtrack. */
 const DIGITS = String.raw`(?:\d+(?:[.,'’]\d+)*|(?<!\.)\.\d+)`;
 const SPACED_DIGITS = String.raw`\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3})+(?![\d/])(?:[.,]\d+)?`;
 const EXPONENT = String.raw`(?:[eE][+-]?\d{1,20}(?![\d.])|\s?\*\s?10\s?\^\s?\{?[+-]?\d{1,20}\}?)?`;
@@ -116,7 +111,7 @@ const NUMBER = new RegExp(
   String.raw`(?<![\p{L}\d_]|\d[.,])([-+]?)([$€£¥₹]?\s?)([-+]?)(10\s?\^\s?\{?[+-]?\d{1,20}\}?(?!\d)|(?:${SPACED_DIGITS}|${DIGITS})${EXPONENT})(?:(\s\d+)?\s?\/\s?(\d+)(?![\d/]))?(?:\s(hundred|thousand|million|billion|trillion)(?!\p{L}))?(\s?%|\s(?:percent|per cent)(?!\p{L}))?`,
   'giu',
 );
-/** In threes, or as in India in twos before the last three. */
+/** Groups of three, or Indian groups of two before the last three. */
 const GROUPED = /^\d{1,3}(?:,\d{2,3})*,\d{3}$/;
 const ORDINAL = /^(?:st|nd|rd|th)(?!\p{L})/iu;
 const TEX_FRACTION = /\\[dt]?frac\s?(?:\{\s?([-+]?)(\d{1,300})\s?\}|(\d))\s?(?:\{\s?(\d{1,300})\s?\}|(\d))/g;
@@ -124,17 +119,14 @@ const PART_BEFORE = /(?:[\^_]\s?\{?|√\(?|\\sqrt\s?\{?|\d:)[-+]?$/;
 const PART_BEHIND = /^(?:\s?(?:\^|\\pi(?![a-z])|π|√|\\sqrt)|[xyzn](?![\p{L}\d])|:\d)/u;
 const OR_BEFORE = /(?:\bor\b(?:\s[a-z]{1,14})?|####|\|)[\s$(]{0,3}$/i;
 const OPERAND_BEFORE = /[\d\p{L})%]\s$/u;
-/** Around a number, that decide what it is. */
+/** Characters around a number that decide what it is. */
 const CONTEXT_CHARS = 24;
 
 /**
- * In order, with their exact values: signs, separators of thousands in the usual conventions, fractions and mixed numbers, powers of ten,
- * percentages. Currency signs do not matter.
- *
- * One comma or point before three digits: a comma groups (1,234), a point does not (1.234). Where both occur the last one is the decimal
- * mark (1.234,5). A digit glued to letters (H2O, x2), an ordinal (3rd) and a division by zero are no numbers. What is only a part of
- * something else (2^10, 3x, 2π, √5, 12:30) is found, and said to be one. Nothing throws; only the last numbers of a text are kept, and only
- * its end is read.
+ * The last numbers of a text's end, in order: with signs, thousands separators, fractions, mixed numbers, powers of ten, percentages.
+ * Before three digits a single comma groups (1,234) and a single point does not (1.234). With both, the last is the decimal mark (1.234,5).
+ * Skips digits glued to letters (H2O, x2), ordinals (3rd) and divisions by zero. Parts of something else (2^10, 3x, 2π, √5, 12:30) have
+ * `isPart`. Ignores currency signs. Never throws.
  */
 function numbersIn(given: string): readonly FoundNumber[] {
   const text = plainCharacters(given.slice(-MOST_CHARS))
@@ -170,7 +162,7 @@ function numberOf(match: RegExpExecArray | RegExpMatchArray, all: string): reado
   const size = bottom === undefined ? first : fractionOf(first, middle?.trim(), bottom);
   if (size === undefined) return [];
   const scaled = scale === undefined ? size : times(size, fromNumber(SCALES.get(scale.toLowerCase()) ?? 1));
-  // "5 - 3" subtracts; "is -3" and "= - 3" do not.
+  // "5 - 3" subtracts; "is -3" and "= - 3" are negative.
   const subtracts = sign !== '' && /^\s/.test(text.slice(1)) && OPERAND_BEFORE.test(before);
   const isNegative = (sign === '-' && !subtracts) || innerSign === '-';
   return [{ ...found, value: isNegative ? { n: -scaled.n, d: scaled.d } : scaled }];
@@ -190,7 +182,6 @@ function decimalOf(written: string): Rational {
   return fromDecimal(withPoint(digits), Number(plainExponent ?? tenExponent ?? 0));
 }
 
-/** Digits with a point before the decimals and nothing else. */
 function withPoint(digits: string): string {
   const bare = digits.replace(/['’\s]/g, '');
   const [comma, point] = [bare.lastIndexOf(','), bare.lastIndexOf('.')];
@@ -202,7 +193,7 @@ function withPoint(digits: string): string {
   return bare.split('.').length > 2 ? bare.replaceAll('.', '') : bare;
 }
 
-/** Several commas or points that group nothing: 1,2,3 and 12.5.2024 are several numbers. */
+/** Whether several commas or points group nothing: 1,2,3 and 12.5.2024 are several numbers. */
 function isList(digits: string): boolean {
   const marks = digits.replace(/\d/g, '');
   return /^(?:,,+|\.\.+)$/.test(marks) && !GROUPED.test(digits.replaceAll('.', ','));

@@ -1,4 +1,4 @@
-/** What holds for every text, whoever wrote it: an answer equals itself in any spelling, graders never throw, and work is bounded. */
+/** Properties for any text: an answer equals itself in any notation, graders never throw, and their work is bounded. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { gradeOf } from '../../test/fixtures/grader/rollout-input.ts';

@@ -1,4 +1,4 @@
-/** What graders of texts compare, their options, and tasks that they cannot score. What is right and wrong is in `cases.test.ts`. */
+/** What the text graders compare, their options, and tasks that they cannot score. For right and wrong answers see `cases.test.ts`. */
 import { describe, expect, it } from 'vitest';
 import { gradeOf, rewardOf, type SaidInput } from '../../test/fixtures/grader/rollout-input.ts';
 import type { Grader, GraderInput } from '../core/contracts.ts';

@@ -1,6 +1,6 @@
 /**
- * Graders that compare texts: to the letter, by their words, by a regular expression. A list of answers accepts each of them. And regular
- * expressions that cannot hang, for all graders.
+ * Graders that compare text: literally, by normalised words, or by a regular expression. If the answer is a list, any item is right. Also
+ * regular expressions with a time limit, for all graders.
  */
 import { createContext, Script } from 'node:vm';
 import type { Grader, GraderInput } from '../core/contracts.ts';
@@ -11,11 +11,11 @@ import { acceptedAnswers, answerOf, type TextOptions, textGrader } from './answe
 export interface ExactMatchOptions extends TextOptions {
   /** Default true. */
   readonly caseSensitive?: boolean;
-  /** Whether white space around either text is left out; default true. */
+  /** Whether white space around either text is ignored. Default true. */
   readonly trim?: boolean;
 }
 
-/** Right where the answer was given to the letter. Does not look inside a text. */
+/** Right if the whole response is the answer, character for character. */
 export function exactMatch(options: ExactMatchOptions = {}): Grader {
   return textGrader('exactMatch', options, { caseSensitive: 'boolean', trim: 'boolean' }, (said, input) => {
     const { caseSensitive = true, trim = true } = options;
@@ -27,19 +27,18 @@ export function exactMatch(options: ExactMatchOptions = {}): Grader {
   });
 }
 
-/** A text that is longer than this is no short answer; what is read of it bounds the time. */
+/** Longer responses are wrong: they are not short answers, and this bounds the time. */
 const MOST_CHARS = 20_000;
 const INVISIBLE = /[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]/g;
 const DASHES = /[\u2010-\u2015\u2212]/g;
 const THOUSANDS = /(?<=\d),(?=\d{3}(?!\d))/g;
-/** Points and strokes between digits, signs and points before one, and percent signs stay. */
+/** Punctuation without meaning. Kept: ./:, between digits, a minus or point before a digit, % after one, and # & @. */
 const IDLE_PUNCTUATION = /(?!(?<=\d)[./:,](?=\d)|(?<![\p{L}\d])[-.](?=\.?\d)|(?<=\d)%|[#&@])\p{P}/gu;
 const ARTICLES = /(?<![\p{L}\d])(?:an?|the)(?![\p{L}\d])/gu;
 
 /**
- * Right where the same words were said: case, articles, punctuation, white space and the many ways to write one character in Unicode do not
- * matter. What makes another number is kept: the sign and the point of -3.5, the stroke of 1/2, a percent sign. So are # + & @, which make
- * other names.
+ * Right if the words are the same. Ignores case, articles, punctuation, white space and Unicode variants of a character. Keeps what changes
+ * a number (the sign and point of -3.5, the stroke of 1/2, percent) or a name (# + & @).
  */
 export function normalisedMatch(options: TextOptions = {}): Grader {
   return textGrader('normalisedMatch', options, {}, (said, input) => {
@@ -50,7 +49,7 @@ export function normalisedMatch(options: TextOptions = {}): Grader {
   });
 }
 
-/** Never empty for a text that is not: where articles and punctuation are all there is, they are the text. */
+/** Empty only for blank texts: a text of nothing but articles and punctuation keeps them. */
 export function normalised(text: string): string {
   const plain = text.normalize('NFKC').replace(INVISIBLE, '').replace(DASHES, '-').toLowerCase();
   const words = spaced(plain.replace(THOUSANDS, '').replace(IDLE_PUNCTUATION, ' '));
@@ -60,16 +59,13 @@ export function normalised(text: string): string {
 const spaced = (text: string): string => text.replace(/\s+/g, ' ').trim();
 
 export interface RegexMatchOptions extends TextOptions {
-  /** Absent: those of the expression; `u` for one that is a text. */
+  /** Absent: those of the expression; `u` if it is a string. */
   readonly flags?: string;
-  /** Default 1 s. */
+  /** Default 1000. */
   readonly timeoutMs?: number;
 }
 
-/**
- * Right where what was said has the expression in it. Without a pattern, the task's answer is one: a text. It is tried under a time limit;
- * past it the rollout is unscorable. Throws GRADER_INVALID for a pattern that is none.
- */
+/** Right if the pattern, by default the task's answer, matches anywhere. Unscorable past the time limit. Throws GRADER_INVALID. */
 export function regexMatch(pattern?: RegExp | string, options: RegexMatchOptions = {}): Grader {
   const fixed = pattern === undefined ? undefined : regexWithin(checked(pattern, options?.flags), options?.timeoutMs);
   return textGrader('regexMatch', options, { flags: 'any', timeoutMs: 'count' }, (said, input) => {
@@ -90,7 +86,7 @@ function checked(pattern: unknown, flags: string | undefined): RegExp {
   }
 }
 
-/** Without the engine's own words, which quote the expression: it is the answer, and messages are logged. */
+/** Omits V8's error message, which quotes the pattern: it is the answer, and messages are logged. */
 function fromAnswer(input: GraderInput, flags: string | undefined): RegExp {
   const answer = answerOf(input);
   const whose = `the answer of task ${JSON.stringify(input.task.id)}`;
@@ -105,16 +101,11 @@ function fromAnswer(input: GraderInput, flags: string | undefined): RegExp {
   }
 }
 
-// ── regular expressions that are given up after a time limit ────────────────────────────────────────────────────────────
-
 const REGEX_LIMIT_MS = 1_000;
 
 const TRIED = new Script('pattern.test(text)');
 
-/**
- * Expressions under one limit together: a text may give the same slow one a thousand strings to look at, each within the limit. Past it
- * throws GRADER_UNSCORABLE.
- */
+/** One limit for all matches of a response, which may hold a thousand slow strings. Past it, throws GRADER_UNSCORABLE. */
 export function regexesTogether(limitMs = REGEX_LIMIT_MS): (matches: ReturnType<typeof regexWithin>, text: string) => boolean {
   let spentMs = 0;
   return (matches, text) => {
@@ -128,33 +119,31 @@ export function regexesTogether(limitMs = REGEX_LIMIT_MS): (matches: ReturnType<
   };
 }
 
-/** The expression without the flags that remember where the last match was. Throws SyntaxError for one that is none. */
+/** Removes the flags g and y, which make matching stateful. Throws SyntaxError for an invalid pattern. */
 export function statelessRegex(pattern: RegExp | string, flags?: string): RegExp {
   const source = typeof pattern === 'string' ? pattern : pattern.source;
   const wanted = flags ?? (typeof pattern === 'string' ? 'u' : pattern.flags);
-  // Checked as given, so that a flag which is none is not dropped with the others.
+  // Validates the flags as given, before g and y are dropped: invalid ones, like gg, must throw.
   new RegExp(source, wanted);
   return new RegExp(source, wanted.replace(/[gy]/g, ''));
 }
 
 /**
- * Whether the expression is somewhere in a text. Throws GRADER_UNSCORABLE past the limit: that is the expression's fault, not the
- * policy's. What V8 gives up for want of memory counts the same.
- *
- * An expression can take longer than the universe on forty characters, and the text it is tried on is what a policy made up. V8 looks for
- * a request to stop while it backtracks, and `node:vm` is what makes that request; a few dozen microseconds per call. The thread is held
- * up meanwhile, for at most the limit.
+ * Tests whether the expression matches anywhere in a text. Throws GRADER_UNSCORABLE past the limit or if V8 runs out of memory: that is the
+ * expression's fault, not the policy's. The policy chooses the text, and backtracking on forty characters can outlast the universe. V8
+ * checks for interrupts while it backtracks, and `node:vm` requests one; a few dozen microseconds per call. The thread blocks for at most
+ * the limit.
  */
 export function regexWithin(pattern: RegExp, limitMs = REGEX_LIMIT_MS): (text: string, leftMs?: number) => boolean {
   let context: { text: string } | undefined;
   return (text, leftMs = limitMs) => {
-    // Made when it is first needed: a context costs a millisecond, and entries are imported by processes that never grade.
+    // Created lazily: a context costs a millisecond, and processes that never grade import entries, too.
     context ??= createContext({ pattern, text }) as { text: string };
     context.text = text;
     try {
       return TRIED.runInContext(context, { timeout: leftMs }) === true;
     } catch (thrown) {
-      // An Error of the context's own, so not an instance of ours.
+      // The error may belong to the other context, so `instanceof` does not work.
       const isLate = (thrown as { readonly code?: unknown }).code === 'ERR_SCRIPT_EXECUTION_TIMEOUT';
       const what = isLate ? `took longer than ${limitMs} ms` : `failed: ${messageOf(thrown)}`;
       return unscorable(`a regular expression ${what} on ${text.length} characters; write it without nested repetitions`);

@@ -1,8 +1,7 @@
 /**
- * `toolCalls`: whether the policy called the tools it should have. Calls are compared as data: arguments as JSON, whatever their spelling.
- *
- * Looks at what the policy said in its recorded turns, never at what tools answered. Arguments that are no JSON are a call that fits
- * nothing: the policy's mistake. A task that does not say what is expected is unscorable.
+ * `toolCalls`: whether the policy called the expected tools. Compares arguments as JSON, whatever their formatting. Reads the policy's
+ * recorded turns, never tool results. A call whose arguments are not JSON matches nothing: the policy's mistake. A task that does not state
+ * the expected calls is unscorable.
  */
 
 import type { Grader, GraderInput } from '../core/contracts.ts';
@@ -15,20 +14,20 @@ import { isList, type JsonEquality, jsonEqual, mostPairs, parsed } from './json-
 
 export interface ExpectedCall {
   readonly name: string;
-  /** Absent: any will do. */
+  /** Absent: any arguments. */
   readonly arguments?: Json;
 }
 
 export interface ToolCallsOptions extends Pick<JsonEquality, 'tolerance' | 'anyOrder'> {
-  /** Absent: the task's answer is the list of them. */
+  /** Absent: the task's answer is the list. */
   readonly expected?: (input: GraderInput) => readonly ExpectedCall[];
   /** Whether calls must be in the expected order. Default true. */
   readonly inOrder?: boolean;
-  /** Whether other calls than the expected ones are allowed. Default false. */
+  /** Whether further calls are allowed. Default false. */
   readonly others?: boolean;
-  /** `exact`: as expected. `subset`: more arguments than expected are allowed. Default exact. */
+  /** `subset` allows more arguments than expected. Default `exact`. */
   readonly arguments?: 'exact' | 'subset';
-  /** Whether some of the calls earn their share. Default false: all or nothing. */
+  /** Whether the value is the share of matching calls. Default false: all or nothing. */
   readonly partial?: boolean;
 }
 
@@ -37,7 +36,7 @@ const KINDS: OptionKinds = {
   ...{ inOrder: 'boolean', others: 'boolean', partial: 'boolean', anyOrder: 'boolean' },
 };
 
-/** Calls looked at; what a policy calls beyond that are only counted. */
+/** Calls beyond these are counted as extra, not compared. */
 const MOST_CALLS = 1_000;
 const MOST_EXPECTED_LENGTH = 1_000_000;
 
@@ -68,11 +67,10 @@ function isCall(expected: ExpectedCall, { name, arguments: given }: ReturnType<t
   return expected.arguments === undefined || jsonEqual(expected.arguments, given, how);
 }
 
-/** In the order they were made. */
 const callsOf = (input: GraderInput): readonly ToolCall['function'][] =>
   ownTurns(input).flatMap(({ response }) => (response.tool_calls ?? []).map((call) => call.function));
 
-/** Its arguments are undefined where they are no JSON. Without any, models write nothing at all, or an empty object. */
+/** Arguments are undefined if they are not JSON. Models write an empty text or object for a call without arguments. */
 const madeCall = ({
   name,
   arguments: text,
@@ -91,7 +89,7 @@ function expectedCalls({ task }: GraderInput, given: unknown): readonly Expected
   );
 }
 
-/** As it stands in datasets: the arguments may be the text that a model would write. */
+/** Datasets give arguments as an object or as the JSON text that a model would write. */
 function expectedCall(given: Json): ExpectedCall | undefined {
   if (!isObject(given)) return undefined;
   const call = given['function'] !== undefined && isObject(given['function']) ? given['function'] : given;
@@ -102,7 +100,7 @@ function expectedCall(given: Json): ExpectedCall | undefined {
   return read === undefined ? undefined : { name, arguments: read };
 }
 
-/** Length of the longest list of calls that fit in the order of both. */
+/** Longest common subsequence. */
 function longestInOrder(left: number, right: number, fits: (left: number, right: number) => boolean): number {
   let above = new Array<number>(right + 1).fill(0);
   for (let l = 0; l < left; l++) {

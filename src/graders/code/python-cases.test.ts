@@ -1,4 +1,4 @@
-/** The code grader against its table of cases in Python; in a file of its own, so that the two run side by side. */
+/** The code grader against its Python cases. A separate file, so that the two languages run in parallel. */
 import { describe } from 'vitest';
 import { testCases } from '../../../test/fixtures/graders/graded-code.ts';
 

@@ -1,9 +1,8 @@
 /**
- * Runs the tests of a task on code that a policy wrote, in two sandboxes: the code in one, its tests in the other, and lines of data between
- * them. The code never shares a process with its tests, so it cannot read them, patch them or speak for them; all it can do to pass is to
- * return the right values. Both languages have the same two programs, `subject` and `tester`: see `javascript/harness.ts`.
- *
- * Programs that read and print run in a sandbox of their own for each test, and what they print is compared here.
+ * Runs a task's tests on code that a policy wrote, in two sandboxes: the code in one, its tests in the other, with lines of data between
+ * them. The code never shares a process with its tests, so it cannot read, patch or impersonate them; it can pass only by returning the
+ * right values. Each language has the same two programs, `subject` and `tester`: see `javascript/harness.ts`. Programs that read and print
+ * get a fresh sandbox per test; their output is compared here.
  */
 import { execFileSync } from 'node:child_process';
 import { realpathSync } from 'node:fs';
@@ -37,7 +36,7 @@ export interface CodeRun<K extends CodeTests['kind'] = CodeTests['kind']> {
   /** For all tests together. */
   readonly timeoutMs: number;
   readonly memoryMb: number;
-  /** Where the expected number is not whole: relative to it, absolute below 1. */
+  /** For expected numbers that are not whole: relative, or absolute below 1. */
   readonly tolerance: number;
   readonly signal?: AbortSignal | undefined;
 }
@@ -45,18 +44,18 @@ export interface CodeRun<K extends CodeTests['kind'] = CodeTests['kind']> {
 export type TestsResult =
   | {
       readonly kind: 'ran';
-      /** One for each test, in order. */
+      /** One per test, in order. */
       readonly passed: readonly boolean[];
-      /** For people, and never believed. Absent of programs, which are not loaded apart from being run. */
+      /** Informational; never affects `passed`. Absent for programs, which are not loaded separately. */
       readonly loaded?: boolean | undefined;
-      /** Whether the names that tests use were all there, once it was loaded. */
+      /** Whether the code defined all names that tests use. */
       readonly defined?: boolean | undefined;
       readonly timedOut: boolean;
     }
-  /** The tests themselves cannot be run: not the code's fault. */
+  /** The tests cannot be run: not the code's fault. */
   | { readonly kind: 'fault'; readonly why: string };
 
-/** Throws GRADER_UNSCORABLE for a sandbox that could not be set up, which says nothing about the code, and CANCELLED when the signal aborts. */
+/** Throws GRADER_UNSCORABLE if the sandbox fails, which says nothing about the code, and CANCELLED if the signal aborts. */
 export async function runTests(sandbox: Sandbox, language: CodeLanguage, run: CodeRun): Promise<TestsResult> {
   const interpreter = INTERPRETERS[language](run.memoryMb);
   try {
@@ -68,23 +67,20 @@ export async function runTests(sandbox: Sandbox, language: CodeLanguage, run: Co
   }
 }
 
-// ── the interpreters ────────────────────────────────────────────────────────────────────────────────────────────────────
-
 interface Interpreter {
   readonly name: string;
   readonly program: string;
   readonly args: readonly string[];
   readonly readable: readonly ReadableFile[];
   readonly memoryMb: number;
-  /** How a program that reads and prints is called. */
   readonly file: string;
   readonly subject: readonly string[];
   readonly tester: readonly string[];
 }
 
-/** Where our scripts and Node are inside, so that nothing is told about this machine. */
+/** Where our scripts and Node appear inside: reveals nothing about this machine. */
 const INSIDE = '/opt/trainyard';
-/** Takes Node itself, with its reading thread. */
+/** Overhead of Node itself, with its reader thread. */
 const NODE_MB = 128;
 
 const INTERPRETERS: Readonly<Record<CodeLanguage, (memoryMb: number) => Interpreter>> = {
@@ -111,7 +107,7 @@ const INTERPRETERS: Readonly<Record<CodeLanguage, (memoryMb: number) => Interpre
     return {
       name: 'Python',
       program,
-      // Isolated from the environment and the user's own packages; text is UTF-8 everywhere.
+      // -I ignores the environment and the user's packages; text is UTF-8 everywhere.
       args: ['-I', '-B', '-X', 'utf8'],
       readable: [...readable, { source: folder, target: `${INSIDE}/python` }],
       memoryMb,
@@ -131,9 +127,8 @@ const ASK_MS = 20_000;
 let home: Pick<Interpreter, 'program' | 'readable'> | undefined;
 
 /**
- * Where Python really is: `python3` may be a script that looks for one (pyenv), or one of a virtual environment, and what it needs lies
- * somewhere else, often in a home directory that the sandbox does not show. Asked once per process. Throws SANDBOX_MISSING where there is no
- * Python 3.
+ * Finds the real Python: `python3` may be a launcher (pyenv) or in a virtual environment, with its files in a home directory that the
+ * sandbox hides. Asks once per process. Throws SANDBOX_MISSING if there is no Python 3.
  */
 export function pythonHome(): Pick<Interpreter, 'program' | 'readable'> {
   if (home !== undefined) return home;
@@ -168,14 +163,12 @@ function programFor(
 const MOST_OUTPUT_BYTES = 16 * 2 ** 20;
 const cancelled = (): TrainyardError => new TrainyardError('CANCELLED', 'the tests were cancelled');
 
-// ── programs that read and print ────────────────────────────────────────────────────────────────────────────────────────
-
 const MOST_PRINTED_BYTES = 4 * 2 ** 20;
 
 async function programs(sandbox: Sandbox, interpreter: Interpreter, run: CodeRun<'program'>): Promise<TestsResult> {
   const { file } = interpreter;
   const program = { ...programFor(interpreter, run, [file]), files: { [file]: run.code } };
-  // Starting sandboxes does not count: a busy machine must not make code slow.
+  // Excludes the start of sandboxes: a busy machine must not make code look slow.
   let leftMs = run.timeoutMs;
   let timedOut = false;
   const passed: boolean[] = [];
@@ -196,20 +189,17 @@ async function programs(sandbox: Sandbox, interpreter: Interpreter, run: CodeRun
   return { kind: 'ran', passed, timedOut };
 }
 
-/** Spaces at the ends of lines and blank lines at the end do not count. */
+/** Ignores trailing spaces on lines and blank lines at the end. */
 function plainLines(text: string): string {
-  // No expression for the end of lines: one would take the square of the length for a text that is mostly spaces.
+  // Not a regular expression: one would take quadratic time on a text of mostly spaces.
   const lines = text.trimEnd().split(/\r?\n/);
   return lines.map((line) => line.trimEnd()).join('\n');
 }
 
-// ── functions and statements ────────────────────────────────────────────────────────────────────────────────────────────
-
-/** For starting an interpreter. */
 const START_MS = 20_000;
-/** For the tests to say that time is up; what the code made them do can hold them up, too. */
+/** For the tester to report after the time is up; the code may have slowed it down, too. */
 const OWN_MS = 5_000;
-/** The first lines: of the process with the code, before it has any, and of the one with the tests. */
+/** First line of each process, written before it receives any code. */
 const READY = 'ready';
 const TESTER_READY = 'R';
 
@@ -231,15 +221,12 @@ async function functions(sandbox: Sandbox, interpreter: Interpreter, run: CodeRu
     return resultOf(tests.tests.length, said, timedOut);
   } finally {
     for (const process of started) process.kill();
-    // Neither may be left when this ends, also where the other one failed.
+    // Neither process may outlive this call, even if the other failed.
     await Promise.allSettled(started.map(({ ended }) => ended));
   }
 }
 
-/**
- * Carries lines between the two until the tests are done; gives what the tests said to us. Throws SANDBOX_FAILED where one of them did not
- * even begin. The code's time begins when both did.
- */
+/** Relays lines until the tests end; returns the verdicts. Time counts once both have started. Throws SANDBOX_FAILED if one does not. */
 async function between(
   { subject, tester }: Readonly<Record<'subject' | 'tester', ConfinedProcess>>,
   language: string,
@@ -269,7 +256,7 @@ async function between(
   } finally {
     for (const timer of timers) clearTimeout(timer);
   }
-  // From its first word to the code on, whatever becomes of it is the code's doing.
+  // Once the tester has reached the code, any failure is the code's doing.
   if (said.length === 0 && !reachedCode) throw await notBegun(tester, language);
   return { said, timedOut };
 }
@@ -291,10 +278,9 @@ async function notBegun(process: ConfinedProcess, language: string): Promise<Tra
   return new TrainyardError('SANDBOX_FAILED', `${language} could not be started in the sandbox: ${why}`);
 }
 
-/** One line of the tests. */
 type Said = Partial<Readonly<{ fault: string; loaded: boolean; defined: boolean; test: number; passed: boolean }>>;
 
-/** A test of which nothing was said did not pass. */
+/** A test without a verdict did not pass. */
 function resultOf(tests: number, lines: readonly string[], timedOut: boolean): TestsResult {
   const said = lines.map((line) => JSON.parse(line) as Said);
   const fault = said.find((one) => one.fault !== undefined)?.fault;

@@ -1,4 +1,4 @@
-/** The code grader: how code is found, its options, and what is the task's fault, or the sandbox's. Right and wrong code is in the tables. */
+/** The code grader: extraction of code, options, and faults of the task or the sandbox. Right and wrong code is in the case tables. */
 import { describe, expect, it } from 'vitest';
 import { CODE_CASES } from '../../../test/fixtures/graders/code-cases.ts';
 import { ctx, graderFor, inputFor } from '../../../test/fixtures/graders/graded-code.ts';

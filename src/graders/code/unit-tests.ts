@@ -1,9 +1,7 @@
 /**
- * `unitTests`: runs the code of an answer against the task's tests, in a sandbox, and scores what passed.
- *
- * The code is never believed: results are made where it does not run, from values that it returned or text that it printed. Code that is
- * wrong, hangs, or takes too much is reward 0. A sandbox that fails, and tests that are missing or malformed, are unscorable: not the
- * policy's fault.
+ * `unitTests`: runs the code of a response against the task's tests, in a sandbox, and scores what passed. The code is never trusted:
+ * verdicts are made outside its process, from values it returned or text it printed. Code that is wrong, hangs or exceeds its limits scores
+ * 0. A failing sandbox and missing or malformed tests are unscorable: not the policy's fault.
  */
 import { z } from 'zod';
 import type { Grader, GraderInput, GraderResult } from '../../core/contracts.ts';
@@ -17,19 +15,19 @@ import { type CodeLanguage, type CodeTests, pythonHome, runTests, type TestsResu
 
 export interface UnitTestsOptions extends TextOptions {
   readonly language: CodeLanguage;
-  /** Where the tests are; absent: the task's answer. */
+  /** Reads the tests. Absent: the task's answer. */
   readonly tests?: (input: GraderInput) => Json;
-  /** The function under test, where the task does not name it. */
+  /** The function under test, if the task does not name it. */
   readonly entry?: string;
-  /** Both mean the same: there is one sandbox, and SANDBOX_MISSING is thrown where there is none. */
+  /** Both mean the same: there is only one sandbox, and SANDBOX_MISSING is thrown if it is unavailable. */
   readonly sandbox?: 'required' | 'best';
-  /** For all tests of an answer together. Default 10 s. */
+  /** For all tests of a response together. Default 10 s. */
   readonly timeoutMs?: number;
   /** Default 256. */
   readonly memoryMb?: number;
-  /** The reward is the share of tests that passed, instead of 1 for all and 0 otherwise. */
+  /** The reward is the share of tests passed, instead of 1 for all and 0 otherwise. */
   readonly partial?: boolean;
-  /** In tests of `args`, where the expected number is not whole. Default 1e-6. */
+  /** For tests of `args` whose expected number is not whole. Default 1e-6. */
   readonly tolerance?: number;
 }
 
@@ -47,12 +45,12 @@ const OPTIONS: OptionKinds = {
 const DEFAULT_TIMEOUT_MS = 10_000;
 const DEFAULT_MEMORY_MB = 256;
 const DEFAULT_TOLERANCE = 1e-6;
-/** For starting and ending, beyond the time that the tests have: longer than any limit below, so that slow code is a 0 and no timeout of ours. */
+/** Beyond the tests' time. Longer than every limit inside, so that slow code scores 0 instead of timing out the grader. */
 const OWN_MS = 60_000;
 
 /**
- * Throws GRADER_INVALID, and SANDBOX_MISSING where a sandbox is required and not there: when it is made, before anything is graded. Not in
- * the process of a rollout, which imports the entry too and grades nothing: in its sandbox no other can be made.
+ * Throws GRADER_INVALID, or SANDBOX_MISSING if there is no sandbox, before anything is graded. In a rollout's process it opens no sandbox:
+ * that process imports the entry but never grades, and sandboxes do not nest.
  */
 export function unitTests(options: UnitTestsOptions): Grader {
   checkOptions('unitTests', options, OPTIONS, ['language']);
@@ -92,17 +90,12 @@ function rewardOf(
   return { value: partial ? passed / total : Number(success), success, metrics };
 }
 
-// ── the code in an answer ────────────────────────────────────────────────────────────────────────────────────────────
-
 const NAMES: Readonly<Record<CodeLanguage, readonly string[]>> = {
   javascript: ['javascript', 'js', 'mjs', 'cjs', 'node', 'ecmascript'],
   python: ['python', 'py', 'python3', 'python2'],
 };
 
-/**
- * The last fenced block of the language, else the last fenced block without a language, else the last of any, else the whole text. A fence
- * that is never closed runs to the end: what a token limit cut off is still what was said.
- */
+/** The last fenced block of the language, else without a language, else of any, else the whole text. An unclosed fence runs to the end. */
 export function codeInText(text: string, language: CodeLanguage): { readonly code: string; readonly isFenced: boolean } {
   const blocks = fencedBlocks(text);
   const own = blocks.findLast(({ name }) => NAMES[language].includes(name));
@@ -117,7 +110,7 @@ interface Block {
   readonly lines: string[];
 }
 
-/** By lines, as Markdown has it: a fence closes with at least as many of the same character as it opened with. */
+/** As in Markdown, a fence closes with at least as many of the same character as opened it. */
 function fencedBlocks(text: string): readonly Block[] {
   const blocks: Block[] = [];
   let open: Block | undefined;
@@ -135,8 +128,6 @@ function fencedBlocks(text: string): readonly Block[] {
   return blocks;
 }
 
-// ── the tests of a task ──────────────────────────────────────────────────────────────────────────────────────────────
-
 const json: z.ZodType<Json> = z.json();
 const identifier = z.string().regex(/^[\p{ID_Start}_$][\p{ID_Continue}$]*$/u, 'expected the name of a function');
 const text = z.string().refine((value) => value.trim() !== '', 'expected a text that is not empty');
@@ -149,9 +140,9 @@ const wrapped = z.object({
 });
 
 /**
- * From the forms that data sets have them in: a list of statements that fail by throwing; a program that defines `check(candidate)`; a list of
- * `{ input, output }` for programs that read and print; a list of `{ args, expected }` for a function. Or `{ tests, entry?, setup? }` around
- * any of these. `entry` is used where the task names none. Throws GRADER_UNSCORABLE for what is malformed, all of it named and none quoted.
+ * Accepts the forms found in datasets: a list of statements that throw to fail; a program that defines `check(candidate)`; a list of
+ * `{ input, output }` for programs; a list of `{ args, expected }` for a function; or `{ tests, entry?, setup? }` around any of these.
+ * Throws GRADER_UNSCORABLE naming all that is malformed and quoting none of it.
  */
 function testsOf(given: Json, entry: string | undefined, taskId: string): CodeTests {
   const fault = (...problems: readonly string[]): never =>
@@ -184,7 +175,7 @@ function testsOf(given: Json, entry: string | undefined, taskId: string): CodeTe
 
 const MOST_PROBLEMS = 5;
 
-/** With tests counted from 1. Kinds of what was found are named, never what it is: tests are answers. */
+/** Counts tests from 1. Names the kinds of values found, never the values: tests are answers. */
 function problemsIn({ issues }: z.ZodError): readonly string[] {
   const all = issues.map(({ path: [first, ...rest], message }) => {
     const where = typeof first === 'number' ? `test ${first + 1}` : first;

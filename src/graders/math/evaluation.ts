@@ -1,10 +1,7 @@
 /**
- * What a written answer is, once it is read, and the value of an expression at a point: exactly, as a complex number of fractions, where that
- * is possible; else as a floating-point number with a bound of its error, so that "equal" can mean "equal as far as the arithmetic can
- * tell", whatever the size of the numbers.
- *
- * Subtraction and division are sums and products with a negative or inverse: fewer kinds, and fewer spellings of one thing. A value is
- * undefined where it is not known in this way, or not defined there (a pole, the logarithm of a negative number).
+ * The syntax tree of an answer, and its value at a point: exact, as a complex number of fractions, if possible; else floating-point with an
+ * error bound, so that "equal" means "equal within the error" at any magnitude. Subtraction and division are sums and products with a
+ * negative or an inverse. Values are undefined if unknown or nonexistent (a pole, the logarithm of a negative number).
  */
 import {
   absolute,
@@ -23,7 +20,7 @@ import {
   ZERO,
 } from './rational.ts';
 
-/** What functions give, each with the size of its derivative. */
+/** The functions: each returns its value and the absolute value of its derivative. */
 export const CALLS = {
   sin: (x) => [Math.sin(x), 1],
   cos: (x) => [Math.cos(x), 1],
@@ -56,13 +53,13 @@ export type Node =
   | { readonly kind: 'sum' | 'product'; readonly items: readonly Node[] }
   | { readonly kind: 'power'; readonly base: Node; readonly exponent: Node }
   | { readonly kind: 'call'; readonly name: FunctionName; readonly of: Node }
-  /** Both signs at once; `sign` says which of them comes first. */
+  /** ±, or ∓ if `sign` is -1. */
   | { readonly kind: 'either-sign'; readonly sign: 1 | -1; readonly of: Node }
   | { readonly kind: 'percent' | 'degree'; readonly of: Node }
   | { readonly kind: 'measured'; readonly of: Node; readonly unit: string }
-  /** In order, with the brackets around it: ordered pairs and intervals. A ratio has colons. */
+  /** Ordered: a pair or an interval with its brackets. A ratio has the brackets `::`. */
   | { readonly kind: 'tuple'; readonly brackets: string; readonly items: readonly Node[] }
-  /** In no order; a list without brackets too. */
+  /** Unordered. A list without brackets is a set, too. */
   | { readonly kind: 'set' | 'union'; readonly items: readonly Node[] }
   | { readonly kind: 'relation'; readonly signs: readonly RelationSign[]; readonly items: readonly Node[] }
   | { readonly kind: 'matrix'; readonly rows: readonly (readonly Node[])[] };
@@ -82,7 +79,6 @@ export const inverse = (base: Node): Node => power(base, MINUS_ONE);
 export const root = (base: Node, degree: Node = number(whole(2))): Node => power(base, inverse(degree));
 export const call = (name: FunctionName, of: Node): Node => ({ kind: 'call', name, of });
 
-/** The nodes directly below. */
 export function below(node: Node): readonly Node[] {
   const found: Node[] = [];
   rebuilt(node, (child) => {
@@ -92,7 +88,6 @@ export function below(node: Node): readonly Node[] {
   return found;
 }
 
-/** The same node over other ones. */
 export function rebuilt(node: Node, change: (child: Node) => Node): Node {
   if ('items' in node) return { ...node, items: node.items.map(change) };
   if ('of' in node) return { ...node, of: change(node.of) };
@@ -102,10 +97,10 @@ export function rebuilt(node: Node, change: (child: Node) => Node): Node {
 
 export type Point = ReadonlyMap<string, Rational>;
 
-/** A way to compute; undefined is what it does not know. */
+/** A number system to evaluate in. Undefined means unknown. */
 interface Arithmetic<T> {
   readonly number: (value: Rational) => T | undefined;
-  /** A constant, or a variable that has no value. */
+  /** A constant, or a variable without a value at the point. */
   readonly named: (name: string) => T | undefined;
   readonly plus: (a: T, b: T) => T;
   readonly times: (a: T, b: T) => T;
@@ -151,7 +146,6 @@ function evaluated<T>(by: Arithmetic<T>, node: Node, point: Point): T | undefine
   }
 }
 
-/** The values of all items, put together; undefined where one is not known. */
 function folded<T>(items: readonly Node[], at: (node: Node) => T | undefined, operation: (a: T, b: T) => T): T | undefined {
   let total: T | undefined;
   for (const item of items) {
@@ -163,8 +157,6 @@ function folded<T>(items: readonly Node[], at: (node: Node) => T | undefined, op
 }
 
 const HUNDREDTH = number({ n: 1n, d: 100n });
-
-// ── exactly ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 export interface Complex {
   readonly re: Rational;
@@ -196,16 +188,16 @@ const EXACT: Arithmetic<Complex> = {
   isKnown: () => true,
 };
 
-/** Undefined where it is no real number, too. */
+/** Also undefined if the value is not real. */
 export function exactly(node: Node, point: Point): Rational | undefined {
   const value = complexly(node, point);
   return value && isReal(value) ? value.re : undefined;
 }
 
-/** With i as the imaginary unit, unless it has a value. Too long a fraction is not known. */
+/** Treats i as the imaginary unit, unless the point gives it a value. Undefined if a fraction becomes too long. */
 export const complexly = (node: Node, point: Point): Complex | undefined => readable(() => evaluate(EXACT, node, point));
 
-/** Of complex numbers only whole powers; the square root of a negative number is imaginary. */
+/** Complex bases take whole exponents only. The square root of a negative number is imaginary. */
 function exactPower(base: Complex, exponent: Rational): Complex | undefined {
   if (isReal(base)) {
     const isImaginary = base.re.n < 0n && exponent.n === 1n && exponent.d === 2n;
@@ -240,20 +232,18 @@ function exactCall(name: FunctionName, of: Complex): Complex | undefined {
   return real(whole(total));
 }
 
-// ── nearly ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 export interface Approximation {
   readonly value: number;
-  /** How far the true value may be from it. */
+  /** Bound on the distance from the true value. */
   readonly error: number;
 }
 
 const ULP = 2 ** -52;
-/** What is smaller has lost digits, or is not there at all. */
+/** Smaller magnitudes may have lost digits or underflowed. */
 const TINIEST = 1e-280;
-/** A term that is smaller than this share of a sum is mostly rounded away: 10^20 + √2 and 10^20 + √3 look alike. */
+/** A term below this share of a sum is mostly rounded away: 10^20 + √2 and 10^20 + √3 look alike. */
 const SMALLEST_SHARE = 2 ** -26;
-/** Of a fraction that a floating-point number stands for well enough. */
+/** Total bits of the largest fraction that converts accurately to floating point. */
 const MOST_FRACTION_BITS = 112;
 const CONSTANTS: ReadonlyMap<string, number> = new Map([
   ['pi', Math.PI],
@@ -294,10 +284,10 @@ const NEAR: Arithmetic<Approximation> = {
 
 export const nearly = (node: Node, point: Point): Approximation | undefined => evaluate(NEAR, node, point);
 
-/** `known`: the exponent exactly, where it is. */
+/** `known`: the exact exponent, if there is one. */
 function nearPower(base: Approximation, exponent: Approximation, known: Rational | undefined): Approximation | undefined {
   if (base.value === 0 && base.error === 0) return exponent.value > exponent.error ? { value: 0, error: 0 } : undefined;
-  // So near to zero that its sign is not known, or whether it is a pole.
+  // Too close to zero to know the sign, or whether there is a pole.
   if (Math.abs(base.value) <= 4 * base.error) return undefined;
   if (base.value < 0 && (known === undefined || known.d % 2n === 0n)) return undefined;
   const sign = base.value < 0 && known !== undefined && known.n % 2n !== 0n ? -1 : 1;

@@ -1,9 +1,7 @@
 /**
- * `mathMatch`: right where the final answer is mathematically the same as the reference, however it is written. Both are read by a parser and
- * compared as numbers, expressions, sets, intervals, matrices, equations; nothing is ever evaluated as code.
- *
- * What cannot be read as mathematics in the model's text is wrong. A reference that cannot be read is compared as text. How much is computed
- * for one grading is bounded: what would take longer is wrong.
+ * `mathMatch`: right if the final answer is mathematically equal to the reference, however it is written. Both are parsed and compared as
+ * numbers, expressions, sets, intervals, matrices or equations; nothing is evaluated as code. If either cannot be parsed, they are compared
+ * as text. The work per grading is bounded; an answer that needs more is wrong.
  */
 import type { Grader } from '../../core/contracts.ts';
 import {
@@ -37,11 +35,10 @@ import { parseMath } from './parse.ts';
 import { bitsOf, over, type Rational, rational, readable, same, spend, withinBudget } from './rational.ts';
 import { plainCharacters, type Reading } from './tokens.ts';
 
-/** A text that is longer is only the same as itself. */
 const MOST_PLAIN_CHARS = 20_000;
 
 export interface MathMatchOptions extends TextOptions {
-  /** What is read where nothing is marked as the answer; `wrong`: nothing, it is wrong. Default `last-line`. */
+  /** What to read if nothing is marked as the answer; `wrong` reads nothing and scores 0. Default `last-line`. */
   readonly unmarked?: 'last-line' | 'last-number' | 'wrong';
 }
 
@@ -53,7 +50,6 @@ export function mathMatch(options: MathMatchOptions = {}): Grader {
   });
 }
 
-/** The answer, or several that were given side by side. */
 function saidAnswers(text: string, unmarked: NonNullable<MathMatchOptions['unmarked']>): readonly string[] {
   const spoken = spokenPart(text);
   const marked = markedAnswers(spoken);
@@ -62,14 +58,14 @@ function saidAnswers(text: string, unmarked: NonNullable<MathMatchOptions['unmar
   return [(unmarked === 'last-number' ? lastNumber(spoken) : lastLine(spoken)) ?? ''];
 }
 
-/** Of several answers each has to be right, or all of them together are the list that was asked for. */
+/** Several answers are right if each is, or if together they are the expected list. */
 function isAnswer(said: readonly string[], reference: string): boolean {
   if (said.length === 0 || said.some((one) => one === '')) return false;
   const isRight = (one: string): boolean => sameAnswer(one, reference) || sameAnswer(onlyFormula(one) ?? '', reference);
   return said.every(isRight) || (said.length > 1 && sameAnswer(said.join(', '), reference));
 }
 
-/** Whether two texts are the same answer. Never throws; symmetric; a text is always the same as itself. */
+/** Whether two texts are the same answer. Never throws; symmetric; reflexive. */
 export const sameMath = (said: string, reference: string): boolean => withinBudget(() => sameAnswer(said, reference));
 
 function sameAnswer(said: string, reference: string): boolean {
@@ -85,11 +81,11 @@ function sameAnswer(said: string, reference: string): boolean {
     wasRead = true;
     if (isSame(a, b)) return true;
     if (isMeasured(a) === isMeasured(b)) continue;
-    // Where the other one has a unit in words, m is metres and no variable.
+    // If the other side has a unit in words, m means metres and is not a variable.
     const [c, d] = isMeasured(a) ? [a, readAs(reference, commas, true)] : [readAs(said, commas, true), b];
     if (isMeasured(c) && isMeasured(d) && isSame(c, d)) return true;
   }
-  // In formulas x and X are two things; in words they are one.
+  // Case matters in formulas, not in words.
   return !wasRead && left.toLowerCase() === right.toLowerCase();
 }
 
@@ -101,11 +97,11 @@ const readAs = (text: string, commas: Reading['commas'], unitLetters = false): N
 const WORDS = /\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s?\{([^{}]{0,200})\}/g;
 const IDLE = /\\(?:left|right|displaystyle)(?![A-Za-z])|\\[,;:! ()[\]]|^\s*\*\*|\*\*\s*$|\$|\s+/g;
 
-/** Without what only spaces, wraps or emphasises; signs and brackets stay, but around a single word. */
+/** Removes spacing, wrapping and emphasis. Keeps signs and brackets, except brackets around a single word. */
 function plainText(text: string): string {
   if (text.length > MOST_PLAIN_CHARS) return text;
   const plain = plainCharacters(text).replace(WORDS, ' $1 ').replace(IDLE, ' ').replace(/ +/g, ' ').trim();
-  // Behind a word it is an exclamation mark, behind n a factorial.
+  // After a word "!" is an exclamation mark, after n a factorial.
   const bare = plain.replace(/\.$|(?<=\p{L}{3})!$/u, '').replace(/ (?=[,;:)\]])/g, '');
   return /^\(\s?(\p{L}+)\s?\)$/u.exec(bare)?.[1] ?? bare;
 }
@@ -116,12 +112,7 @@ function textHash(text: string): number {
   return hash;
 }
 
-// ── whether two answers are the same ─────────────────────────────────────────────────────────────────────────────────
-
-/**
- * Expressions, and what is made of them. A unit, a degree sign or a percent sign that only one of the two has is not held against it; two that
- * differ are. Sets, lists and unions have no order; tuples, intervals and matrices have one.
- */
+/** A unit, degree or percent sign on one side only is ignored; two different ones count. Only tuples, intervals and matrices are ordered. */
 function compare(a: Node, b: Node, seed: number): boolean {
   spend(1);
   if (isMarked(a) || isMarked(b)) return sameMarked(a, b, seed);
@@ -146,7 +137,7 @@ function sameMarked(a: Node, b: Node, seed: number): boolean {
 
 const markOf = (node: Marked): string => (node.kind === 'measured' ? node.unit : node.kind);
 
-/** "x = 5" says 5, and x > 2 is the interval from 2 up. */
+/** "x = 5" equals 5, and x > 2 equals the interval from 2 up. */
 function sameRelated(a: Node, b: Node, seed: number): boolean {
   if (a.kind === 'relation' && b.kind === 'relation') return sameRelation(a, b, seed);
   const [relation, other] = a.kind === 'relation' ? [a, b] : [b as Kind<'relation'>, a];
@@ -155,7 +146,7 @@ function sameRelated(a: Node, b: Node, seed: number): boolean {
   return value !== undefined && compare(value, other, seed);
 }
 
-/** The parts of a union; a list of relations is one too: "x < 1 or x > 2". */
+/** A list of relations is a union, too: "x < 1 or x > 2". */
 const partsOf = (node: Node): readonly Node[] => (node.kind === 'union' || node.kind === 'set' ? node.items : [node]);
 
 const sameInOrder = (a: readonly Node[], b: readonly Node[], seed: number): boolean =>
@@ -164,7 +155,7 @@ const sameInOrder = (a: readonly Node[], b: readonly Node[], seed: number): bool
 const sameInAnyOrder = (a: readonly Node[], b: readonly Node[], seed: number): boolean =>
   areAlike(a, b, (item, other) => compare(item, other, seed));
 
-/** Whether each has one of the others to itself that is the same. */
+/** Whether the lists pair up one to one. */
 function areAlike<T>(a: readonly T[], b: readonly T[], isSame: (one: T, other: T) => boolean): boolean {
   if (a.length !== b.length) return false;
   const left = [...b];
@@ -180,7 +171,7 @@ const shapeOf = ({ rows }: Kind<'matrix'>): string => rows.map((row) => row.leng
 const NO_EXPRESSION: ReadonlySet<Node['kind']> = new Set(['tuple', 'set', 'union', 'relation', 'matrix']);
 const isExpression = (node: Node): boolean => isInfinite(node) || !NO_EXPRESSION.has(node.kind);
 
-/** Two values in place of one with ±: 1 ± √2 is the list of both. */
+/** Replaces ± by the list of both values: 1 ± √2. */
 function bothSigns(node: Node): Node {
   if (!hasEitherSign(node)) return node;
   if (node.kind === 'set' || node.kind === 'tuple' || node.kind === 'union') {
@@ -204,20 +195,15 @@ function signed(node: Node, sign: 1 | -1): Node {
   return node.sign * sign === 1 ? sum([of]) : negative(of);
 }
 
-// ── equations and inequalities ──────────────────────────────────────────────────────────────────────────────────────────
-
 type Relation = Kind<'relation'>;
 
-/** `side` stands in `sign` to zero. */
+/** The relation `side` `sign` 0. */
 interface Link {
   readonly sign: '=' | '≠' | '<' | '≤';
   readonly side: Node;
 }
 
-/**
- * Two are the same where one is the other times a number: y = 2x + 1 and 2x - y + 1 = 0, x > 5 and 5 < x. Chains (1 < x < 5) are the same
- * where their links are, in any order.
- */
+/** Equal if one is a multiple of the other: y = 2x + 1 and 2x - y + 1 = 0. Links of chains (1 < x < 5) may be in any order. */
 function sameRelation(a: Relation, b: Relation, seed: number): boolean {
   if (isNaming(a) && isNaming(b)) {
     return sameExpression(a.items[0]!, b.items[0]!, seed) && sameExpression(a.items.at(-1)!, b.items.at(-1)!, seed);
@@ -268,11 +254,11 @@ function valueAt(node: Node, point: Point): number | undefined {
   return value === undefined ? nearly(node, point)?.value : Number(value.n) / Number(value.d);
 }
 
-/** "x = …", "f(x) = …": the left side is a name for the right one. */
+/** Whether the left side only names the right one: "x = …", "f(x) = …". */
 const isNaming = ({ signs, items }: Relation): boolean =>
   signs.every((sign) => sign === '=' || sign === '≈') && isName(items[0]!);
 
-/** A variable; a function of one, f(x); a segment, AB. */
+/** A variable, a function of one, f(x), or a segment, AB. */
 function isName(node: Node): boolean {
   if (node.kind !== 'product') return node.kind === 'variable';
   const [first, second] = node.items;
@@ -280,10 +266,7 @@ function isName(node: Node): boolean {
   return /^[fghpqrs]/.test(first.name) || (/^[A-Z]/.test(first.name) && /^[A-Za-z]/.test(second.name));
 }
 
-/**
- * What an equation says its value is; undefined where it says none. A chain has to be true as far as it can be followed: "2 + 2 = 5" does not
- * say 5. Of "√27 ≈ 5.2" it is the exact side.
- */
+/** The value that an equation states, if any. Chains must hold: "2 + 2 = 5" does not state 5. For "√27 ≈ 5.2" it is the exact side. */
 function valueSaid({ signs, items }: Relation, seed: number): Node | undefined {
   if (signs.some((sign) => sign !== '=' && sign !== '≈')) return undefined;
   const [name, ...others] = items as readonly [Node, ...Node[]];
@@ -297,13 +280,13 @@ function valueSaid({ signs, items }: Relation, seed: number): Node | undefined {
   return exactOnes.every((value) => value === last || sameExpression(value, last, seed)) ? last : undefined;
 }
 
-/** Whether one may be a rounded other: 5 ≈ 6 says nothing. */
+/** Whether one may be the other rounded: 5 ≈ 6 states nothing. */
 function areClose(a: Node, b: Node): boolean {
   const [left, right] = [valueAt(a, new Map()), valueAt(b, new Map())];
   return left !== undefined && right !== undefined && Math.abs(left - right) <= 0.02 * Math.max(Math.abs(left), Math.abs(right));
 }
 
-/** The interval of an inequality in one variable that stands alone; undefined where it is none. */
+/** The interval of an inequality with a lone variable on one side or in the middle; otherwise undefined. */
 function withInterval({ signs, items }: Relation): Node | undefined {
   const isFalling = signs.every((sign) => FLIPPED[sign] !== undefined);
   const [first, second, third, ...more] = isFalling ? items.toReversed() : items;
@@ -320,20 +303,17 @@ function withInterval({ signs, items }: Relation): Node | undefined {
   return third === undefined ? between(first!, upward[0]!, infinity, '<') : between(first!, upward[0]!, third, upward[1]!);
 }
 
-// ── whether two expressions are the same one ─────────────────────────────────────────────────────────────────────────
-
 const POINTS = 6;
-/** From here on half of the variables are negative, where functions may be undefined on one side only. */
+/** From this index on, half of the variables are negative: a function may be defined on one side only. */
 const POSITIVE_POINTS = 4;
 const FEWEST_POINTS = 3;
-/** Fractions below this are further from each other, and from what is no fraction, than floating point errs. */
+/** Fractions with fewer bits differ from each other, and from irrational numbers, by more than the floating-point error. */
 const MOST_KNOWN_BITS = 44;
 const NOWHERE: Point = new Map();
 
 /**
- * By their written form, exactly where they are fractions, else at several points, exact where the point gives a fraction and as far as floating
- * point can tell where it does not. The points are drawn from both texts, so that nobody can write an expression that is only right at them.
- * Where too few points could be compared, expressions are not the same.
+ * Compares written forms, then exact values, then values at several points, exact or within the floating-point error. The points are seeded
+ * from both texts: a policy cannot write an expression that is right only there. Different if too few points can be compared.
  */
 function sameExpression(a: Node, b: Node, seed: number): boolean {
   if (writtenForm(a) === writtenForm(b)) return true;
@@ -345,7 +325,7 @@ function sameExpression(a: Node, b: Node, seed: number): boolean {
   return !found.includes(false) && found.filter((agrees) => agrees === true).length >= FEWEST_POINTS;
 }
 
-/** With i as the imaginary unit; only where it can be computed exactly. */
+/** Treats i as the imaginary unit. Exact values only. */
 function sameComplex(a: Node, b: Node, names: readonly string[], seed: number): boolean {
   const others = names.filter((name) => name !== 'i');
   const points = others.length === 0 ? [NOWHERE] : pointsFor(others, seed);
@@ -355,11 +335,11 @@ function sameComplex(a: Node, b: Node, names: readonly string[], seed: number): 
   });
 }
 
-/** Undefined where it cannot be told. */
+/** Undefined if it cannot be decided. */
 function agreeAt(a: Node, b: Node, point: Point): boolean | undefined {
   const [left, right] = [exactly(a, point), exactly(b, point)];
   if (left !== undefined && right !== undefined) return same(left, right);
-  // A long decimal is near to every root; only a short one can be meant to be equal to it.
+  // A long decimal can be close to any root; only a short one can be meant to equal it.
   const known = left ?? right;
   if (point === NOWHERE && known !== undefined && bitsOf(known.n) + bitsOf(known.d) > MOST_KNOWN_BITS) return false;
   const [nearLeft, nearRight] = [nearly(a, point), nearly(b, point)];
@@ -371,7 +351,7 @@ function withinError(a: Approximation, b: Approximation): boolean | undefined {
   const size = Math.max(Math.abs(a.value), Math.abs(b.value));
   const difference = Math.abs(a.value - b.value);
   if (difference > error) return false;
-  // With an error as large as this, anything would agree.
+  // With a larger error, anything would agree.
   return error <= 1e-10 * size || error <= 1e-12 ? true : undefined;
 }
 
@@ -397,7 +377,7 @@ function variablesOf(node: Node): readonly string[] {
   return node.kind === 'variable' ? [node.name] : below(node).flatMap((child) => variablesOf(child));
 }
 
-/** An infinity by itself, or a number of them. */
+/** Infinity, or a multiple of it. */
 function isInfinite(node: Node): boolean {
   if (node.kind === 'product')
     return node.items.some(isInfinite) && node.items.every((item) => item.kind === 'number' || isInfinite(item));
@@ -406,7 +386,7 @@ function isInfinite(node: Node): boolean {
 
 const BELOW = new Set(['items', 'rows', 'base', 'exponent', 'of']);
 
-/** A text that is the same for expressions that differ only in the order of sums and products, or in how numbers are written. */
+/** Ignores the order of sums, products and sets, and the notation of numbers. */
 function writtenForm(node: Node): string {
   const value = exactly(node, NOWHERE);
   if (value !== undefined) return `${value.n}/${value.d}`;
@@ -414,7 +394,7 @@ function writtenForm(node: Node): string {
   const { kind } = node;
   const forms = below(node).map((child) => writtenForm(child));
   if (kind === 'sum' || kind === 'product' || kind === 'set' || kind === 'union') forms.sort();
-  // What tells two of one kind apart, beside what is below them.
+  // The node's own fields, without its children.
   const ownText = JSON.stringify(node, (key, value: unknown) => (BELOW.has(key) ? undefined : value));
   const shape = node.kind === 'matrix' ? shapeOf(node) : '';
   return `${ownText}${shape}(${forms.join(' ')})`;

@@ -1,7 +1,6 @@
 /**
- * Tokens → what they mean. A recursive-descent reader of the mathematics that answers are written in: lists, relations, unions, units, sums,
- * products, and the single things that they are made of. There is no `eval` anywhere. Throws `Unreadable` for anything else, and for what
- * is nested too deep.
+ * Tokens → `Node`: a recursive-descent parser for answers (lists, unions, relations, units, sums, products, atoms). Never uses `eval`.
+ * Throws `Unreadable` for anything else and for input nested too deep.
  */
 import {
   call,
@@ -22,11 +21,11 @@ import { fromDecimal, plus, type Rational, rational, spend, Unreadable, whole } 
 import { CURRENCIES, MATRICES, type Reading, SCALES, SEPARATORS, type Token, tokensOf, unitOf } from './tokens.ts';
 
 const CLOSING: Readonly<Record<string, string>> = { '(': ')', '[': ']', '{': '}', '\\{': '\\}', '⌊': '⌋', '⌈': '⌉' };
-/** Signs that begin a factor; bars do, too, where none are open. */
+/** Signs that begin a factor. A bar also does, unless one is open. */
 const BEGINNINGS = new Set(['(', '[', '{', '\\{', '\\frac', '\\binom', '\\sqrt', 'π', '∞', '⌊', '⌈']);
 const RELATIONS: ReadonlySet<string> = new Set(['=', '≈', '≠', '<', '≤', '>', '≥']);
 const TRIGONOMETRIC: ReadonlySet<string> = new Set(['sin', 'cos', 'tan', 'cot', 'sec', 'csc']);
-/** A pair of brackets takes three. */
+/** A pair of brackets costs three levels. */
 const MOST_DEPTH = 150;
 const PI: Node = { kind: 'constant', name: 'pi' };
 
@@ -39,7 +38,7 @@ export function parseMath(text: string, reading: Reading): Node {
   return node;
 }
 
-/** Letters alone are an answer in words where some belong to a longer word: "yes" is not y·e·s. */
+/** Whether the tokens are words only. Letters count as words if any are adjacent: "yes" is not y·e·s. */
 function isProse(tokens: readonly Token[]): boolean {
   if (tokens.length === 0 || tokens.some(({ kind }) => kind !== 'word' && kind !== 'variable')) return tokens.length === 0;
   return tokens.some(({ kind, spaced }, index) => kind === 'word' || (index > 0 && !spaced));
@@ -87,12 +86,11 @@ class Parser {
     return found;
   }
 
-  /** The word that is here, in small letters; '' where there is none. */
   get #word(): string {
     return this.here?.kind === 'word' ? this.here.text.toLowerCase() : '';
   }
 
-  /** Everything that reads something inside of itself does it in here, so that no text makes a deep stack or a deep tree. */
+  /** Wraps every recursive rule, so that no input can build a deep stack or tree. */
   #inside<T>(read: () => T): T {
     if (++this.#depth > MOST_DEPTH) throw new Unreadable('nested too deep');
     const made = read();
@@ -100,14 +98,12 @@ class Parser {
     return made;
   }
 
-  /** What is read several times, with something skipped in between; the one thing where there is only one. */
   #several(read: () => Node, skip: () => boolean, make: (items: readonly Node[]) => Node): Node {
     const items = [read()];
     while (skip()) items.push(read());
     return items.length === 1 ? items[0]! : make(items);
   }
 
-  /** A list, or the one thing in it. */
   value(): Node {
     const union = (): Node =>
       this.#several(
@@ -124,7 +120,7 @@ class Parser {
     );
   }
 
-  /** A comma, a semicolon, "or", "and", or a comma and then one of these. */
+  /** Comma, semicolon, "or" or "and"; also a comma or semicolon followed by one of these words. */
   #skipSeparator(): boolean {
     const comma = this.#skip(',') || this.#skip(';');
     if (!SEPARATORS.has(this.#word)) return comma;
@@ -140,7 +136,7 @@ class Parser {
       items.push(this.#measured());
     }
     if (signs.length > 0) return { kind: 'relation', signs, items };
-    // "x ∈ A" says A.
+    // "x ∈ A" means A.
     return items[0]!.kind === 'variable' && this.#skip('∈') ? this.#measured() : items[0]!;
   }
 
@@ -162,7 +158,7 @@ class Parser {
     return words.length === 0 ? scaled : { kind: 'measured', of: scaled, unit: unitOf(words) };
   }
 
-  /** Words up to what separates; "/" and a power belong to them: km/h, m^2. */
+  /** Words up to a separator, with divisions and powers: km/h, m^2. */
   #unitWords(): string[] {
     const words: string[] = [];
     while (this.#word !== '' && !SEPARATORS.has(this.#word)) {
@@ -183,7 +179,7 @@ class Parser {
     });
   }
 
-  /** A term with its sign; undefined where there is no sign. */
+  /** Undefined if there is no sign here. */
   #signed(): Node | undefined {
     if (this.#skip('+')) return this.#inside(() => this.#signed() ?? this.#product());
     if (this.#skip('-')) return negative(this.#inside(() => this.#signed() ?? this.#product()));
@@ -206,7 +202,7 @@ class Parser {
     return this.#skip('-') ? negative(this.#inside(() => this.#signedFactor())) : this.#power();
   }
 
-  /** A whole number before a fraction of whole numbers is added to it: 2 1/2, 2\frac{1}{2}. */
+  /** Whether a fraction of whole numbers follows a whole number, so that the two are added: 2 1/2, 2\frac{1}{2}. */
   #isMixed([first, ...others]: readonly Node[]): boolean {
     if (others.length > 0 || first?.kind !== 'number' || first.value.d !== 1n || this.#ahead(-1)?.kind !== 'number') return false;
     const [here, ...behind] = [0, 1, 2, 3, 4, 5].map((offset) => this.#ahead(offset));
@@ -223,7 +219,7 @@ class Parser {
     return isMark(part) ? { ...part, of: sum([base, part.of]) } : sum([base, part]);
   }
 
-  /** Whether what comes multiplies what came, though nothing says so. Two numbers side by side are no product. */
+  /** Whether an implicit multiplication follows. Two adjacent numbers are not a product. */
   #startsFactor(): boolean {
     const { here } = this;
     const before = this.#ahead(-1)?.kind;
@@ -246,7 +242,7 @@ class Parser {
     return isBraced;
   }
 
-  /** To the right first: 2^3^2 is 2^9. */
+  /** Right-associative: 2^3^2 is 2^9. */
   #exponent(): Node {
     return this.#inside(() => {
       if (this.#skip('-')) return negative(this.#exponent());
@@ -262,7 +258,6 @@ class Parser {
     return kind === undefined ? of : this.#inside(() => this.#postfix({ kind, of }));
   }
 
-  /** One thing, or a group in braces. */
   #group(): Node {
     return this.#inside(() => this.#atomFrom(this.#next()));
   }
@@ -274,7 +269,7 @@ class Parser {
     if (kind === 'function') return this.#call(text as FunctionName);
     if (kind === 'begin') return this.#matrix(text);
     if (kind === 'sign') return this.#fromSign(text);
-    // The sign of a currency, inside of a sum.
+    // A currency inside a sum.
     if (CURRENCIES.has(text.toLowerCase()) && this.here?.kind === 'number') return this.#atomFrom(this.#next());
     throw new Unreadable(`${text} where a value should be`);
   }
@@ -291,7 +286,7 @@ class Parser {
     throw new Unreadable(`${sign} where a value should be`);
   }
 
-  /** A number with a base is not a number in base ten: its base is kept as its unit. */
+  /** A number with a base keeps it as its unit: its digits are not converted. */
   #based(of: Node): Node {
     if (!this.#skip('_')) return of;
     const base = this.#group();
@@ -313,7 +308,7 @@ class Parser {
     return text;
   }
 
-  /** What a command takes: a group, or the one token behind it; of a number its first digit: \frac12. */
+  /** A command's argument: a group or a single token. Of a longer number it takes only the first digit: \frac12. */
   #argument(): Node {
     const { here } = this;
     if (here?.kind !== 'number' || here.text.length === 1) return this.#group();
@@ -365,7 +360,7 @@ class Parser {
     return exponent === undefined ? made : power(made, exponent);
   }
 
-  /** What is in brackets; else the factors that follow: sin 2x is sin(2x), and sin x cos x is a product. */
+  /** A bracketed argument, else the factors that follow: sin 2x is sin(2x), but sin x cos x is a product. */
   #functionArgument(): Node {
     if (this.#isSign('(') || this.#isSign('{')) return this.#group();
     const items = [this.#power()];
@@ -397,7 +392,7 @@ function binomial(n: Node, k: Node): Node {
 type Mark = Kind<'percent' | 'degree'>;
 const isMark = (node: Node): node is Mark => node.kind === 'percent' || node.kind === 'degree';
 
-/** A sign behind a product is said of all of it: 1/2% is half a per cent. */
+/** Applies a trailing percent or degree sign to the whole product: 1/2% is half a per cent. */
 function withMarkOutside(items: readonly Node[]): Node {
   const last = items.at(-1)!;
   const marked = last.kind === 'power' && isMark(last.base) && isMinusOne(last.exponent) ? last.base : last;

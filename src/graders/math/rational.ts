@@ -1,23 +1,20 @@
 /**
- * Exact arithmetic for what people write with digits: fractions of whole numbers of any size up to a bound. Invariant: the denominator is
- * positive and the fraction is in lowest terms, so two are equal where their parts are.
+ * Exact fractions of bigints up to a size limit. Invariant: the denominator is positive and the fraction is in lowest terms.
  *
- * Everything that reads or computes what a model wrote spends from one budget, so that no text takes long: one unit is a token, a node or
- * a small operation, at most some microseconds. `Unreadable` is thrown where a text is not mathematics that can be compared here, or is too
- * much of it. It never leaves the graders.
+ * Reading and computing what a model wrote spends from one budget, so that no text takes long. One unit is a token, a node or a small
+ * operation: at most a few microseconds. `Unreadable` means unsupported mathematics or too much of it; it never leaves the graders.
  */
 export class Unreadable extends Error {}
 
 const MOST_WORK = 40_000;
 let left = 0;
 
-/** One comparison: whatever it reads and computes shares one budget. Everything here is synchronous, so there is only one at a time. */
+/** Gives one comparison a shared budget. A module variable suffices, because everything here is synchronous. */
 export function withinBudget<T>(compute: () => T, most = MOST_WORK): T {
   left = most;
   return compute();
 }
 
-/** Below 0 where it was not enough. */
 export const budgetLeft = (): number => left;
 
 export function spend(units: number): void {
@@ -25,7 +22,7 @@ export function spend(units: number): void {
   if (left < 0) throw new Unreadable('too much to compute');
 }
 
-/** What `read` gives; undefined where it is unreadable. Other errors are faults of ours and pass. */
+/** Returns undefined if `read` throws `Unreadable`. Other errors are bugs and pass through. */
 export function readable<T>(read: () => T): T | undefined {
   try {
     return read();
@@ -40,9 +37,9 @@ export interface Rational {
   readonly d: bigint;
 }
 
-/** Of a numerator or denominator. Some 1200 decimal digits. */
+/** Largest numerator or denominator, in bits: about 1200 decimal digits. */
 const MOST_BITS = 4096;
-/** Of a root that is taken exactly. */
+/** Largest degree of a root that is taken exactly. */
 const MOST_ROOT = 64n;
 
 export const ZERO: Rational = { n: 0n, d: 1n };
@@ -55,7 +52,7 @@ const abs = (n: bigint): bigint => (n < 0n ? -n : n);
 export function rational(n: bigint, d: bigint): Rational {
   if (d === 0n) throw new Unreadable('a division by zero');
   const bits = Math.max(bitsOf(n), bitsOf(d));
-  // Not exact: the greatest common divisor is what costs, and it may still bring a long fraction below the bound.
+  // A loose bound on the cost of the gcd, which may still bring the fraction below MOST_BITS.
   if (bits > 2 * MOST_BITS + 8) throw new Unreadable('a number that is too long');
   spend(1 + bits / 16);
   let [a, b] = [abs(n), abs(d)];
@@ -75,7 +72,7 @@ export const same = (a: Rational, b: Rational): boolean => a.n === b.n && a.d ==
 export const absolute = ({ n, d }: Rational): Rational => ({ n: abs(n), d });
 export const atMost = (a: Rational, b: Rational): boolean => a.n * b.d <= b.n * a.d;
 
-/** Undefined where the power is not a fraction, or too long to be written out. */
+/** Undefined if the power is irrational or too long. */
 export function power(base: Rational, exponent: Rational): Rational | undefined {
   const { n: top, d: root } = exponent;
   if (root !== 1n) {
@@ -100,7 +97,7 @@ function exactRoot(base: Rational, root: bigint): Rational | undefined {
   return n === undefined || d === undefined ? undefined : { n: base.n < 0n ? -n : n, d };
 }
 
-/** By Newton's method from above; undefined where it is no whole number. */
+/** Newton's method from above; undefined if the root is not a whole number. */
 function wholeRoot(n: bigint, root: bigint): bigint | undefined {
   if (n < 2n) return n;
   const bits = bitsOf(n);
@@ -113,7 +110,7 @@ function wholeRoot(n: bigint, root: bigint): bigint | undefined {
   }
 }
 
-/** `12`, `.5`, `3.`, with an exponent of ten. Digits only: signs and separators are the reader's business. */
+/** Reads `12`, `.5` or `3.`, times ten to the exponent. Callers remove signs and separators first. */
 export function fromDecimal(digits: string, exponent: number): Rational {
   const [left = '', right = ''] = digits.split('.');
   const places = right.length - exponent;
@@ -122,7 +119,7 @@ export function fromDecimal(digits: string, exponent: number): Rational {
   return places >= 0 ? rational(n, 10n ** BigInt(places)) : whole(n * 10n ** BigInt(-places));
 }
 
-/** The exact value of a finite number as it is written in decimal. */
+/** The exact value of a number's shortest decimal form: 0.1 is 1/10. */
 export function fromNumber(value: number): Rational {
   const [digits = '0', exponent = '0'] = String(Math.abs(value)).split('e');
   const size = fromDecimal(digits, Number(exponent));

@@ -1,12 +1,12 @@
 /**
- * Written mathematics, LaTeX or plain, → tokens. Throws `Unreadable` for a command that is not known: what a macro would do is not guessed.
+ * Mathematics in LaTeX or plain text → tokens. Throws `Unreadable` for unknown commands: it does not guess what a macro means.
  *
- * A comma between groups of three digits is part of the number, unless `commas` says that it separates, or a bracket is open: (1,234) is a pair.
+ * A comma between groups of three digits belongs to the number, unless `commas` is `separate` or a bracket is open: (1,234) is a pair.
  */
 import { CALLS } from './evaluation.ts';
 import { spend, Unreadable } from './rational.ts';
 
-/** From each spelling to its meaning; rows are `meaning=spelling spelling`, with two spaces or a line end between them. */
+/** Maps each spelling to its meaning. Rows are `meaning=spelling spelling`, separated by two spaces or a line end. */
 function bySpelling(table: string): ReadonlyMap<string, string> {
   const rows = table.trim().split(/\s{2,}/);
   return new Map(
@@ -19,21 +19,16 @@ function bySpelling(table: string): ReadonlyMap<string, string> {
 
 const words = (list: string): ReadonlySet<string> => new Set(list.trim().split(/\s+/));
 
-// ── one spelling for characters that mean the same ───────────────────────────────────────────────────────────────────
-
 const INVISIBLE = /[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff]/g;
 const SUPERSCRIPTS = /[\u2070\u00b9\u00b2\u00b3\u2074-\u207b\u207f]+/g;
 const SUBSCRIPTS = /[\u2080-\u2089]+/g;
 const VULGAR_FRACTION = /[\u00bc-\u00be\u2150-\u215e]/g;
 
-/** Behind NFKC, which leaves these apart. */
+/** Equivalent characters that NFKC keeps apart. */
 const SAME = bySpelling('-=− – ‐ ‑  /=⁄ ∕ ÷  *=× · ⋅ ∙  (=⟨  )=⟩');
 const DIFFERENT = new RegExp(`[${[...SAME.keys()].join('')}]`, 'g');
 
-/**
- * Full-width digits, the minus signs, superscripts and vulgar fractions in one spelling. What cannot be seen (direction marks, zero-width
- * characters) is left out: it changes what is shown, never what is meant. Digits of other scripts stay what they are, which is no digits.
- */
+/** One spelling for equivalent characters. Drops invisible ones: they carry no meaning. Digits of other scripts stay non-digits. */
 export function plainCharacters(text: string): string {
   return text
     .toWellFormed()
@@ -45,48 +40,43 @@ export function plainCharacters(text: string): string {
     .replace(DIFFERENT, (one) => SAME.get(one)!);
 }
 
-// ── the words, commands and units of written mathematics ─────────────────────────────────────────────────────────────
-
-/** Commands that mean what a character or another command means. */
 const COMMANDS = bySpelling(String.raw`
   *=cdot times ast  /=div  ≤=le leq leqslant  ≥=ge geq geqslant  <=lt  >=gt  ≠=ne neq  ≈=approx  ∈=in  ∪=cup  ±=pm  ∓=mp  ∞=infty
   °=circ degree  \{=lbrace {  \}=rbrace }  (=langle  )=rangle  |=lvert rvert vert  ⌊=lfloor  ⌋=rfloor  ⌈=lceil  ⌉=rceil  %=%  \\=\
   \frac=dfrac tfrac cfrac frac  \binom=dbinom tbinom binom  \sqrt=sqrt  π=pi  :=colon  ,=land  '=prime  ∅=emptyset varnothing
 `);
-/** Commands and characters that only space, size or delimit. */
+/** Commands that only affect spacing, size or delimiters. */
 const IDLE_COMMANDS = words(`
   ! , ; : ( ) [ ] quad qquad enspace thinspace displaystyle textstyle limits left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr
   middle hfill nonumber mathstrut rm bf it
 `);
-/** Around words. */
+/** Their argument is words. */
 const TEXT_COMMANDS = words('text textbf textit textrm textnormal mbox textsf texttt');
-/** Around mathematics in another font. */
+/** Their argument is mathematics in another font. */
 const FONT_COMMANDS = words('mathrm mathbf mathbb mathcal mathit mathsf boldsymbol bm operatorname boxed fbox');
 const GREEK = words(`
   alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon phi varphi chi psi omega
   Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell
 `);
 export const MATRICES = words('matrix pmatrix bmatrix Bmatrix smallmatrix array');
-/** Names without a backslash that are no words. */
+/** Recognised without a backslash. */
 const NAMES = bySpelling(String.raw`π=pi  \sqrt=sqrt  ∞=inf infinity infty  arcsin=asin  arccos=acos  arctan=atan`);
 const FUNCTION_NAMES: ReadonlySet<string> = new Set(Object.keys(CALLS));
-/** Written before the number, as words or in place of their signs. */
+/** May precede the number, as a word or as its sign. */
 export const CURRENCIES = words('usd eur gbp rs yen rupee');
 const CURRENCY_SIGNS = bySpelling('eur=€  gbp=£  yen=¥  rupee=₹');
-/** Words that separate the items of a list. */
 export const SEPARATORS = words('or and');
-/** Factors that are written as words. */
 export const SCALES: ReadonlyMap<string, number> = new Map(
   Object.entries({ hundred: 100, thousand: 1e3, million: 1e6, billion: 1e9, trillion: 1e12 }),
 );
 
-/** Two and three letters that are a word, not a product of variables. */
+/** Two- and three-letter words that would otherwise be read as a product of variables. */
 const SHORT_WORDS = words(`
   no yes not if is it the of to on at by for all any one two six ten odd am we he as be do so an are was but nor who per day pm win sum set
   new old mon tue wed thu fri sat sun or and
 `);
 
-/** Each with the name that it is compared by. Words that are not here are compared as they are, without a plural s. */
+/** Units by the name they are compared under. Other words are compared literally, without a plural s. */
 const UNITS = bySpelling(`
   millimeter=mm millimetre  centimeter=cm centimetre  meter=m metre  kilometer=km kilometre  inch=in inches  foot=ft feet  yard=yd  mile=mi
   milligram=mg  gram=g gm  kilogram=kg  pound=lb lbs  ounce=oz  milliliter=ml  liter=l litre  millisecond=ms  second=s sec secs
@@ -94,7 +84,7 @@ const UNITS = bySpelling(`
   hertz=hz  point=pts  degree=deg  radian=rad radians  square=sq
 `);
 
-/** Words that say something of the number instead of what it counts: behind one of them it is not the answer any more. */
+/** Words that qualify the number instead of naming what it counts ("5 is wrong"), so that the number is not the answer. */
 const NO_UNIT = words(`
   not no wrong incorrect false nor never except excluded impossible if but unless otherwise instead rather isn correct true right answer
   than less more least most about around approximately roughly nearly almost maybe perhaps possibly probably below under above over between
@@ -108,10 +98,7 @@ const NO_UNIT = words(`
 const UNIT_POWERS = bySpelling('^2=square squared  ^3=cubic cubed');
 const MOST_WORDS = 6;
 
-/**
- * Units and what else is counted: the words behind a number, in one spelling. Nothing is converted: 50 cm is not 0.5 m here. Throws
- * `Unreadable` where the words say something of the number instead: "5 is wrong".
- */
+/** Normalises the words after a number and converts nothing: 50 cm is not 0.5 m. Throws `Unreadable` for words of NO_UNIT. */
 export function unitOf(given: readonly string[]): string {
   const found = given.map((word) => word.toLowerCase());
   if (found.length > MOST_WORDS || found.some((word) => NO_UNIT.has(word))) throw new Unreadable('words that are no unit');
@@ -126,22 +113,20 @@ function unitName(word: string): string {
   return UNITS.get(single) ?? (single === '/' ? 'per' : single);
 }
 
-// ── tokens ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 export interface Token {
   readonly kind: 'number' | 'sign' | 'variable' | 'function' | 'word' | 'begin' | 'end';
-  /** Digits; a character, or a command by its name with a backslash, each in its one spelling; a name. */
+  /** Digits, a name, or the normalised character or \command. */
   readonly text: string;
-  /** Whether there is space before it. */
+  /** Whether white space precedes the token. */
   readonly spaced: boolean;
-  /** Of a number: its power of ten, and the digits that go on for ever behind it: 0.1\overline{6}. */
+  /** Numbers only: the power of ten, and the repeating digits as in 0.1\overline{6}. */
   readonly exponent?: number;
   readonly repeated?: string | undefined;
 }
 
 export interface Reading {
   readonly commas: 'group' | 'separate';
-  /** Whether a letter behind a number that is a unit is one: 5 m. */
+  /** Whether a single letter after a number is read as a unit if it is one: 5 m. */
   readonly unitLetters: boolean;
 }
 
@@ -149,7 +134,7 @@ const MOST_CHARS = 4_000;
 
 const NUMBER = /(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,4}(?![\d.a-zA-Z]))?/y;
 const GROUPED = /\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?/y;
-/** Thin spaces, {,} and \, never separate a list; plain spaces group where every group but the first has three digits. */
+/** Thin spaces, {,} and \, never separate list items. Plain spaces group if each group after the first has three digits. */
 const SPACED = /\d{1,3}(?:(?:\{,\}|\\,|\\ |\\!,|,\\!| )\d{3})+(?![\d/])(?:\.\d+)?/y;
 const REPEATED = /\\(?:overline|bar)\s?(?:\{(\d{1,40})\}|(\d))/y;
 const LETTERS = /\p{L}+/uy;
@@ -179,9 +164,9 @@ class Tokenizer {
   #at = 0;
   #brackets = 0;
   #spaced = false;
-  /** Whether a dollar sign is money: those around formulas come in pairs. */
+  /** Whether a dollar sign may be money. Those around formulas come in pairs. */
   readonly #isDollar: boolean;
-  /** Where the \text{…} that is open ends. */
+  /** Index of the closing brace of the open \text{…}; -1 if none is open. */
   #textEnd = -1;
 
   constructor(text: string, reading: Reading) {
@@ -190,7 +175,6 @@ class Tokenizer {
     this.#isDollar = text.replace(/\\\$|[^$]/g, '').length % 2 === 1;
   }
 
-  /** False at the end. */
   readOne(): boolean {
     const char = this.#text[this.#at];
     if (char === undefined) return false;
@@ -230,7 +214,7 @@ class Tokenizer {
     const grouped = this.#ahead(SPACED) ?? (inGroups ? this.#ahead(GROUPED) : null);
     const found = (grouped ?? this.#ahead(NUMBER))?.[0];
     if (found === undefined) {
-      // The full stop behind an answer is no part of it; elsewhere a point without digits is.
+      // A final full stop is punctuation; anywhere else a point without digits is an error.
       if (this.#at + 1 !== this.#text.trimEnd().length) throw new Unreadable('a point without digits');
       this.#at++;
       return;
@@ -269,7 +253,7 @@ class Tokenizer {
     else if (GREEK.has(name)) this.#push('variable', `\\${name}`);
     else if (IDLE_COMMANDS.has(name) || /\s/.test(name)) {
       this.#spaced ||= name !== '!';
-      // A point stands for no bracket behind \left and \right.
+      // \left. and \right. are invisible delimiters.
       if ((name === 'left' || name === 'right') && this.#text[this.#at] === '.') this.#at++;
     } else if (!FONT_COMMANDS.has(name)) throw new Unreadable(`the command \\${name}`);
   }
@@ -284,7 +268,7 @@ class Tokenizer {
     this.#push(kind, found[1]!, found[0].length);
   }
 
-  /** Letters up to the closing brace are words, not variables. */
+  /** From here to the closing brace, letters are words and not variables. */
   #enterText(): void {
     while (this.#text[this.#at] === ' ') this.#at++;
     if (this.#text[this.#at] !== '{') throw new Unreadable('a text without braces');

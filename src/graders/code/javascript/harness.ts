@@ -1,10 +1,9 @@
 /**
- * The two programs of a sandbox for JavaScript, each a Node process of its own. `subject` runs the code under test and answers calls to it;
- * nothing that it says is believed to be more than a value. `tester` runs the tests, in which every name of that code stands for a call into
- * the other process: no code under test ever runs there, so it cannot read the tests, patch `assert` or say that they passed.
- *
- * The first line of the subject is `ready`, that of the tester is `R`. Lines of the tester that begin with U go to the subject; those that begin with V are
- * for the grader: { fault }, { loaded, defined }, { test, passed, why }.
+ * The two programs of the JavaScript sandbox, each in its own Node process. `subject` runs the code under test and answers calls to it; its
+ * answers are treated as mere values. `tester` runs the tests, in which every name of that code is a call into the other process. The code
+ * never runs there, so it cannot read the tests, patch `assert` or claim that they passed. The first line is `ready` from the subject and
+ * `R` from the tester. Tester lines that begin with U go to the subject, those with V to the grader:
+ * { fault }, { loaded, defined }, { test, passed, why }.
  */
 import realAssert from 'node:assert';
 import { createRequire, isBuiltin } from 'node:module';
@@ -31,13 +30,10 @@ const script = (source: string, name: string): unknown =>
   });
 const globals = globalThis as unknown as Record<string, unknown>;
 
-// ── the code under test ─────────────────────────────────────────────────────────────────────────────────────────────────
-
 function subject(): void {
   const nowhere = new Writable({ write: (_chunk, _encoding, done) => done() });
-  // What the code prints is nobody's answer.
   for (const name of ['stdout', 'stderr']) Object.defineProperty(process, name, { value: nowhere });
-  // A rejection that nobody handles is not the end of the code: the tests may not have looked at it yet.
+  // An unhandled rejection must not end the code: the tests may look at it later.
   process.on('unhandledRejection', () => {});
   const module: { exports: unknown } = { exports: {} };
   Object.assign(globals, { module, exports: module.exports, require: createRequire(`${process.cwd()}/solution.js`) });
@@ -62,7 +58,7 @@ function subject(): void {
   say('ready');
 }
 
-/** Scripts have no imports and exports; what a module declares is found by its name all the same. */
+/** Rewrites imports and exports, which scripts do not have; declarations are found by name anyway. */
 function asScript(code: string): string {
   return code
     .replace(/^[ \t]*import[ \t]+(?:\*[ \t]+as[ \t]+)?([\w$]+)[ \t]+from[ \t]*(['"][\w:/-]+['"])/gm, 'const $1 = require($2)')
@@ -76,11 +72,9 @@ function asScript(code: string): string {
     .replace(/^[ \t]*export[ \t]*\{[^}]*\}[ \t]*;?[ \t]*$/gm, '');
 }
 
-// ── the tests ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-/** What compares. The code under test is never asked for it: it would say that all is well. */
+/** Assertion names. Never looked up in the code under test, whose versions could always pass. */
 const COMPARES = /^(assert\w*|expect|should|chai|jest|test|it|describe|deepEqual|isDeepStrictEqual|isEqual|_)$/;
-/** Names that tests have of themselves, Node's among them: code that redefines Math or Buffer does not get to be it. */
+/** Names that tests resolve in their own process: code that redefines Math or Buffer cannot replace theirs. */
 const OWN_NAMES: ReadonlySet<string> = new Set([...Object.getOwnPropertyNames(globalThis), 'assert', 'expect', 'require']);
 
 const tell = (message: object): void => say(`V${JSON.stringify(message)}`);
@@ -90,12 +84,12 @@ async function tester(): Promise<void> {
   const peer = new Peer('U', ({ do: what }) => {
     throw new TypeError(`only functions that were passed can be called, found ${what}`);
   });
-  // Failures of what a test started and did not wait for.
+  // Errors from work that a test started and did not await.
   process.on('uncaughtException', (error) => fail(error)).on('unhandledRejection', () => {});
   say('R');
   const order = JSON.parse(peer.line()) as Order;
   const course = { loaded: false, defined: false };
-  // All of them before any code under test runs: from then on whatever goes wrong is the code's doing.
+  // Compiled before any code under test runs: from then on, any failure is the code's doing.
   const tests = compiled(order, peer, () => {
     if (course.defined) tell(Object.assign(course, { defined: false }));
   });
@@ -115,14 +109,14 @@ async function tester(): Promise<void> {
   if (why === '') tell(Object.assign(course, { loaded: true, defined: true }));
   for (const [number, test] of tests.entries()) {
     const failure = why || (await outcome(test));
-    // Also where the test took it for an error that it expected.
+    // Even if the test took it for an error it expected.
     const reason = peer.isGone ? 'the code ended its process' : failure;
     tell({ test: number, passed: reason === '', why: reason });
   }
   process.exit(0);
 }
 
-/** Never empty. What the code threw may itself throw when it is looked at. */
+/** Never empty. Inspecting what the code threw may itself throw. */
 function nameOf(error: unknown): string {
   try {
     return (error instanceof Error && String(error.name)) || 'something thrown';
@@ -131,7 +125,7 @@ function nameOf(error: unknown): string {
   }
 }
 
-/** A function for each test, which throws where it fails; or what is wrong with the tests. `onMissing`: the code lacks a name. */
+/** One function per test, which throws on failure; or what is wrong with the tests. `onMissing`: the code lacks a name. */
 function compiled({ tests, entry, setup, tolerance }: Order, peer: Peer, onMissing: () => void): string | (() => unknown)[] {
   const scope = scopeFor(peer, entry, onMissing);
   const { data, insist, ...surroundings } = provide(peer);
@@ -157,7 +151,7 @@ function compiled({ tests, entry, setup, tolerance }: Order, peer: Peer, onMissi
 
 type Scope = Readonly<Record<string, (...args: readonly unknown[]) => unknown>>;
 
-/** Where names of tests are looked up: what they neither have of themselves nor define is the code's. */
+/** Resolves names in tests: those that a test neither has nor defines belong to the code. */
 function scopeFor(peer: Peer, entry: string | null, onMissing: () => void): Scope {
   const isTheirs = (name: string): boolean => {
     const found = peer.ask({ do: 'defined', name }) === true;
@@ -180,10 +174,7 @@ function scopeFor(peer: Peer, entry: string | null, onMissing: () => void): Scop
   });
 }
 
-/**
- * A module that a test requires and Node does not have. Read off its text, whatever the code under test will do: a call that fails later may be
- * one that only wrong code leads to. A test that is prepared for it, with `try` or a `require` of its own, is left to itself.
- */
+/** A module that a test requires and Node lacks. Read from the source: a failing call may be one that only wrong code leads to. */
 function moduleLacking(source: string): string | undefined {
   const text = source.replace(/\/\*[\s\S]*?\*\/|^[ \t]*\/\/.*$/gm, '');
   if (/\btry\b|\.catch\b|\bif\b|\brequire\s*=|\bfunction\s+require\b|throws|rejects|toThrow/.test(text)) return undefined;
@@ -191,7 +182,7 @@ function moduleLacking(source: string): string | undefined {
   return [...text.matchAll(required)].map(([, , name]) => name!).find((name) => !isBuiltin(name));
 }
 
-/** Data as JSON has it. Whole numbers are equal or not; others within the tolerance. */
+/** Compares JSON data. Whole numbers must be equal, others within the tolerance. */
 function isExpected(found: unknown, expected: unknown, tolerance: number): boolean {
   if (typeof expected === 'number' && typeof found === 'number') {
     const most = Number.isInteger(expected) ? 0 : tolerance * Math.max(1, Math.abs(expected));
@@ -207,19 +198,19 @@ function isExpected(found: unknown, expected: unknown, tolerance: number): boole
 
 type Check = (...args: unknown[]) => unknown;
 
-/** `assert` of Node and `expect` with the common matchers of Jest. Objects of the code are copied first: none decides what it is equal to. */
+/** Node's `assert` and Jest's common matchers. Both copy the code's objects first, so that none decides what it equals. */
 function provide(peer: Peer) {
   const data = (value: unknown): unknown => {
     if (peer.isStandIn(value) && typeof value !== 'function') {
       const own = peer.own(value);
-      // Equal to nothing: what it is made of is no data either.
+      // Equal to nothing, because even its own properties are not data.
       return peer.isStandIn(own) ? Symbol('an object') : data(own);
     }
     if (Array.isArray(value)) return value.map(data);
     if (typeof value !== 'object' || value === null || Object.getPrototypeOf(value) !== Object.prototype) return value;
     return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, data(item)]));
   };
-  // With messages of our own: Node's would look up the source, or compare what is not equal line by line.
+  // Own messages: Node's would read the source, or diff the values line by line.
   const insist = (value: unknown, message: unknown = 'it does not hold'): void => realAssert(value, message as string);
   const real = realAssert as unknown as Record<string, Check>;
   const comparing = (name: string): [string, Check] => [
@@ -280,7 +271,7 @@ function expecting({ deepStrictEqual, throws }: Record<string, Check>, insist: (
       toBeGreaterThanOrEqual: (other: number) => check(value >= other),
       toBeLessThan: (other: number) => check(value < other),
       toBeLessThanOrEqual: (other: number) => check(value <= other),
-      // Of a copy: an object of the code's would be asked whether it contains what it should.
+      // On a copy: the code's object would answer for itself.
       toContain: (item: never) =>
         check(typeof value === 'string' ? (value as string).includes(item) : Array.from(value).includes(item)),
       toContainEqual: (item: unknown) => check(Array.from(value).some((one) => isEqual(one, item))),
@@ -293,7 +284,6 @@ function expecting({ deepStrictEqual, throws }: Record<string, Check>, insist: (
   return (value: never) => Object.assign(matchers(value, true), { not: matchers(value, false) });
 }
 
-/** For `assert.throws`, a text that the error's message has in it. */
 const withText = (expected: unknown): unknown =>
   typeof expected === 'string' ? (error: unknown) => String((error as Error).message).includes(expected) : expected;
 

@@ -1,16 +1,13 @@
 /**
- * Values and calls between the Node process that tests and the one that is tested, as lines of JSON.
- *
- * What crosses is data, copied. Functions and instances of classes stay where they are, and the other side gets a stand-in that asks for what
- * it needs; a stand-in is equal to itself only. A promise crosses as one, and its outcome follows when it has one. Both sides answer requests
- * while they wait for a reply, so callbacks work. A thread reads the lines: a call has to wait for its reply without letting anything else run.
- *
- * Imports nothing of Trainyard: only this folder is there inside the sandbox.
+ * Values and calls between the Node process that tests and the one under test, as lines of JSON. Data is copied. Functions and class
+ * instances stay in place; the other side gets a stand-in that forwards requests and equals only itself. A promise's outcome follows later.
+ * Both sides answer requests while they wait for a reply, so callbacks work. A thread reads the lines, because a call must block until its
+ * reply. Imports nothing from Trainyard: the sandbox contains only this folder.
  */
 import { writeSync } from 'node:fs';
 import { MessageChannel, type MessagePort, receiveMessageOnPort, Worker } from 'node:worker_threads';
 
-/** The other process is no longer there. */
+/** The other process has ended. */
 export class Gone extends Error {}
 
 type Wired = string | number | boolean | null | { readonly [tag: string]: unknown };
@@ -28,19 +25,19 @@ export interface Request {
 }
 
 interface Message extends Partial<Request> {
-  /** The number of a request, or of the request that this replies to. */
+  /** `call` numbers a request; `reply` is the number of the request it answers. */
   readonly call?: number;
   readonly reply?: number;
-  /** The id of a promise. */
+  /** Id of a promise. */
   readonly settled?: number;
   readonly raised?: Wired;
   readonly changed?: readonly (readonly [place: number, value: Wired])[];
-  /** Nothing is left to do over there. The number of messages that it had got by then. */
+  /** The sender has nothing left to do; the number of messages it had received by then. */
   readonly idle?: number;
 }
 
 const MOST_DEPTH = 100;
-/** Calls from tests to code to callbacks of tests and so on. */
+/** Calls from tests to code, back to callbacks, and so on. */
 const MOST_NESTED_CALLS = 100;
 const ERRORS = { Error, TypeError, RangeError, SyntaxError, ReferenceError, EvalError, URIError } as const;
 const ARRAYS = {
@@ -50,7 +47,7 @@ const ARRAYS = {
 
 type Codec = readonly [is: (value: unknown) => boolean, parts: (value: never) => unknown, made: (parts: never) => unknown];
 
-/** Data that JSON has no word for, by tag: how it is known, the values that cross in its place, and how it is made of them again. */
+/** Data that JSON cannot express, by tag: its test, the value sent instead, and its reconstruction. */
 const CODECS: Readonly<Record<string, Codec>> = {
   u: [(value) => value === undefined, () => 1, () => undefined],
   n: [(value) => typeof value === 'number', (value: number) => (Object.is(value, -0) ? '-0' : String(value)), Number],
@@ -97,7 +94,7 @@ export class Peer {
   #received = 0;
   #idleAt = -1;
 
-  /** `answer`: what this side does for requests other than calls of functions that it passed. */
+  /** `answer` handles all requests but calls of functions that this side passed. */
   constructor(prefix: string, answer: (request: Request) => Wired) {
     this.#prefix = prefix;
     this.#answer = answer;
@@ -105,11 +102,11 @@ export class Peer {
     const reader = { port: port2, arrived: this.#arrived };
     new Worker(`(${readLines})()`, { eval: true, workerData: reader, transferList: [port2] }).unref();
     this.#lines = port1;
-    // Starting a thread is not to count as the code's time.
+    // Waits for the thread, so that its start does not count as the code's time.
     Atomics.wait(this.#arrived, 0, 0);
   }
 
-  /** The next line; '' at the end. */
+  /** The next line, or '' at the end. Blocks. */
   line(): string {
     for (;;) {
       const seen = Atomics.load(this.#arrived, 0);
@@ -120,8 +117,8 @@ export class Peer {
   }
 
   /**
-   * From now on requests are answered whenever nothing else runs. `onStuck` is the tests': both sides wait for each other, and neither has
-   * anything left to do. The code under test says when it has nothing left to do, and then only waits for requests.
+   * Answers requests from the event loop from now on. The tester passes `onStuck`, called if each side waits for the other with nothing
+   * left to do. The subject reports when it is idle, then blocks for the next request.
    */
   serve(onStuck?: () => void): void {
     this.#lines.on('message', (line: string) => this.#take(line)).unref();
@@ -130,7 +127,7 @@ export class Peer {
       if (onStuck === undefined) this.#send({ idle: this.#received });
       if (onStuck !== undefined && (this.isGone || this.#idleAt === this.#sent)) onStuck();
       else this.#take(this.line());
-      // Without anything to do Node would end.
+      // Keeps Node from exiting.
       setImmediate(() => {});
     });
   }
@@ -144,7 +141,7 @@ export class Peer {
     }
     const reply = this.#replies.get(call)!;
     this.#replies.delete(call);
-    // By number only: `originals['__proto__']` is what all arrays have in common.
+    // Numeric only: `originals['__proto__']` is Array.prototype.
     for (const [place, changed] of reply.changed ?? []) putBack(originals.at(Number(place)), this.decode(changed));
     if (reply.raised !== undefined) throw this.decode(reply.raised);
     return this.decode(reply.value);
@@ -154,7 +151,6 @@ export class Peer {
     return this.#idOfStandIn.has(value as object);
   }
 
-  /** The data of a stand-in: its own properties. */
   own(standIn: object): unknown {
     return this.ask({ do: 'own', id: this.#idOfStandIn.get(standIn)! });
   }
@@ -195,7 +191,7 @@ export class Peer {
     return served;
   }
 
-  /** What is made, or what was thrown, which may itself throw when it is looked at. */
+  /** Encodes what `make` throws, which may itself throw when inspected. */
   #attempted(make: () => Message): Message {
     try {
       return make();
@@ -208,7 +204,7 @@ export class Peer {
     }
   }
 
-  /** With what the call did to the data that it was given. */
+  /** Also returns the arguments that the call changed. */
   #called({ do: how, id, self, args: given = [] }: Request): Message {
     const target = this.object(id) as Target;
     const args = given.map((arg) => this.decode(arg));
@@ -312,7 +308,7 @@ export class Peer {
   }
 }
 
-/** What the code under test does for requests about its objects. The tests do none of this: they can be called back, and never looked into. */
+/** Answers the tester's requests about the subject's objects. The tester answers none: it can be called back, never inspected. */
 export function objectAnswer(peer: Peer, { do: what, id, key, isIterator, value }: Request): Wired {
   const target = peer.object(id) as Target;
   const name = isIterator === true ? Symbol.iterator : key!;
@@ -328,13 +324,12 @@ export function objectAnswer(peer: Peer, { do: what, id, key, isIterator, value 
   return prototype === null ? null : peer.reference(prototype);
 }
 
-/** One line to whoever started this process. */
 export function say(line: string): void {
   let left = Buffer.from(`${line}\n`);
   while (left.length > 0) left = left.subarray(writeSync(1, left));
 }
 
-/** What can be called, and with `new`, too; arrows and methods cannot. */
+/** A function declaration: unlike arrows and methods, it also supports `new`. */
 function callable(): object {
   function standIn() {}
   return standIn;
@@ -360,8 +355,8 @@ function errorNamed(name: string, message: string): Error {
 }
 
 /**
- * The reading thread, which is started from this function's text: reading the whole file again would take as long as starting Node. It
- * never blocks, because Node waits for its threads when the code ends its process.
+ * Runs in the reader thread, from this function's source: loading the file again would take as long as starting Node. Never blocks, because
+ * Node waits for its threads when the code ends its process.
  */
 function readLines(): void {
   const { Socket } = process.getBuiltinModule('node:net');

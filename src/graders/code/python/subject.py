@@ -1,4 +1,4 @@
-"""The process that is tested: runs the code it is given, and answers calls to it. Nothing it says is believed to be more than a value."""
+"""The process under test: runs the code and answers calls to it. Its answers are treated as mere values."""
 import os
 import sys
 import types
@@ -15,7 +15,7 @@ def main():
     write = os.fdopen(os.dup(1), "w", encoding="utf-8")
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
-    # What the code prints is nobody's answer.
+    # What the code prints is discarded.
     os.dup2(null, 1)
 
     def say(text):

@@ -1,8 +1,7 @@
-"""The process that tests. It never runs the code under test: it runs the tests, in which every name of that code stands for a call into
-another process. What comes back is data, so no object can pretend to be equal to everything, and no code can look at the tests.
+"""The process that tests. It never runs the code under test: in the tests, every name of that code is a call into another process. What
+comes back is data, so no object can claim to equal everything, and the code cannot read the tests.
 
-Lines that begin with U go to the code under test; lines that begin with V are results, and go to the grader. The first line is R: it has
-begun.
+Lines that begin with U go to the code under test, those with V to the grader. The first line is R, once the process has started.
 """
 import ast
 import builtins
@@ -21,7 +20,7 @@ sys.path.pop(0)
 MODULES = ("math", "cmath", "re", "collections", "itertools", "functools", "operator", "string", "random", "heapq", "bisect", "datetime",
            "decimal", "fractions", "statistics", "copy", "json", "sys", "typing", "numpy", "pandas", "scipy", "pytest", "unittest")
 ALIASES = {"np": "numpy", "pd": "pandas"}
-# What compares. The code under test must not be asked for it: it would say that all is well.
+# Assertion names. Never looked up in the code under test, whose versions could always pass.
 COMPARES = re.compile(r"(assert\w*|expect|isclose|allclose|approx|raises)$")
 
 
@@ -41,7 +40,7 @@ def free_names(sources):
 
 
 def equal(found, expected, tolerance):
-    """Data as JSON has it: tuples are lists, sets are not, keys are texts. Whole numbers are equal or not; others within the tolerance."""
+    """Compares JSON data: tuples are lists, sets are not, keys are strings. Whole numbers must be equal, others within the tolerance."""
     if isinstance(expected, bool) or isinstance(found, bool) or expected is None or found is None:
         return found is expected
     if isinstance(expected, (int, float)):
@@ -93,14 +92,14 @@ def main():
     say("V", json.dumps(course))
     for number, test in enumerate(tests):
         failure = why or run(peer, scope, test, entry, given["tolerance"])
-        # Also where the test took it for an exception that it expected.
+        # Even if the test took it for an exception it expected.
         failure = "the code ended its process" if peer.gone else failure
         say("V", json.dumps({"test": number, "passed": failure is None, "why": failure}))
     say("V", json.dumps({"done": True}))
 
 
 def provide(scope, names):
-    """Binds the modules that tests use, before there is any code under test. Returns what tests lack, if they do."""
+    """Binds the modules that tests use, before any code under test runs. Returns a message if one is missing."""
     for name in sorted(names - scope.keys()):
         if name in MODULES or name in ALIASES:
             try:
@@ -112,8 +111,8 @@ def provide(scope, names):
 
 
 def lacking(sources):
-    """What tests import and is not there, if anything. Found before there is any code under test, and whatever it will do: an import that fails
-    later may be one that only wrong code leads to. What a test may be prepared for, in `try`, `with` or `if`, is left to the test.
+    """Returns a message if tests import a module that is missing. Checked before any code under test runs: an import that fails later may
+    be one that only wrong code leads to. Skips imports in `try`, `with`, `if` and the like: the test may be prepared for their failure.
     """
     if any(re.search(r"\bsys\s*\.\s*(modules|path|meta_path)\b|\bimportlib\b", source) for source in sources):
         return None
@@ -139,7 +138,7 @@ PREPARED = tuple(getattr(ast, name) for name in ("Try", "TryStar", "If", "While"
 
 
 def prepare(peer, scope, code, entry, names, course):
-    """Binds what tests use of the code under test. Names that Python has are Python's own: code that redefines `abs` does not get to be it."""
+    """Binds the names that tests use from the code under test. Built-ins stay Python's: code that redefines `abs` cannot replace it."""
     try:
         peer.ask({"do": "load", "code": code})
         course.update(loaded=True, defined=True)
@@ -166,7 +165,7 @@ def run(peer, scope, test, entry, tolerance):
         found = scope[entry](*test["args"])
         return None if equal(found, test["expected"], tolerance) else "another value than expected"
     except SystemExit as end:
-        # The test's own: the code under test cannot raise it here. It means what it means for scripts.
+        # Raised by the test itself: the code under test cannot raise it here. The exit code has its usual meaning.
         return None if end.code in (None, 0) else "SystemExit"
     except (Exception, wire.Gone) as error:
         return described(error)

@@ -1,8 +1,8 @@
-"""Values and calls between the process that tests and the process that is tested, as lines of JSON.
+"""Values and calls between the process that tests and the process under test, as lines of JSON.
 
-What crosses is data, copied: numbers, texts, lists, tuples, dicts, sets and the like. Everything else stays where it is, and the other side
-gets a stand-in that asks for what it needs. No code ever crosses, and nothing is unpickled. Both sides answer requests while they wait for
-an answer of their own, so callbacks work.
+Data is copied: numbers, strings, lists, tuples, dicts, sets and the like. Everything else stays in place, and the other side gets a
+stand-in that forwards requests. No code ever crosses, and nothing is unpickled. Both sides answer requests while they wait for a reply,
+so callbacks work.
 """
 import json
 import operator
@@ -21,11 +21,11 @@ sys.set_int_max_str_digits(0) if hasattr(sys, "set_int_max_str_digits") else Non
 
 
 class Raised(Exception):
-    """What the other side raised, where it is nothing that Python itself has."""
+    """An exception of the other side that is not a built-in one."""
 
 
 class Gone(BaseException):
-    """The other side is no longer there. Not an Exception: a test that expects one must not take this for it."""
+    """The other process has ended. Not an Exception, so that a test which expects one does not catch it."""
 
 
 def builtin_exception(name, text):
@@ -45,8 +45,7 @@ class Peer:
         self.read, self.write, self.stand_in = read, write, stand_in
         self.objects = {}
         self.gone = False
-        # What the other side may do with what it was given. Only the code under test sets these: the tests themselves can be called where
-        # they pass a function, and never looked into.
+        # The names that the other side may look up. Only the subject sets them: the tester can be called back, never inspected.
         self.names = None
 
     def encode(self, value, depth=0):
@@ -119,7 +118,7 @@ class Peer:
                 put_back(originals[int(place)], self.decode(changed))
             if "raised" in message:
                 name, text = str(message["raised"][0]), str(message["raised"][1])
-                # As Python has it for generators: in `all(map(f, xs))` it would end the loop over the tests as if all had passed.
+                # As in Python's generators: inside `all(map(f, xs))`, StopIteration would end the loop as if every check had passed.
                 stops = name == "StopIteration" and request["do"] != "next"
                 raise RuntimeError("the function raised StopIteration") if stops else builtin_exception(name, text)
             return self.decode(message["value"])
@@ -190,8 +189,8 @@ def put_back(original, changed):
 
 
 class StandIn:
-    """Something of the other side. What it does together with data is never left to the other side, only what it does with another thing of
-    its own: an object whose `-` and `==` say what the test wants to hear would pass for every number.
+    """Represents an object of the other side. That side evaluates operators between two of its own objects, never with data: an object
+    whose `-` and `==` return what the test wants would otherwise pass for every number.
     """
 
     __slots__ = ("_peer", "_id")
@@ -231,7 +230,7 @@ class StandIn:
         return self.__getattr__("__enter__")()
 
     def __exit__(self, *_):
-        # Told of no error and able to swallow none: it could be the test's own that says no.
+        # Hides the error and cannot swallow it: it may be the test's own failure.
         self.__getattr__("__exit__")(None, None, None)
         return False
 
