@@ -163,14 +163,14 @@ export function linkSignals(...sources: readonly AbortSignal[]): LinkedSignal {
 
 /** Like `linkSignals`, but also aborts with `reason()` after this many milliseconds. */
 export function deadlineSignal(milliseconds: number, reason: () => unknown, ...sources: readonly AbortSignal[]): LinkedSignal {
-  const late = new AbortController();
-  const timer = setTimeout(() => late.abort(reason()), milliseconds);
-  const linked = linkSignals(late.signal, ...sources);
+  const controller = new AbortController();
+  const timer = setTimeout(() => controller.abort(reason()), milliseconds);
+  const unlink = abortWith(controller, ...sources);
   const release = (): void => {
     clearTimeout(timer);
-    linked.release();
+    unlink();
   };
-  return { signal: linked.signal, release, [Symbol.dispose]: release };
+  return { signal: controller.signal, release, [Symbol.dispose]: release };
 }
 
 /** Returns the result of the work, or rejects with the signal's reason if that comes first. Does not stop work that ignores its signal. */

@@ -200,7 +200,7 @@ function isBuiltIn(value: object): boolean {
   return [Date, Map, Set, Array].some((Class) => value instanceof Class);
 }
 
-/** Copies plain objects and arrays, preserving shared references. `other` handles everything else that is not a primitive. */
+/** Copies plain objects, arrays and arrays of token ids or numbers, preserving shared references. `other` handles everything else that is not a primitive. */
 function copyPlain(value: unknown, copies: Map<object, unknown>, other: (value: object) => unknown): unknown {
   if (typeof value === 'function' || typeof value === 'symbol') return other(value as object);
   if (typeof value !== 'object' || value === null) return value;
@@ -208,6 +208,11 @@ function copyPlain(value: unknown, copies: Map<object, unknown>, other: (value: 
   if (known !== undefined) return known;
   const prototype: unknown = Object.getPrototypeOf(value);
   if (prototype === Object.prototype) return copyFields(value, {}, copies, other);
+  if (value instanceof Int32Array || value instanceof Float32Array) {
+    const copy = value.slice();
+    copies.set(value, copy);
+    return copy;
+  }
   // Sparse arrays and arrays with named properties are not plain.
   if (prototype !== Array.prototype || Object.keys(value).length !== (value as readonly unknown[]).length) return other(value);
   const list: unknown[] = [];

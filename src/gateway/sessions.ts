@@ -60,6 +60,8 @@ export class LiveSession implements Session {
   readonly #table: SessionTable;
   readonly #abort = new AbortController();
   readonly #unlink: () => void;
+  /** Controllers of calls in progress, aborted with the session. */
+  readonly #joined = new Set<AbortController>();
   #sealed = false;
   readonly #handles = new Map<string, ModelHandle>();
   readonly #idempotencyKeys = new Map<string, string>();
@@ -82,6 +84,9 @@ export class LiveSession implements Session {
     this.openedAt = this.#activeAt = table.clock.now();
     this.signal = this.#abort.signal;
     this.#unlink = abortWith(this.#abort, spec.signal);
+    this.signal.addEventListener('abort', () => {
+      for (const joined of this.#joined) joined.abort(this.signal.reason);
+    });
   }
 
   get rolloutId(): string {
@@ -164,8 +169,15 @@ export class LiveSession implements Session {
 
   join({ signal, controller }: Pick<HttpRequest, 'signal' | 'controller'>): Omit<LinkedSignal, typeof Symbol.dispose> {
     const joined = controller ?? new AbortController();
-    const own = controller === undefined && signal ? [signal] : [];
-    return { signal: joined.signal, release: abortWith(joined, this.signal, ...own) };
+    if (this.signal.aborted) joined.abort(this.signal.reason);
+    const unlink = controller === undefined && signal ? abortWith(joined, signal) : undefined;
+    // A set of its own instead of a link to the session's signal: this happens for every call.
+    this.#joined.add(joined);
+    const release = (): void => {
+      this.#joined.delete(joined);
+      unlink?.();
+    };
+    return { signal: joined.signal, release };
   }
 
   /** Throws REQUEST_CONFLICT if the key already belongs to another request. */
@@ -242,8 +254,15 @@ export function effectiveSampling(session: LiveSession, role: Role, requested: P
   return role.trainable ? { ...run, maxTokens } : { temperature: 1, topP: 1, topK: 0, ...requested, maxTokens };
 }
 
+/** Without a stack: every rollout ends with one of these, and capturing a stack costs more than the rest of sealing. */
 export function sealed(rolloutId: string): TrainyardError {
-  return new TrainyardError('SESSION_SEALED', `rollout ${rolloutId} has ended; its key is no longer valid`);
+  const { stackTraceLimit } = Error;
+  Error.stackTraceLimit = 0;
+  try {
+    return new TrainyardError('SESSION_SEALED', `rollout ${rolloutId} has ended; its key is no longer valid`);
+  } finally {
+    Error.stackTraceLimit = stackTraceLimit;
+  }
 }
 
 function limitReached(limit: LimitName, what: string): TrainyardError {

@@ -332,6 +332,13 @@ export class ProtobufWriter {
     this.put(data);
   }
 
+  /** Each number takes 8 bytes. */
+  int64s(field: number, data: Int32Array): void {
+    this.#varint(field * 8 + BYTES);
+    this.#varint(8 * data.length);
+    this.putInt64s(data);
+  }
+
   /** Packed. */
   counts(field: number, values: readonly number[]): void {
     if (values.length === 0) return;
