@@ -16,35 +16,35 @@ import {
 
 /** Files and code lines of each folder of src/; `*` is the public surface. */
 const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> = {
-  '*': [16, 386],
-  areal: [6, 807],
-  cli: [17, 2489],
-  core: [15, 2299],
-  dataset: [6, 998],
-  flows: [13, 2030],
-  gateway: [20, 3509],
-  grader: [4, 510],
-  graders: [19, 4443],
-  http: [4, 586],
-  integrations: [6, 1205],
-  isolation: [3, 525],
-  nn: [25, 3591],
-  osmosis: [11, 1927],
-  processes: [10, 1585],
-  rollout: [7, 1060],
-  run: [19, 3588],
-  store: [7, 1096],
-  testing: [8, 1830],
-  tinker: [18, 4192],
-  tokens: [13, 2273],
-  trainer: [4, 403],
-  tuner: [4, 748],
+  '*': [16, 375],
+  areal: [6, 791],
+  cli: [17, 2292],
+  core: [15, 2148],
+  dataset: [6, 843],
+  flows: [13, 2023],
+  gateway: [18, 3224],
+  grader: [4, 460],
+  graders: [19, 4034],
+  http: [4, 553],
+  integrations: [6, 1154],
+  isolation: [3, 520],
+  nn: [25, 3586],
+  osmosis: [11, 1836],
+  processes: [10, 1577],
+  rollout: [7, 1054],
+  run: [19, 3287],
+  store: [7, 1040],
+  testing: [8, 1733],
+  tinker: [18, 4193],
+  tokens: [13, 2268],
+  trainer: [4, 372],
+  tuner: [4, 693],
 };
 /** Files that are loaded with one, itself included. */
-const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 115 };
+const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 110 };
 const WORDS = 30;
 const REPEATED_NAMES = 10;
-const TEST_LINES = 51_000;
+const TEST_LINES = 45_300;
 
 const sources = shippedSources();
 const over = ({ files, code }: Size, [mostFiles, mostCode]: readonly [number, number]): boolean =>
