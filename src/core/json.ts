@@ -163,11 +163,16 @@ export function asJson(value: unknown, most?: number): Json | undefined {
 
 /** Like `structuredClone` but several times faster for plain data; falls back to it if anything inside is not plain. */
 export function deepCopy<T>(value: T): T {
-  const notPlain = (): never => {
-    throw NOT_PLAIN;
+  const copies = new Map<object, unknown>();
+  // Token ids and log-probabilities are in every trajectory.
+  const numbersOnly = (found: object): unknown => {
+    if (!(found instanceof Int32Array || found instanceof Float32Array)) throw NOT_PLAIN;
+    const copy = found.slice();
+    copies.set(found, copy);
+    return copy;
   };
   try {
-    return copyPlain(value, new Map(), notPlain) as T;
+    return copyPlain(value, copies, numbersOnly) as T;
   } catch (thrown) {
     if (thrown !== NOT_PLAIN) throw thrown;
     return structuredClone(value);
@@ -200,7 +205,7 @@ function isBuiltIn(value: object): boolean {
   return [Date, Map, Set, Array].some((Class) => value instanceof Class);
 }
 
-/** Copies plain objects, arrays and arrays of token ids or numbers, preserving shared references. `other` handles everything else that is not a primitive. */
+/** Copies plain objects and arrays, preserving shared references. `other` handles everything else that is not a primitive. */
 function copyPlain(value: unknown, copies: Map<object, unknown>, other: (value: object) => unknown): unknown {
   if (typeof value === 'function' || typeof value === 'symbol') return other(value as object);
   if (typeof value !== 'object' || value === null) return value;
@@ -208,11 +213,6 @@ function copyPlain(value: unknown, copies: Map<object, unknown>, other: (value: 
   if (known !== undefined) return known;
   const prototype: unknown = Object.getPrototypeOf(value);
   if (prototype === Object.prototype) return copyFields(value, {}, copies, other);
-  if (value instanceof Int32Array || value instanceof Float32Array) {
-    const copy = value.slice();
-    copies.set(value, copy);
-    return copy;
-  }
   // Sparse arrays and arrays with named properties are not plain.
   if (prototype !== Array.prototype || Object.keys(value).length !== (value as readonly unknown[]).length) return other(value);
   const list: unknown[] = [];

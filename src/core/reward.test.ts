@@ -47,6 +47,18 @@ describe('a reward', () => {
     expect(toReward(stored)).toEqual({ value: 1, byTurn: { 0: 1 } });
   });
 
+  it('may be an instance of a class whose prototype has the fields', () => {
+    class Graded {
+      get value() {
+        return 0.5;
+      }
+      get parts() {
+        return { format: 1 };
+      }
+    }
+    expect(toReward(new Graded())).toEqual({ value: 0.5, parts: { format: 1 } });
+  });
+
   it('says what was most likely forgotten', () => {
     expect(refusal(true)).toEqual(bad('; write Number(…) around it'));
     expect(refusal({ value: false })).toEqual(bad('; write Number(…) around it'));

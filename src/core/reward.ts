@@ -30,13 +30,14 @@ export function toReward(result: unknown, who = 'the grader', turns = 0): Reward
   }
   if (!('value' in result)) throw badReward(`${who} returned ${describeValue(result)}, in which \`value\` is missing`);
   checkKeys(result, who);
-  const { success, untrained, ...rest } = result;
-  const value = amount(rest['value'], `${who} returned an object whose \`value\` is`);
+  // By name, not by a rest pattern: fields of a class may be getters of its prototype.
+  const { success, untrained } = result;
+  const value = amount(result['value'], `${who} returned an object whose \`value\` is`);
   if (success !== undefined && typeof success !== 'boolean') {
     throw badReward(`${who} returned an object whose \`success\` is ${describeValue(success)}, expected true or false`);
   }
   const named = (Object.keys(MOST) as Named[]).flatMap((name) => {
-    const given = name === 'byTurn' ? byIndex(rest[name], turns, who) : rest[name];
+    const given = name === 'byTurn' ? byIndex(result[name], turns, who) : result[name];
     return given === undefined ? [] : [[name, numbers(name, given, who)]];
   });
   return {

@@ -1,13 +1,13 @@
 /** Files and other sources of tasks: what is read, and how what is none is told, without a word of an answer. */
 import { execFileSync } from 'node:child_process';
-import { mkdtemp, open, rm, symlink, writeFile } from 'node:fs/promises';
+import { mkdtemp, open, rm, symlink, utimes, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { gzipSync, zstdCompressSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { givenRows, type TaskSource } from './rows.ts';
 import { readJsonl } from './task-file.ts';
-import { readTasks } from './tasks.ts';
+import { readRows, readTasks } from './tasks.ts';
 
 let dir = '';
 beforeAll(async () => {
@@ -216,5 +216,18 @@ describe('a source', () => {
     const tasks = await readTasks(reusing);
     row.answer.list[0] = 99;
     expect(tasks.map(({ answer }) => answer)).toEqual([{ list: [0] }, { list: [1] }, { list: [2] }]);
+  });
+
+  it.each(['grows', 'changes', 'is replaced'])('in a file that %s while it is read is refused', async (how) => {
+    const path = join(dir, 'changing.jsonl');
+    const line = '{"prompt":"a question"}\n';
+    await writeFile(path, line.repeat(20_000));
+    const rows = readRows(path);
+    await rows.next();
+    if (how === 'is replaced') await rm(path);
+    if (how === 'changes') await writeFile(path, line.repeat(20_000).replaceAll('a', 'b'));
+    else await writeFile(path, line.repeat(20_001));
+    await utimes(path, 1, 1);
+    await expect(Array.fromAsync(rows)).rejects.toMatchObject(refused('was changed while it was read'));
   });
 });

@@ -5,7 +5,7 @@
  */
 
 import { hash } from 'node:crypto';
-import type { FileHandle } from 'node:fs/promises';
+import { type FileHandle, stat } from 'node:fs/promises';
 import { extname } from 'node:path';
 import { getHeapStatistics } from 'node:v8';
 import type { Task } from '../core/types.ts';
@@ -55,10 +55,19 @@ export async function readDataset(
 export async function* readRows(source: TaskSource): AsyncGenerator<RawRow> {
   if (typeof source !== 'string') return yield* givenRows(source);
   await using file = await openTaskFile(source);
+  const version = await versionOf(source);
   const extension = extname(source).toLowerCase();
   if (extension === '.tsv') refuseTabs(source);
   else if (extension === '.parquet') yield* readParquet(source);
   else yield* (extension === '.csv' ? readCsv : readJsonl)(chunksOf(file), source);
+  if ((await versionOf(source)) === version) return;
+  throw invalid(`${source} was changed while it was read`, { hint: 'run this again when nothing writes to the file' });
+}
+
+/** Changes when the file is written to, replaced or removed. */
+async function versionOf(path: string): Promise<string> {
+  const found = await stat(path, { bigint: true }).catch(() => undefined);
+  return found === undefined ? 'gone' : `${found.ino} ${found.size} ${found.mtimeNs}`;
 }
 
 function chunksOf(file: FileHandle): AsyncIterable<Uint8Array> {

@@ -131,7 +131,7 @@ export class Gateway implements SessionHost {
     return authorize(this.#keyring, call, who);
   }
 
-  /** Makes a key that expires with its rollout. Without a rollout, it works for all rollouts while the gateway lives. */
+  /** Makes a key. An `agent` key with a rollout expires with it; `admin` and `viewer` keys reach all sessions while the gateway lives. */
   key(capability: Capability, { rollout, role }: Pick<Grant, 'rollout' | 'role'> = {}): string {
     const session = rollout === undefined ? undefined : this.#sessions.get(rollout);
     if (rollout !== undefined && session === undefined) throw notOpen(rollout);

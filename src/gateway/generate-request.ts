@@ -6,7 +6,7 @@
  */
 import type { GenerateRequest } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { deepCopy, defined, isPlain, sameJson } from '../core/json.ts';
+import { deepCopy, defined, isPlain } from '../core/json.ts';
 import type { Message, Tool } from '../core/types.ts';
 import { parseJson } from '../http/message.ts';
 import { areUsual, chat, readWithoutMessages } from './dialects/chat.ts';
@@ -58,7 +58,7 @@ export function readRequest(given: GenerateRequest, knownTools: readonly Tool[] 
 function readMessages(wire: Wire, knownTools: readonly Tool[]): ReadRequest {
   const { messages, tools } = wire;
   const usual = areUsual(messages) && messages.every(isPlain) ? messages : undefined;
-  const known = knownTools.length > 0 && sameJson(tools, knownTools) ? knownTools : undefined;
+  const known = knownTools.length > 0 && JSON.stringify(tools) === JSON.stringify(knownTools) ? knownTools : undefined;
   const text = textOf({ ...wire, ...(usual && { messages: undefined }), ...(known && { tools: undefined }) });
   const raw = parseJson(text, GATEWAY_LIMITS) as Wire;
   const { request: read } = chat.read({ ...raw, ...(usual && { messages: usual }), ...(known && { tools: known }) }, {});

@@ -47,6 +47,7 @@ export class PooledProcess {
   #isKilled = false;
   /** The channel is closed: the process can neither be asked nor answer. */
   #isCut = false;
+  #isSpent = false;
   #closes = false;
   #closing: Promise<void> | undefined;
   #settle: ((received: Received) => void) | undefined;
@@ -70,7 +71,7 @@ export class PooledProcess {
   }
 
   get usable(): boolean {
-    return !this.#isKilled && !this.#isCut && this.#group.isRunning && this.#group.cause === undefined;
+    return !this.#isKilled && !this.#isCut && !this.#isSpent && this.#group.isRunning && this.#group.cause === undefined;
   }
 
   /** Waits until it can be asked. If that fails, kills the process and returns the reason. */
@@ -99,6 +100,7 @@ export class PooledProcess {
       return { kind: 'unsendable', message: messageOf(thrown) };
     }
     const received = await this.#next({ id, deadlineMs, signal });
+    if (this.#isSpent) void this.kill();
     if (received.kind === 'answer') return { kind: 'answered', value: received.value };
     if (received.kind === 'threw') return { kind: 'threw', thrown: received.thrown };
     void this.kill();
@@ -126,13 +128,24 @@ export class PooledProcess {
     return this.gone;
   }
 
-  /** Accepts only messages for the current call: code left over from an earlier call may send notes or answer again. */
+  /** Accepts only messages for the current call. Code left over from an earlier call may still send notes, which are ignored. */
   #receive(message: unknown): void {
     if (this.#isCut) return;
-    if (!isFromChild(message)) this.#cut('what is no answer');
-    else if (('id' in message ? message.id : undefined) !== this.#asked) return;
-    else if (message.kind === 'note') this.#note?.(message.value);
-    else this.#settle?.(message);
+    if (!isFromChild(message)) {
+      this.#cut('what is no answer');
+      return;
+    }
+    const isForCall = this.#settle !== undefined && ('id' in message ? message.id : undefined) === this.#asked;
+    if (message.kind === 'note') {
+      if (isForCall) this.#note?.(message.value);
+    } else if (isForCall) this.#settle?.(message);
+    else this.#spend();
+  }
+
+  /** An answer to a call that is over: it, or the one before it, was forged. The call in progress ends; no other is made. */
+  #spend(): void {
+    this.#isSpent = true;
+    if (this.#settle === undefined) void this.kill();
   }
 
   /** A process without a channel should be exiting; kill it to make sure. */

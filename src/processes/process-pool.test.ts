@@ -47,10 +47,12 @@ describe('a call', () => {
     expect(notes).toEqual(['began exit', 'began hello']);
   });
 
-  it('that is answered in its name does no harm to the next', async () => {
+  it('that is answered in its name does no harm to the next, and its process is asked nothing more', async () => {
     await using pool = await open();
+    const pid = await pidOf(pool);
     expect(await pool.call('answer twice')).toEqual({ kind: 'answered', value: 'forged' });
     expect(await pool.call('after that')).toEqual({ kind: 'answered', value: 'unharmed' });
+    expect(await pidOf(pool)).not.toBe(pid);
   });
 
   it('that shall not go to one process waits for another, and takes it where there is no other', async () => {

@@ -17,6 +17,7 @@ import {
   type Thrown,
   type ToChild,
 } from './channel.ts';
+import { tried } from './limits.ts';
 
 export interface ServedCall {
   /** Aborts when the caller cancels the call. The process is killed soon afterwards if the call goes on. */
@@ -94,8 +95,9 @@ function thrownOf(thrown: unknown): Thrown {
   return {
     message: messageOf(thrown),
     description: describeThrown(thrown),
-    code: thrown instanceof TrainyardError ? thrown.code : undefined,
-    stack: thrown instanceof Error ? String(thrown.stack).slice(0, MOST_STACK) : undefined,
+    // Reading a thrown value may throw too.
+    code: tried(() => (thrown instanceof TrainyardError ? thrown.code : undefined)),
+    stack: tried(() => (thrown instanceof Error ? String(thrown.stack).slice(0, MOST_STACK) : undefined)),
   };
 }
 

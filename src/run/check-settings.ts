@@ -18,6 +18,11 @@ const natural = z.int().min(0).max(Number.MAX_SAFE_INTEGER);
 const share = z.number().min(0).max(1);
 const SOME_SHARE = 'expected a share between 0 and 1, such as 0.1, so that both sides have tasks';
 const positive = z.number().gt(0);
+/** Longer timers fire at once. */
+const milliseconds = z
+  .int()
+  .min(1)
+  .max(2 ** 31 - 1);
 const file = z.string().min(1);
 const workers = z.int().min(1).max(256);
 const tasks = z.custom<TaskSource>(
@@ -46,13 +51,13 @@ const runShape = {
   /** Rollouts in parallel. */
   concurrency: count,
   threads: workers,
-  limits: z.strictObject({ turns: count, tokens: count, deadlineMs: z.int().min(1) }),
+  limits: z.strictObject({ turns: count, tokens: count, deadlineMs: milliseconds }),
   /** Maximum tokens per model call. */
   callTokens: count,
   /** Processes for workflows with isolation 'process', and so their rollouts in parallel. */
   workflowWorkers: workers,
   graderWorkers: workers,
-  graderDeadlineMs: z.int().min(1),
+  graderDeadlineMs: milliseconds,
   /** Retries of a failed grading, unless the grader defines its own. */
   graderRetries: z.int().min(0).max(100),
   /** Per grading process, including its children. */

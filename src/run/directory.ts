@@ -10,6 +10,7 @@ import { dirname, join, resolve } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
 import { type Emit, errorEvent, type RunEvent } from '../core/events.ts';
+import { tried } from '../processes/limits.ts';
 import { checkpointName, savedSteps } from './checkpoint.ts';
 import { resumeCommand } from './settings.ts';
 
@@ -221,7 +222,8 @@ export async function checkpointIn(path: string): Promise<string> {
   if (existsSync(join(path, 'config.json'))) return path;
   const folder = join(path, 'checkpoints');
   const steps: readonly number[] = await savedSteps(folder).catch(() => []);
-  const done = eventsIn(path).findLast((event) => event.type === 'done');
+  // Whatever happened to the events, the last checkpoint can be used.
+  const done = tried(() => eventsIn(path))?.findLast((event) => event.type === 'done');
   const best = done !== undefined && 'best' in done ? done.best?.step : undefined;
   const step = best !== undefined && steps.includes(best) ? best : steps.at(-1);
   if (step !== undefined) return join(folder, checkpointName(step));

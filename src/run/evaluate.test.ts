@@ -135,4 +135,17 @@ describe('held-out evaluation on the way', () => {
     await open().onTheWay(2);
     expect(ran).toEqual([]);
   });
+
+  it('refuses to go on from an evaluation before training that its failures ended', async () => {
+    const { open, store } = world({ skill: () => 0 });
+    const failing = { kind: 'failed', code: 'GRADER_THREW', message: 'no key' } as const;
+    for (const [number, task] of tasks.entries()) {
+      const rolloutId = `e000000-${String(number + 1).padStart(5, '0')}`;
+      const kept = { ...ended(task.id, 1, 0), rolloutId, groupId: rolloutId };
+      await store.append(number < 3 ? { ...kept, grade: failing } : kept);
+    }
+    const refused = expect.objectContaining({ code: 'RESUME_IMPOSSIBLE', message: expect.stringContaining('3 of 10 rollouts') });
+    await expect(open().refuseFailedStart(store, 0.05)).rejects.toThrow(refused);
+    await open().refuseFailedStart(store, 1);
+  });
 });

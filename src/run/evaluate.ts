@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import { mapConcurrently } from '../core/async.ts';
 import type { Store } from '../core/contracts.ts';
 import { shortLine } from '../core/describe.ts';
+import { TrainyardError } from '../core/errors.ts';
 import type { Best, Emit, EvaluationReport, Score, Warn } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import { meanOf, signFlipChance } from '../core/statistics.ts';
@@ -204,6 +205,20 @@ export class HeldOut {
     const successes = [...this.#solved].flatMap(([step, solved]) => (this.#isDue(step) ? [meanOf(solved)] : []));
     if (patience === 0 || successes.length <= patience) return false;
     return Math.max(...successes.slice(-patience)) <= Math.max(...successes.slice(0, -patience));
+  }
+
+  /**
+   * Throws RESUME_IMPOSSIBLE if the evaluation before training was ended by its failures. They are kept and would count as not solved, so a
+   * run resumed after a fix would report a false score before training, and a false gain.
+   */
+  async refuseFailedStart(store: Store, maxErrorShare: number): Promise<void> {
+    const kept = await Promise.all(this.#all.map(({ number }) => store.read(evaluationId(0, number))));
+    const whole = kept.filter((trajectory) => trajectory !== undefined);
+    const failed = whole.filter((trajectory) => endingOf(trajectory) === 'failed');
+    const ungraded = failed.filter(({ grade }) => grade.kind === 'failed');
+    if (ungraded.length <= maxErrorShare * whole.length && failed.length - ungraded.length <= whole.length / 2) return;
+    const message = `${failed.length} of ${whole.length} rollouts of the evaluation before training failed: its score would be false`;
+    throw new TrainyardError('RESUME_IMPOSSIBLE', message, { hint: 'nothing was trained yet: begin a new run' });
   }
 
   /** Evaluates all tasks. Null if there are none or it was halted. */

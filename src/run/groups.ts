@@ -149,8 +149,9 @@ export async function rolloutBatch(
   };
   const trajectories = (await mapConcurrently(places, settings.concurrency, run)) ?? [];
   rollouts.settle();
+  const groups = Map.groupBy(trajectories, ({ groupId }) => groupId);
   return tasks.map((_, i) => {
-    const graded = trajectories.slice(i * group, (i + 1) * group).filter(({ grade }) => grade.kind === 'graded');
+    const graded = (groups.get(groupName('b', i + 1)) ?? []).filter(({ grade }) => grade.kind === 'graded');
     return graded.length > 0 && isAccepted(entry.workflow, graded) ? graded : null;
   });
 }

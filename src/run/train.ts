@@ -128,6 +128,7 @@ async function learn(training: Training): Promise<TrainResult> {
   const onProgress = (done: number, of: number): void => progress('evaluating', done, of);
   const heldOut = new HeldOut({ settings, rollouts, tell, tasks: plan.heldOut, onProgress, halt: training.finish });
   await heldOut.recall(log.store, from.step);
+  if (plan.isResumed && from.step === 0) await heldOut.refuseFailedStart(log.store, settings.maxErrorShare);
   const before = await heldOut.full('before', 0);
   const scheduler = groupsOf(plan, from, rollouts, (done, of) => progress('rolling-out', done, of));
   let [step, withoutSignal] = [from.step, 0];
