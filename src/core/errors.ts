@@ -121,3 +121,12 @@ export function messageOf(thrown: unknown): string {
     return 'something that cannot be shown as text';
   }
 }
+
+/** Undefined if it throws: for what some systems lack, or what may be gone by now. */
+export function tried<T>(attempt: () => T): T | undefined {
+  try {
+    return attempt();
+  } catch {
+    return undefined;
+  }
+}

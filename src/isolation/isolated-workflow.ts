@@ -21,11 +21,11 @@ import {
 import { basename, dirname, join, resolve, sep } from 'node:path';
 import { CloseStack } from '../core/async.ts';
 import type { Workflow } from '../core/contracts.ts';
-import { TrainyardError } from '../core/errors.ts';
+import { TrainyardError, tried } from '../core/errors.ts';
 import { environmentIn, reducedEnvironment } from '../processes/agent-process.ts';
 import { findBubblewrap } from '../processes/bubblewrap.ts';
 import { type Answer, type ChildProgram, poolKind, siblingScript, type Thrown } from '../processes/channel.ts';
-import { removeFolder, temporaryFolder, tried } from '../processes/limits.ts';
+import { removeFolder, temporaryFolder } from '../processes/limits.ts';
 import { openProcessPool } from '../processes/process-pool.ts';
 import type { ModuleExport } from '../rollout/discovery.ts';
 import { MOST_REASON, type OwnContext, Rejection, type RolloutNote } from '../rollout/rollout-context.ts';

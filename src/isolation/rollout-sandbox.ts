@@ -5,12 +5,13 @@
  * and its neighbours (a rewarded trajectory there reveals an answer), the Git history of tasks and project, sockets in /run, devices, and
  * other processes. It has the network and can read this user's other files, including copies of the tasks elsewhere.
  */
+
 import { existsSync, lstatSync, readdirSync, readFileSync, realpathSync } from 'node:fs';
 import { homedir, tmpdir } from 'node:os';
 import { basename, dirname, join, relative, resolve, sep } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { tried } from '../core/errors.ts';
 import { type Bubblewrap, COMMON_OPTIONS, procOptions } from '../processes/bubblewrap.ts';
-import { tried } from '../processes/limits.ts';
 import type { HiddenFiles } from '../rollout/runner.ts';
 
 export interface RolloutView {

@@ -5,8 +5,7 @@
  */
 import { spawnSync } from 'node:child_process';
 import { lstatSync } from 'node:fs';
-import { TrainyardError } from '../core/errors.ts';
-import { tried } from './limits.ts';
+import { TrainyardError, tried } from '../core/errors.ts';
 
 export interface Bubblewrap {
   readonly path: string;

@@ -13,16 +13,7 @@ import { join } from 'node:path';
 import type { Readable } from 'node:stream';
 import { promisify } from 'node:util';
 import { printable } from '../core/describe.ts';
-import { messageOf, TrainyardError } from '../core/errors.ts';
-
-/** Undefined if it throws: for things that some systems lack or that may be gone by now. */
-export function tried<T>(attempt: () => T): T | undefined {
-  try {
-    return attempt();
-  } catch {
-    return undefined;
-  }
-}
+import { messageOf, TrainyardError, tried } from '../core/errors.ts';
 
 /** Longer timers fire at once. */
 const LONGEST_TIMER_MS = 2 ** 31 - 1;

@@ -6,9 +6,9 @@
  */
 import { existsSync, lstatSync, openSync, readdirSync, readFileSync, readlinkSync } from 'node:fs';
 import type { Readable, Writable } from 'node:stream';
-import { messageOf, TrainyardError } from '../core/errors.ts';
+import { messageOf, TrainyardError, tried } from '../core/errors.ts';
 import { asNobody, type Bubblewrap, COMMON_OPTIONS, findBubblewrap, procOptions, type ReadableFile } from './bubblewrap.ts';
-import { BYTES_PER_MB, type ProcessExit, ProcessGroup, tried } from './limits.ts';
+import { BYTES_PER_MB, type ProcessExit, ProcessGroup } from './limits.ts';
 
 export type { ReadableFile };
 

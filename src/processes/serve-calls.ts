@@ -6,7 +6,7 @@
 import { Socket } from 'node:net';
 import { Worker } from 'node:worker_threads';
 import { describeThrown } from '../core/describe.ts';
-import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
+import { type ErrorCode, messageOf, TrainyardError, tried } from '../core/errors.ts';
 import {
   CHANNEL_FD,
   type FromChild,
@@ -17,7 +17,6 @@ import {
   type Thrown,
   type ToChild,
 } from './channel.ts';
-import { tried } from './limits.ts';
 
 export interface ServedCall {
   /** Aborts when the caller cancels the call. The process is killed soon afterwards if the call goes on. */

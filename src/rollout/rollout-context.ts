@@ -1,11 +1,12 @@
 /** The context a workflow gets: its task without the answer, its config, access to the policy. All of it is the rollout's own. */
+
 import { hash } from 'node:crypto';
 import { mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Session, Workflow, WorkflowContext } from '../core/contracts.ts';
+import { tried } from '../core/errors.ts';
 import { copyConfig, deepCopy } from '../core/json.ts';
 import type { LogLine, RolloutIdentity, Task, TaskView } from '../core/types.ts';
-import { tried } from '../processes/limits.ts';
 
 const MOST_LINES = 1000;
 const MOST_CHARACTERS = 10_000;

@@ -8,9 +8,8 @@ import { closeSync, existsSync, ftruncateSync, openSync, readFileSync, statSync,
 import { mkdir, open, readdir, realpath, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
-import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
+import { boundary, messageOf, TrainyardError, tried } from '../core/errors.ts';
 import { type Emit, errorEvent, type RunEvent } from '../core/events.ts';
-import { tried } from '../processes/limits.ts';
 import { checkpointName, savedSteps } from './checkpoint.ts';
 import { resumeCommand } from './settings.ts';
 

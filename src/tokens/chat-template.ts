@@ -6,10 +6,10 @@
  *
  * Knows nothing of conversations that grow; that is the renderer's business.
  */
-import { messageOf, TrainyardError } from '../core/errors.ts';
+import { messageOf, TrainyardError, tried } from '../core/errors.ts';
 import type { Json, Message, Tool, ToolCall } from '../core/types.ts';
 import { compileJinja, pythonNumber, type Render, WHITE_SPACE } from './jinja.ts';
-import { attempt, cachedRendering, type TextAfterTurn } from './template-cache.ts';
+import { cachedRendering, type TextAfterTurn } from './template-cache.ts';
 import type { Tokenizer } from './tokenizer.ts';
 
 /** The features of a conversation before an assistant turn that change how templates write what follows. */
@@ -179,13 +179,13 @@ function unlessRefused<T>(render: () => T): T | undefined {
  */
 function findArgumentsShape(render: (messages: unknown) => string): ArgumentsShape {
   const text = '{"probe":[1]}';
-  const rendered = attempt(() => render([{ role: 'user', content: 'x' }, callTurn(text, 'text')]));
+  const rendered = tried(() => render([{ role: 'user', content: 'x' }, callTurn(text, 'text')]));
   return rendered?.includes(text) ? 'text' : 'parsed';
 }
 
 /** Undefined if the template refuses the probe: then no end of turn can be relied on. */
 function findEndOfTurn(tokenizer: Tokenizer, renderAfter: () => string): string | undefined {
-  const after = attempt(renderAfter) ?? '';
+  const after = tried(renderAfter) ?? '';
   const candidates = tokenizer.controlTokens.filter((token) => after.startsWith(token));
   return candidates.toSorted((a, b) => b.length - a.length)[0];
 }

@@ -9,10 +9,10 @@
  */
 
 import { isDeepStrictEqual } from 'node:util';
+import { tried } from '../core/errors.ts';
 import type { Message, Tool } from '../core/types.ts';
 import type { ChatTemplate, Setting } from './chat-template.ts';
 import type { ResponseFormat } from './response-parser.ts';
-import { attempt } from './template-cache.ts';
 import { type CallFormat, hermes, llama, mistral, parseOr, qwen3Coder } from './tool-calls.ts';
 
 // ── how a model writes ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -251,11 +251,11 @@ function verdictOf(
   turn: number,
   setting: Setting,
 ): Verdict {
-  const whole = attempt(() => template.encode(messages, tools, true));
+  const whole = tried(() => template.encode(messages, tools, true));
   if (whole === undefined) return 'refused';
   const after = template.encodeAfterTurn(messages.slice(turn + 1), setting)?.ids;
   if (after === undefined) return 'rewrites';
-  const before = attempt(() => template.encode(messages.slice(0, turn), tools, true));
+  const before = tried(() => template.encode(messages.slice(0, turn), tools, true));
   if (before === undefined || before.length + after.length > whole.length) return 'breaks';
   const turnEnd = whole.length - after.length;
   const spoken = whole.subarray(before.length, turnEnd);

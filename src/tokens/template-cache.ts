@@ -6,6 +6,7 @@
  * that the template cannot treat specially: no white space at the edges, nothing that the template searches for, nothing that could be
  * part of a control token. Everything else is rendered.
  */
+import { tried } from '../core/errors.ts';
 import type { Message } from '../core/types.ts';
 import { WHITE_SPACE } from './jinja.ts';
 
@@ -83,7 +84,7 @@ function isBare({ role, content, tool_calls, tool_call_id, name }: Message): boo
 function renderPiece<S>(render: Render<S>, next: readonly Message[], setting: S, source: string): RenderedPiece | undefined {
   const slots = next.map((_, i) => slotIn(source, i));
   const withTexts = (messages: readonly Message[], texts: readonly string[]): TextAfterTurn | undefined => {
-    const rendered = attempt(() =>
+    const rendered = tried(() =>
       render(
         messages.map((message, i) => ({ ...message, content: texts[i]! })),
         setting,
@@ -155,12 +156,3 @@ function soughtIn(source: string): { readonly within: readonly string[]; readonl
 }
 
 const unescaped = (text: string): string => text.replaceAll(/\\(.)/g, (_, c: string) => ({ n: '\n', t: '\t' })[c] ?? c);
-
-/** The result; undefined if it throws. */
-export function attempt<T>(fn: () => T): T | undefined {
-  try {
-    return fn();
-  } catch {
-    return undefined;
-  }
-}
