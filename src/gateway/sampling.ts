@@ -85,7 +85,12 @@ interface Wanted {
   readonly reserved: number;
 }
 
-function wantedOf(parts: SamplerParts, { session }: Caller, role: Role, { requested, logprobs, promptIds }: ModelRequest): Wanted {
+function wantedOf(
+  parts: SamplerParts,
+  { session }: Caller,
+  role: Role,
+  { requested, logprobs, promptIds }: ModelRequest,
+): Wanted {
   const run = session.spec.sampling;
   if (!role.trainable && role.default !== undefined) {
     // A default model's completions are not trained, so it gets what the agent requested, then its own settings.
