@@ -22,7 +22,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   core: [15, 2148],
   dataset: [6, 843],
   flows: [13, 2023],
-  gateway: [18, 3224],
+  gateway: [20, 3450],
   grader: [4, 460],
   graders: [19, 4034],
   http: [4, 553],
@@ -41,7 +41,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   tuner: [4, 693],
 };
 /** Files that are loaded with one, itself included. */
-const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 110 };
+const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 112 };
 const WORDS = 30;
 const REPEATED_NAMES = 10;
 const TEST_LINES = 45_300;
