@@ -21,7 +21,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   cli: [17, 2400],
   core: [15, 2190],
   dataset: [6, 843],
-  flows: [13, 2023],
+  flows: [13, 2110],
   gateway: [20, 3450],
   grader: [4, 460],
   graders: [19, 4034],
@@ -44,7 +44,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
 const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 112 };
 const WORDS = 30;
 const REPEATED_NAMES = 10;
-const TEST_LINES = 46_300;
+const TEST_LINES = 46_600;
 
 const sources = shippedSources();
 const over = ({ files, code }: Size, [mostFiles, mostCode]: readonly [number, number]): boolean =>
