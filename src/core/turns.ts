@@ -1,6 +1,11 @@
 /** How turns and rollouts are named, summarised and excluded from training. Reads no store. */
 import type { Exclusion, Mark, RolloutIdentity, Trajectory, Turn } from './types.ts';
 
+/** As the engine sampled them, or as the model behind an API counted them. */
+export function tokensOf({ usage, promptIds, sampledIds }: Pick<Turn, 'usage' | 'promptIds' | 'sampledIds'>) {
+  return { promptTokens: usage?.promptTokens ?? promptIds.length, sampledTokens: usage?.completionTokens ?? sampledIds.length };
+}
+
 export function turnSummary(turn: Turn) {
   const { index, thread, role, after, fork, stopReason, policyVersion, trainable, request, formatError, response } = turn;
   return {
@@ -9,12 +14,12 @@ export function turnSummary(turn: Turn) {
     role,
     after: after ?? null,
     fork: fork ?? null,
-    promptTokens: turn.promptIds.length,
-    sampledTokens: turn.sampledIds.length,
+    ...tokensOf(turn),
     stopReason,
     policyVersion,
     trainable,
     model: turn.model ?? null,
+    usage: turn.usage ?? null,
     undelivered: turn.undelivered ?? false,
     dialect: request.dialect ?? null,
     ignored: request.ignored ?? [],
