@@ -32,7 +32,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   osmosis: [11, 1836],
   processes: [10, 1577],
   rollout: [7, 1054],
-  run: [19, 3480],
+  run: [20, 3480],
   store: [7, 1040],
   testing: [8, 1733],
   tinker: [18, 4193],
