@@ -1,9 +1,10 @@
 /**
  * Interoperability for real: other people's programs from PyPI against ours, and ours against theirs. `npm run test:interop`.
  *
- * With words as arguments only the checks so named are run: `transformers`, `client`, `skyrl`. Takes minutes, most of them for
+ * With words as arguments only the checks so named are run: `transformers`, `client`, `skyrl`, `llama-cpp`. Takes minutes, most of them for
  * SkyRL; no part of `npm test`. What cannot be had here is skipped in plain sight; docs/reference/interop.md says what is checked.
  */
+import { checkLlamaCpp } from '../test/interop/llama-cpp.ts';
 import { checkOfficialClient } from '../test/interop/official-client.ts';
 import { preparePython } from '../test/interop/python-environment.ts';
 import { Report } from '../test/interop/report.ts';
@@ -12,7 +13,7 @@ import { checkTransformers } from '../test/interop/transformers.ts';
 
 type Check = (report: Report, python: string) => Promise<void>;
 
-const PARTS: readonly { readonly name: string; readonly title: string; readonly needs: string; readonly check: Check }[] = [
+const PARTS: readonly { readonly name: string; readonly title: string; readonly needs?: string; readonly check: Check }[] = [
   { name: 'transformers', title: 'Weights to and from transformers', needs: 'client', check: checkTransformers },
   {
     name: 'client',
@@ -21,6 +22,7 @@ const PARTS: readonly { readonly name: string; readonly title: string; readonly 
     check: checkOfficialClient,
   },
   { name: 'skyrl', title: 'Our Tinker client against SkyRL’s server', needs: 'skyrl', check: checkSkyrl },
+  { name: 'llama-cpp', title: 'An agent measured with a model behind llama.cpp’s server', check: checkLlamaCpp },
 ];
 
 const named = process.argv.slice(2);
@@ -35,7 +37,8 @@ const report = new Report((line) => console.log(line));
 for (const { name, title, needs, check } of PARTS) {
   if (named.length > 0 && !named.includes(name)) continue;
   report.heading(title);
-  const prepared = preparePython(needs, (line) => report.note(line));
+  const prepared =
+    needs === undefined ? ({ kind: 'ready', python: '' } as const) : preparePython(needs, (line) => report.note(line));
   if (prepared.kind === 'missing') report.skip(title, prepared.why);
   else if (prepared.kind === 'broken') report.tell({ name: title, passed: false, measured: prepared.why, seconds: 0 });
   else await check(report, prepared.python);
