@@ -76,6 +76,7 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
   return await openingWith<RunParts>(async (opened) => {
     await checkModelFolder(model, settings.engine === 'tinker' ? 'text' : 'weights');
     const renderer = await loadRenderer(model);
+    if (renderer.leftOut.length > 0) warn('TEMPLATE_WITHOUT_TOOLS', leftOutOf(model, renderer.leftOut));
     const downtime = new Downtime();
     const policy = opened.use(await openPolicy(settings, renderer.vocabSize, { warn, stop, kernels, downtime }));
     const restore = async (): Promise<void> => {
@@ -110,6 +111,12 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
     // The part being opened reports that it was closed; the reason for the stop is what counts.
     throw stop.aborted ? stop.reason : thrown;
   });
+}
+
+function leftOutOf(model: string, leftOut: readonly string[]): string {
+  const found = `the chat template of ${model} leaves out ${leftOut.join(' and ')}`;
+  const instead = 'where the workflow uses tools, they are written in a form of Trainyard’s own, which this model may not know';
+  return `${found}; ${instead} (docs/reference/templates.md#without-tools); for tools, a model whose template has them does better`;
 }
 
 function rolloutsOf(parts: RolloutParts, warn: Warn, budget: FailureBudget): Rollouts {
