@@ -30,7 +30,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   isolation: [3, 520],
   nn: [25, 3586],
   osmosis: [11, 1836],
-  processes: [10, 1577],
+  processes: [11, 1740],
   rollout: [7, 1054],
   run: [19, 3287],
   store: [7, 1040],
