@@ -3,6 +3,7 @@
  * appended trajectory is on disk, a published version is served); every wait takes an AbortSignal or is bounded; nothing logs.
  */
 
+import type { Downtime } from './async.ts';
 import type { TrainyardError } from './errors.ts';
 import type { Credit } from './reward.ts';
 import type {
@@ -307,6 +308,8 @@ export interface SessionSpec extends Pick<Workflow, 'roles'> {
   readonly limits: Limits;
   readonly seed: number;
   readonly signal: AbortSignal;
+  /** Collects the time that the rollout's calls wait for busy servers of default models. */
+  readonly waits?: Downtime | undefined;
   readonly observer?: SessionObserver;
 }
 

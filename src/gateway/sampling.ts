@@ -62,7 +62,7 @@ export async function answer(parts: SamplerParts, asking: Asking): Promise<reado
   const { session } = caller;
   // Read once, because a role's trainability may change during the call.
   const role = session.role(caller.role);
-  const model = role.trainable || role.default === undefined ? undefined : defaultModelOf(role.default);
+  const model = role.trainable || role.default === undefined ? undefined : defaultModelOf(role.default, session.spec.waits);
   // A default model's completions are not trained, so it gets what the agent requested, then the run's settings.
   const wanted = model ? { ...session.spec.sampling, ...request.requested } : effectiveSampling(session, role, request.requested);
   const reservation = session.begin(request.count, model ? 0 : wanted.maxTokens);
