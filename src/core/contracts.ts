@@ -60,7 +60,8 @@ export interface Role {
 /** A model other than the policy. Its responses appear in the trajectory, never in a sample. */
 export interface DefaultModel {
   readonly name: string;
-  generate(request: DefaultModelRequest): Promise<DefaultModelAnswer>;
+  /** `waits`: the time between its `begin` and `end` does not count towards the rollout's deadline. */
+  generate(request: DefaultModelRequest, waits?: Downtime): Promise<DefaultModelAnswer>;
 }
 
 export interface DefaultModelRequest {
@@ -70,6 +71,8 @@ export interface DefaultModelRequest {
   readonly tool?: string | true;
   /** Stop sequences. The gateway cuts the response at the first of these even if the model does not. */
   readonly stop?: readonly string[];
+  /** The response should be JSON, matching the schema if given. */
+  readonly format?: { readonly schema?: Json };
   readonly sampling: Partial<SamplingSettings>;
   readonly signal: AbortSignal;
 }
@@ -308,7 +311,7 @@ export interface SessionSpec extends Pick<Workflow, 'roles'> {
   readonly limits: Limits;
   readonly seed: number;
   readonly signal: AbortSignal;
-  /** Collects the time that the rollout's calls wait for busy servers of default models. */
+  /** Collects the time that the rollout's calls wait for busy model servers. */
   readonly waits?: Downtime | undefined;
   readonly observer?: SessionObserver;
 }

@@ -104,8 +104,10 @@ export interface Turn {
   readonly thread: string;
   readonly role: string;
   readonly trainable: boolean;
-  /** The model that answered instead of the policy. Such a turn has no ids and is not trained. */
+  /** A model of which only messages are known: a default model, or a policy behind an API. Such a turn has no ids and is not trained. */
   readonly model?: string;
+  /** Tokens as that model counted them. Absent if it did not. */
+  readonly usage?: { readonly promptTokens: number; readonly completionTokens: number };
   /** Present if no client received the response, or asked for it again, before the rollout ended. Such a turn is not trained. */
   readonly undelivered?: true;
   readonly promptIds: Int32Array;

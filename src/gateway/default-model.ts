@@ -13,8 +13,7 @@ import { isCount } from './chat-client.ts';
 import { invalid, type ModelRequest } from './dialects/dialect.ts';
 import { askServer, ServerFailure } from './model-server.ts';
 
-/** `waits`: the time that a server's being busy takes, which the rollout's deadline excludes. */
-export function defaultModelOf(given: DefaultModelLike, waits?: Downtime): DefaultModel {
+export function defaultModelOf(given: DefaultModelLike): DefaultModel {
   if (typeof given === 'function') {
     // JavaScript names the function in `{ default: () => … }` after its field.
     const name = given.name === '' || given.name === 'default' ? 'function' : given.name;
@@ -23,7 +22,7 @@ export function defaultModelOf(given: DefaultModelLike, waits?: Downtime): Defau
     return { name, generate: async (request) => asAnswer(await given(request)) };
   }
   // A model handle has both `generate` and `baseURL`. Its server accepts everything that a default model is asked.
-  return 'baseURL' in given ? { name: given.name, generate: (request) => serverAnswer(given, request, waits) } : given;
+  return 'baseURL' in given ? { name: given.name, generate: (request, waits) => serverAnswer(given, request, waits) } : given;
 }
 
 export interface Sampled {
@@ -33,31 +32,38 @@ export interface Sampled {
   readonly usage?: DefaultModelAnswer['usage'];
 }
 
+interface Bounds {
+  readonly signal: AbortSignal;
+  readonly waits: Downtime | undefined;
+}
+
 export async function askDefaultModel(
   model: DefaultModel,
   request: ModelRequest,
-  signal: AbortSignal,
+  bounds: Bounds,
   onPieces: ((pieces: readonly Piece[]) => void) | undefined,
 ): Promise<Sampled> {
   if (request.promptIds !== undefined) {
     throw invalid('promptIds', `the role is played by ${model.name}, which reads words`, 'give messages');
   }
-  const answer = await answerOf(model, request, signal);
+  const answer = await answerOf(model, request, bounds);
   const assistant = assistantOf(answer, request.stopTexts);
   onPieces?.(piecesOf(assistant));
   const ids = { sampledIds: new Int32Array(0), logprobs: new Float32Array(0), policyVersion: 0 };
   return { assistant, stopReason: answer.stopReason ?? 'stop', ids, usage: answer.usage };
 }
 
-async function answerOf(model: DefaultModel, request: ModelRequest, signal: AbortSignal): Promise<DefaultModelAnswer> {
+async function answerOf(model: DefaultModel, request: ModelRequest, { signal, waits }: Bounds): Promise<DefaultModelAnswer> {
   const { forced, requested, stopTexts } = request;
   // Copies, so that the model cannot change what is recorded.
   const { messages, tools } = structuredClone({ messages: request.messages, tools: request.tools });
   const [sampling, stop] = [{ ...requested }, [...stopTexts]];
+  const format = request.formatErrorOf && { format: structuredClone(request.formatErrorOf.format) };
   const tool = forced === undefined ? {} : { tool: forced.name ?? (true as const) };
   try {
     signal.throwIfAborted();
-    return checked(model, await orAborted(model.generate({ messages, tools, ...tool, stop, sampling, signal }), signal));
+    const asked = { messages, tools, ...tool, stop, ...format, sampling, signal };
+    return checked(model, await orAborted(model.generate(asked, waits), signal));
   } catch (cause) {
     signal.throwIfAborted();
     if (cause instanceof TrainyardError && cause.code === 'DEFAULT_MODEL_FAILED') throw cause;

@@ -4,7 +4,7 @@
  */
 import { TrainyardError } from '../core/errors.ts';
 import { sameJson } from '../core/json.ts';
-import type { Engine } from '../core/policy.ts';
+import { checkFits, type Engine, OVERFLOW_HINT } from '../core/policy.ts';
 import type { Message, Tool, Turn } from '../core/types.ts';
 import { type Asked, relate } from '../tokens/history.ts';
 import { grown, type Renderer } from '../tokens/renderer.ts';
@@ -58,9 +58,7 @@ function renderedPrompt({ renderer, engine }: PromptParts, caller: Caller, reque
 /** Several turns may be a prefix of the given ids. Training continues the longest, so this records the longest too. */
 function givenPrompt({ engine }: PromptParts, caller: Caller, promptIds: Int32Array): Prompt {
   const { contextLength, vocabSize } = engine;
-  if (promptIds.length >= contextLength) {
-    throw new TrainyardError('CONTEXT_OVERFLOW', `the prompt has ${promptIds.length} tokens, the context is ${contextLength}`);
-  }
+  checkFits(promptIds, contextLength);
   const bad = promptIds.findIndex((id) => id < 0 || id >= vocabSize);
   if (bad !== -1) throw invalid(`promptIds.${bad}`, `${promptIds[bad]} is none of the ${vocabSize} tokens`);
   let after: Turn | undefined;
@@ -118,7 +116,7 @@ function checkLength(renderer: Renderer, contextLength: number, messages: readon
   const length = messages.reduce((sum, message) => sum + charactersIn(message), ofTools);
   if (length <= SHORT || length <= NORMALISING * longestTokenOf(renderer) * contextLength) return;
   const found = `${length} characters are more than a context of ${contextLength} tokens can hold`;
-  throw new TrainyardError('CONTEXT_OVERFLOW', found);
+  throw new TrainyardError('CONTEXT_OVERFLOW', found, { hint: OVERFLOW_HINT });
 }
 
 export function charactersIn({ content, reasoning, tool_calls: calls }: Message): number {

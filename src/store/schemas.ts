@@ -81,6 +81,7 @@ const turn: z.ZodType<Turn> = z
     role: z.string(),
     trainable: z.boolean(),
     model: optional(z.string()),
+    usage: optional(z.object({ promptTokens: natural, completionTokens: natural })),
     undelivered: optional(z.literal(true)),
     promptIds: z.instanceof(Int32Array),
     sampledIds: z.instanceof(Int32Array),
