@@ -3,6 +3,7 @@
  * appended trajectory is on disk, a published version is served); every wait takes an AbortSignal or is bounded; nothing logs.
  */
 
+import type { Downtime } from './async.ts';
 import type { TrainyardError } from './errors.ts';
 import type { Credit } from './reward.ts';
 import type {
@@ -59,7 +60,8 @@ export interface Role {
 /** A model other than the policy. Its responses appear in the trajectory, never in a sample. */
 export interface DefaultModel {
   readonly name: string;
-  generate(request: DefaultModelRequest): Promise<DefaultModelAnswer>;
+  /** `waits`: the time between its `begin` and `end` does not count towards the rollout's deadline. */
+  generate(request: DefaultModelRequest, waits?: Downtime): Promise<DefaultModelAnswer>;
 }
 
 export interface DefaultModelRequest {
@@ -69,6 +71,8 @@ export interface DefaultModelRequest {
   readonly tool?: string | true;
   /** Stop sequences. The gateway cuts the response at the first of these even if the model does not. */
   readonly stop?: readonly string[];
+  /** The response should be JSON, matching the schema if given. */
+  readonly format?: { readonly schema?: Json };
   readonly sampling: Partial<SamplingSettings>;
   readonly signal: AbortSignal;
 }
@@ -78,12 +82,25 @@ export interface DefaultModelAnswer {
   /** Without ids: the gateway assigns them. */
   readonly toolCalls?: readonly ToolCall['function'][];
   readonly stopReason?: StopReason;
+  /** As the model counted them. */
+  readonly usage?: { readonly promptTokens: number; readonly completionTokens: number };
 }
 
-/** A default model, or something that becomes one: an OpenAI-compatible server, or a function from the conversation to a response. */
+/** A server that speaks Chat Completions, or Anthropic's Messages API. */
+export interface ModelServer {
+  readonly name: string;
+  readonly baseURL: string;
+  /** If absent or empty, no key is sent. */
+  readonly apiKey?: string;
+  /** Default: openai. */
+  readonly api?: 'openai' | 'anthropic';
+  readonly fetch?: typeof globalThis.fetch;
+}
+
+/** A default model, or something that becomes one: a server, or a function from the conversation to a response. */
 export type DefaultModelLike =
   | DefaultModel
-  | { readonly name: string; readonly baseURL: string; readonly apiKey?: string; readonly fetch?: typeof globalThis.fetch }
+  | ModelServer
   | ((request: DefaultModelRequest) => string | DefaultModelAnswer | Promise<string | DefaultModelAnswer>);
 
 export interface Workflow {
@@ -294,6 +311,8 @@ export interface SessionSpec extends Pick<Workflow, 'roles'> {
   readonly limits: Limits;
   readonly seed: number;
   readonly signal: AbortSignal;
+  /** Collects the time that the rollout's calls wait for busy model servers. */
+  readonly waits?: Downtime | undefined;
   readonly observer?: SessionObserver;
 }
 
