@@ -17,11 +17,11 @@ import {
 /** Files and code lines of each folder of src/; `*` is the public surface. */
 const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> = {
   '*': [16, 375],
-  areal: [6, 791],
+  areal: [6, 820],
   cli: [17, 2292],
   core: [15, 2148],
   dataset: [6, 843],
-  flows: [13, 2110],
+  flows: [13, 2100],
   gateway: [20, 3450],
   grader: [4, 460],
   graders: [19, 4034],
@@ -38,7 +38,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   tinker: [18, 4193],
   tokens: [13, 2268],
   trainer: [4, 372],
-  tuner: [4, 693],
+  tuner: [4, 725],
 };
 /** Files that are loaded with one, itself included. */
 const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 112 };
