@@ -69,6 +69,8 @@ export interface DefaultModelRequest {
   readonly tool?: string | true;
   /** Stop sequences. The gateway cuts the response at the first of these even if the model does not. */
   readonly stop?: readonly string[];
+  /** The response should be JSON, matching the schema if given. */
+  readonly format?: { readonly schema?: Json };
   readonly sampling: Partial<SamplingSettings>;
   readonly signal: AbortSignal;
 }

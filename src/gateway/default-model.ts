@@ -53,10 +53,14 @@ async function answerOf(model: DefaultModel, request: ModelRequest, signal: Abor
   // Copies, so that the model cannot change what is recorded.
   const { messages, tools } = structuredClone({ messages: request.messages, tools: request.tools });
   const [sampling, stop] = [{ ...requested }, [...stopTexts]];
+  const format = request.formatErrorOf && { format: structuredClone(request.formatErrorOf.format) };
   const tool = forced === undefined ? {} : { tool: forced.name ?? (true as const) };
   try {
     signal.throwIfAborted();
-    return checked(model, await orAborted(model.generate({ messages, tools, ...tool, stop, sampling, signal }), signal));
+    return checked(
+      model,
+      await orAborted(model.generate({ messages, tools, ...tool, stop, ...format, sampling, signal }), signal),
+    );
   } catch (cause) {
     signal.throwIfAborted();
     if (cause instanceof TrainyardError && cause.code === 'DEFAULT_MODEL_FAILED') throw cause;

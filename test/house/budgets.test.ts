@@ -18,8 +18,8 @@ import {
 const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> = {
   '*': [16, 375],
   areal: [6, 820],
-  cli: [17, 2292],
-  core: [15, 2148],
+  cli: [17, 2400],
+  core: [15, 2190],
   dataset: [6, 843],
   flows: [13, 2100],
   gateway: [20, 3450],
@@ -32,11 +32,11 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   osmosis: [11, 1836],
   processes: [10, 1577],
   rollout: [7, 1054],
-  run: [19, 3287],
+  run: [20, 3480],
   store: [7, 1040],
   testing: [8, 1733],
   tinker: [18, 4193],
-  tokens: [13, 2268],
+  tokens: [13, 2370],
   trainer: [4, 372],
   tuner: [4, 725],
 };
@@ -44,7 +44,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
 const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 112 };
 const WORDS = 30;
 const REPEATED_NAMES = 10;
-const TEST_LINES = 45_600;
+const TEST_LINES = 47_000;
 
 const sources = shippedSources();
 const over = ({ files, code }: Size, [mostFiles, mostCode]: readonly [number, number]): boolean =>
