@@ -100,7 +100,7 @@ function missingVariables({ grader }: Partial<Entry> = {}): Warnings {
 
 const NUMBER = /^\s*[-+]?(\d+|\d{1,3}(,\d{3})+)?(\.\d+)?\s*$/;
 const UNUSED =
-  'tasks have answers, and there is no grader: a workflow is never given them, nor is a reward function that it calls; fine if its rewards need none, else export a grader, which is given task.answer, or keep what they need in metadata';
+  'tasks have answers, and there is no grader: a workflow is never given them; fine if its rewards need none, or if an AsyncRewardWrapper computes them, whose function is given data.answer (without isolation); else export a grader, which is given task.answer';
 
 /**
  * Warns about answers that are missing, unused or perhaps of the wrong type. Graders cannot be asked what they need, so it never refuses.

@@ -17,7 +17,7 @@ import {
 /** Files and code lines of each folder of src/; `*` is the public surface. */
 const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> = {
   '*': [16, 375],
-  areal: [6, 791],
+  areal: [6, 820],
   cli: [17, 2400],
   core: [15, 2190],
   dataset: [6, 843],
@@ -38,7 +38,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   tinker: [18, 4193],
   tokens: [13, 2370],
   trainer: [4, 372],
-  tuner: [4, 693],
+  tuner: [4, 725],
 };
 /** Files that are loaded with one, itself included. */
 const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 112 };
