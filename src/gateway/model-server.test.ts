@@ -163,6 +163,26 @@ describe('a server that is busy', () => {
     expect(waits.milliseconds).toBeGreaterThan(50);
   });
 
+  it('with so many calls a second serves a hundred at once in its time, each of them', async () => {
+    let [tokens, refused] = [2, 0];
+    const refill = setInterval(() => (tokens = Math.min(2, tokens + 1)), 15);
+    await using house = await serve((call) => {
+      if (tokens-- > 0) return answers(call);
+      [tokens, refused] = [0, refused + 1];
+      return refuses(call, 429, '', { 'retry-after-ms': '15' });
+    });
+    const all = await Promise.all(Array.from({ length: 100 }, () => asked(house)));
+    clearInterval(refill);
+    expect(all.every(({ value }) => value.said === 'yes')).toBe(true);
+    expect(refused).toBeGreaterThan(10);
+    expect(Math.max(...all.map(({ calls }) => calls))).toBeGreaterThan(3);
+  });
+
+  it('to all is given up after ten tries', async () => {
+    await using house = await serve((call) => refuses(call, 503));
+    await expect(asked(house)).rejects.toMatchObject({ tries: 10, message: 'answered 503: no' });
+  });
+
   it('keeps the other calls waiting as well, for as long as it says', async () => {
     await using house = await serve((call) =>
       call.count === 1 ? refuses(call, 429, '', { 'retry-after': '0.2' }) : answers(call),

@@ -13,6 +13,8 @@ import { type ChatAnswer, type ChatRequest, type ChatServer, chatAnswerIn, chatR
 import { messagesAnswerIn, messagesRequest } from './messages-client.ts';
 
 const MOST_TRIES = 10;
+/** At a busy server that answers others. */
+const MOST_BUSY_TRIES = 50;
 /** For what is probably a wrong address: a server that never answered, replies that are no completions. */
 const FEW_TRIES = 3;
 const BACKOFF_MS = 500;
@@ -30,7 +32,7 @@ export interface Question<T> {
   /** A text says why the answer is of no use; the server is asked again. */
   read(answer: ChatAnswer): T | string;
   readonly signal: AbortSignal;
-  /** Not counting those at a busy server, of which there may be ten. Default 10. */
+  /** Not counting those at a busy server. Default 10. */
   readonly tries?: number;
   /** Longest wait before the second try; doubles with each further one. */
   readonly backoffMs?: number;
@@ -70,11 +72,10 @@ export function longestMs({ tries, timeoutMs }: { readonly tries: number; readon
 
 /** Throws ServerFailure, or the signal's reason. */
 export async function askServer<T extends object>(server: ModelServer, question: Question<T>): Promise<Asked<T>> {
-  const { signal, waits, backoffMs = BACKOFF_MS } = question;
+  const { signal, waits } = question;
   const gate = gateOf(server);
-  const without = new Set(gate.unsupported.get(server.name));
-  const began = performance.now();
-  const tries = { busy: 0, other: 0 };
+  const without = new Set(gate.unsupported);
+  const tries = new Tries(gate, question);
   let [calls, promptTokens, completionTokens, era] = [0, 0, 0, 0];
   for (;;) {
     const reply = await gate.pass(signal, waits, () => {
@@ -89,22 +90,49 @@ export async function askServer<T extends object>(server: ModelServer, question:
     let failure: Failure;
     if (!('answer' in reply)) failure = reply;
     else {
-      gate.speedUp();
-      gate.unsupported.set(server.name, without);
+      gate.speedUp(without);
       promptTokens += reply.answer.usage?.promptTokens ?? 0;
       completionTokens += reply.answer.usage?.completionTokens ?? 0;
       const value = question.read(reply.answer);
       if (typeof value !== 'string') return { value, calls, promptTokens, completionTokens };
       failure = { why: value };
     }
-    const { isBusy = false, most = MOST_TRIES, afterMs = 0 } = failure;
-    const done = ++tries[isBusy ? 'busy' : 'other'];
-    const mostTries = isBusy ? MOST_TRIES : Math.min(question.tries ?? MOST_TRIES, most);
-    if (done >= mostTries) throw new ServerFailure(failure, tries.busy + tries.other, performance.now() - began);
-    // Jitter over the whole wait: calls that failed together must not return together.
-    const waitMs = afterMs || Math.random() * Math.min(LONGEST_BACKOFF_MS, backoffMs * 2 ** (done - 1));
-    if (isBusy) gate.slowDown(era, waitMs);
+    const waitMs = tries.waitAfter(failure);
+    if (failure.isBusy) gate.slowDown(era, waitMs);
     else await waited(waits, pause(waitMs, signal));
+  }
+}
+
+/** The tries of one question so far. */
+class Tries {
+  readonly #gate: Gate;
+  readonly #patience: Pick<Question<unknown>, 'tries' | 'backoffMs'>;
+  readonly #began = performance.now();
+  #busy = 0;
+  /** Of those, the last ones between which nobody got an answer. If others get theirs, this question will, too. */
+  #inVain = 0;
+  #other = 0;
+  #answers: number;
+
+  constructor(gate: Gate, patience: Pick<Question<unknown>, 'tries' | 'backoffMs'>) {
+    this.#gate = gate;
+    this.#patience = patience;
+    this.#answers = gate.answers;
+  }
+
+  /** Milliseconds until the next try. Throws ServerFailure if there is none. */
+  waitAfter(failure: Failure): number {
+    const { tries = MOST_TRIES, backoffMs = BACKOFF_MS } = this.#patience;
+    const { isBusy = false, most = MOST_TRIES, afterMs = 0 } = failure;
+    if (this.#answers !== this.#gate.answers) this.#inVain = 0;
+    this.#answers = this.#gate.answers;
+    const count = isBusy ? ++this.#inVain : ++this.#other;
+    if (isBusy) this.#busy++;
+    if (count >= (isBusy ? MOST_TRIES : Math.min(tries, most)) || this.#busy >= MOST_BUSY_TRIES) {
+      throw new ServerFailure(failure, this.#busy + this.#other, performance.now() - this.#began);
+    }
+    // Jitter over the whole wait: calls that failed together must not return together.
+    return afterMs || Math.random() * Math.min(LONGEST_BACKOFF_MS, backoffMs * 2 ** (count - 1));
   }
 }
 
@@ -120,21 +148,22 @@ function pause(milliseconds: number, signal: AbortSignal): Promise<void> {
 // ── how many calls a server gets at once ─────────────────────────────────────────────────────────────────────────────────
 
 /**
- * What is known of a server in this process, and how many calls it gets at once: any number until it says that it is busy, then half of
+ * What is known of a model at a server in this process, and how many calls it gets at once: any number until it says that it is busy, then half of
  * those in flight, then one more for each round of answers (additive increase, multiplicative decrease).
  *
  * A rollout's deadline bounds what its agent and its models take, not how many others want the same server: so the time that a call waits
  * here does not count towards it (`Question.waits`). That cannot go on for ever: a call in flight does count, is cut off at its rollout's
- * deadline, and admits the next; and each call is turned away ten times at most.
+ * deadline, and admits the next; and no call is turned away more than 50 times.
  */
 class Gate {
-  readonly unsupported = new Map<string, ReadonlySet<Adaptable>>();
+  readonly unsupported = new Set<Adaptable>();
   hasAnswered = false;
+  answers = 0;
   /** Begins anew when the limit is lowered. Calls of an earlier one were sent under another limit. */
   era = 0;
   readonly #places = new Semaphore(Infinity);
   #limit = Infinity;
-  #answers = 0;
+  #round = 0;
   #opensAt = 0;
 
   async pass<R>(signal: AbortSignal, waits: Downtime | undefined, work: () => Promise<R>): Promise<R> {
@@ -152,8 +181,10 @@ class Gate {
     this.#setLimit(Math.max(1, Math.floor(Math.min(this.#limit, this.#places.held + 1) / 2)));
   }
 
-  speedUp(): void {
-    if (++this.#answers >= this.#limit) this.#setLimit(this.#limit + 1);
+  speedUp(without: ReadonlySet<Adaptable>): void {
+    for (const name of without) this.unsupported.add(name);
+    this.answers++;
+    if (++this.#round >= this.#limit) this.#setLimit(this.#limit + 1);
   }
 
   #left(): number {
@@ -161,7 +192,7 @@ class Gate {
   }
 
   #setLimit(limit: number): void {
-    this.#answers = 0;
+    this.#round = 0;
     this.#limit = limit;
     this.#places.limit = limit;
   }
@@ -169,11 +200,11 @@ class Gate {
 
 const gates = new Map<string, Gate>();
 
-/** By origin: our own gateway has a base URL for each rollout. */
-function gateOf({ baseURL }: ChatServer): Gate {
-  const origin = URL.canParse(baseURL) ? new URL(baseURL).origin : baseURL;
-  const gate = gates.get(origin) ?? new Gate();
-  gates.set(origin, gate);
+/** By origin and model: our own gateway has a base URL for each rollout, and servers limit each model by itself. */
+function gateOf({ baseURL, name }: ChatServer): Gate {
+  const key = `${URL.canParse(baseURL) ? new URL(baseURL).origin : baseURL} ${name}`;
+  const gate = gates.get(key) ?? new Gate();
+  gates.set(key, gate);
   return gate;
 }
 
@@ -198,7 +229,7 @@ interface Failure {
 const ADAPTABLE = {
   format: /response_format|json_schema|structured output|guided|output_config/i,
   temperature:
-    /(?=.*temperature)(?=.*(?:unsupported|not support|deprecated|unknown|unrecogni[sz]ed|not (?:permitted|allowed)))/is,
+    /^(?=.*temperature)(?=.*(?:unsupported|not support|deprecated|unknown|unrecogni[sz]ed|not (?:permitted|allowed)))/is,
   maxTokens: /max_tokens/i,
 };
 type Adaptable = keyof typeof ADAPTABLE;
@@ -267,7 +298,7 @@ function refused(
     return { why: `answered ${status}, a redirect to ${target}: redirects are not followed`, most: 1 };
   }
   // Servers quote part of a wrong key.
-  if (status === 401 || status === 403) return { why: `answered ${status}: it does not accept the key`, most: 1 };
+  if (status === 401) return { why: `answered 401: it ${server.apiKey ? 'does not accept the key' : 'wants a key'}`, most: 1 };
   if (status === 400 || status === 422) {
     const names = (Object.keys(ADAPTABLE) as Adaptable[]).filter((name) => isSent(name) && ADAPTABLE[name].test(text));
     const named = names.find((name) => server.api !== 'anthropic' || name !== 'maxTokens');
@@ -281,7 +312,7 @@ function refused(
   return { why, isBusy: [429, 503, 529].includes(status), afterMs };
 }
 
-const quoted = (text: string): string => printable(text).replaceAll('\n', ' ').slice(0, QUOTED);
+const quoted = (text: string): string => printable(text.slice(0, QUOTED)).replaceAll('\n', ' ');
 
 function originIn(location: string | null, url: string): string {
   return location !== null && URL.canParse(location, url) ? new URL(location, url).origin : 'nowhere';

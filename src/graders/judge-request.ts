@@ -30,7 +30,7 @@ export interface JudgedBy {
 export interface Patience {
   /** Per call. */
   readonly timeoutMs: number;
-  /** Not counting those at a busy server (429, 503, 529), of which there may be ten. */
+  /** Not counting those at a busy server (429, 503, 529). */
   readonly tries: number;
   /** Longest wait before the second try, doubled for each further one. */
   readonly backoffMs: number;
