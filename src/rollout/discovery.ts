@@ -13,6 +13,8 @@ import { messageOf, TrainyardError } from '../core/errors.ts';
 export interface ModuleExport {
   readonly url: string;
   readonly exportName: string;
+  /** Set if the module does not export the workflow: URL and arguments of the module whose `workflowNamed` makes it. */
+  readonly by?: readonly [url: string, ...args: string[]];
 }
 
 export interface Entry {
@@ -22,6 +24,8 @@ export interface Entry {
   readonly shape?: string;
   /** Absent if workflow and grader were passed as values. */
   readonly workflowModule?: ModuleExport;
+  /** For a flow that was chosen by name. */
+  readonly flowModule?: ModuleExport;
   readonly graderModule?: ModuleExport;
 }
 
