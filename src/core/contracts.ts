@@ -69,6 +69,8 @@ export interface DefaultModelRequest {
   readonly tool?: string | true;
   /** Stop sequences. The gateway cuts the response at the first of these even if the model does not. */
   readonly stop?: readonly string[];
+  /** The response should be JSON, matching the schema if given. */
+  readonly format?: { readonly schema?: Json };
   readonly sampling: Partial<SamplingSettings>;
   readonly signal: AbortSignal;
 }
@@ -78,12 +80,25 @@ export interface DefaultModelAnswer {
   /** Without ids: the gateway assigns them. */
   readonly toolCalls?: readonly ToolCall['function'][];
   readonly stopReason?: StopReason;
+  /** As the model counted them. */
+  readonly usage?: { readonly promptTokens: number; readonly completionTokens: number };
 }
 
-/** A default model, or something that becomes one: an OpenAI-compatible server, or a function from the conversation to a response. */
+/** A server that speaks Chat Completions, or Anthropic's Messages API. */
+export interface ModelServer {
+  readonly name: string;
+  readonly baseURL: string;
+  /** If absent or empty, no key is sent. */
+  readonly apiKey?: string;
+  /** Default: openai. */
+  readonly api?: 'openai' | 'anthropic';
+  readonly fetch?: typeof globalThis.fetch;
+}
+
+/** A default model, or something that becomes one: a server, or a function from the conversation to a response. */
 export type DefaultModelLike =
   | DefaultModel
-  | { readonly name: string; readonly baseURL: string; readonly apiKey?: string; readonly fetch?: typeof globalThis.fetch }
+  | ModelServer
   | ((request: DefaultModelRequest) => string | DefaultModelAnswer | Promise<string | DefaultModelAnswer>);
 
 export interface Workflow {

@@ -182,11 +182,12 @@ function shown(value: unknown): string {
 export function checkDefaultModel(given: unknown, whose: string): asserts given is DefaultModelLike {
   if (typeof given === 'function') return;
   if (typeof given === 'object' && given !== null && 'name' in given && typeof given.name === 'string') {
-    if ('baseURL' in given && typeof given.baseURL === 'string') return;
+    const { api = 'openai' } = given as { readonly api?: unknown };
+    if ('baseURL' in given && typeof given.baseURL === 'string' && (api === 'openai' || api === 'anthropic')) return;
     if ('generate' in given && typeof given.generate === 'function') return;
   }
   throw new TrainyardError('WORKFLOW_INVALID', `${whose}: expected a default model, found ${described(given)}`, {
-    hint: 'give { name, baseURL, apiKey } of an OpenAI-compatible server, or a function from { messages } to a text',
+    hint: "give { name, baseURL, apiKey, api: 'openai' or 'anthropic' } of a server, or a function from { messages } to a text",
   });
 }
 

@@ -21,7 +21,7 @@ import type { GatewayDoor, SamplingParams } from './gateway-client.ts';
 
 export interface FlowDoor extends GatewayDoor {
   readonly sampling: SamplingParams;
-  submitted(): Pick<FlowTrajectory, 'stepCount' | 'output' | 'trainedTurns' | 'reward' | 'metadata'>;
+  submitted(): Pick<FlowTrajectory, 'stepCount' | 'output' | 'trainedTurns' | 'reward' | 'saidOfItself'>;
 }
 
 /** Throws WORKFLOW_NOT_ASYNC. */
@@ -82,7 +82,7 @@ async function runFlow(flow: RegisteredFlow, ctx: WorkflowContext, door: Gateway
 
 /** The gateway's record decides what happened, whatever the flow returned. */
 function resultOf(flow: RegisteredFlow, said: unknown, ctx: WorkflowContext, door: FlowDoor): WorkflowResult {
-  const { stepCount: steps, output, trainedTurns, reward, metadata } = door.submitted();
+  const { stepCount: steps, output, trainedTurns, reward, saidOfItself: metadata } = door.submitted();
   if (said !== steps) ctx.log(`${flow.name} returned ${describeValue(said)} steps; the gateway has ${steps}`);
   const earned = reward === undefined ? undefined : defined({ value: reward.value, byTurn: reward.byTurn });
   return { ...defined({ output, trainedTurns, reward: earned as GraderResult | undefined, metadata }), metrics: { steps } };

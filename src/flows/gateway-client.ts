@@ -52,7 +52,7 @@ export interface RewardFields {
   readonly messages?: readonly FlowMessage[];
   readonly promptIds?: readonly number[];
   readonly responseIds?: readonly number[];
-  /** Accepted but ignored: the gateway takes the answer from the trajectory's task. */
+  /** What else the grader sees, in `result.metadata.dataset_fields`. The answer is that of the trajectory's task. */
   readonly datasetFields?: Readonly<Record<string, Json>>;
 }
 

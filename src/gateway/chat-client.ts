@@ -4,7 +4,14 @@
  */
 
 import { fetchInThread } from '../core/context.ts';
-import type { ClientOptions, GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
+import type {
+  ClientOptions,
+  DefaultModelAnswer,
+  GenerateRequest,
+  Generation,
+  ModelHandle,
+  ModelServer,
+} from '../core/contracts.ts';
 import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
 import { parsedJson } from '../core/json.ts';
 import type { Json, Message, SamplingSettings, Tool, ToolCall, Turn } from '../core/types.ts';
@@ -14,12 +21,7 @@ import { STATUS } from './wire-protocol.ts';
 const SHORTEST_SECRET = 8;
 const QUOTED = 200;
 
-export interface ChatServer {
-  readonly name: string;
-  readonly baseURL: string;
-  /** If absent or empty, no key is sent. */
-  readonly apiKey?: string;
-}
+export type ChatServer = Omit<ModelServer, 'fetch'>;
 
 export interface ChatRequest extends Partial<SamplingSettings> {
   readonly messages: readonly Message[];
@@ -30,9 +32,11 @@ export interface ChatRequest extends Partial<SamplingSettings> {
   readonly signal?: AbortSignal;
 }
 
-interface ChatAnswer extends Pick<Generation, 'id' | 'toolCalls' | 'stopReason'> {
+export interface ChatAnswer extends Pick<Generation, 'id' | 'toolCalls' | 'stopReason'>, Pick<DefaultModelAnswer, 'usage'> {
   readonly content: string | null;
   readonly reasoning: string | undefined;
+  /** The server's content filter withheld the answer, or the rest of it. */
+  readonly withheld: boolean;
 }
 
 export function chatRequest({ name, baseURL, apiKey }: ChatServer, request: ChatRequest): [url: string, init: RequestInit] {
@@ -49,9 +53,17 @@ export function chatRequest({ name, baseURL, apiKey }: ChatServer, request: Chat
     stop: stop.length === 0 ? undefined : stop,
     response_format: format && formatOf(format),
   };
-  const headers = { 'content-type': 'application/json', ...(apiKey ? { authorization: `Bearer ${apiKey}` } : {}) };
-  const url = `${baseURL.replace(/\/+$/, '')}/chat/completions`;
-  return [url, { method: 'POST', headers, body: JSON.stringify(body), ...(signal && { signal }) }];
+  return postOf(
+    `${baseURL.replace(/\/+$/, '')}/chat/completions`,
+    apiKey ? { authorization: `Bearer ${apiKey}` } : {},
+    body,
+    signal,
+  );
+}
+
+export function postOf(url: string, headers: object, body: object, signal?: AbortSignal): [url: string, init: RequestInit] {
+  const typed = { 'content-type': 'application/json', ...headers };
+  return [url, { method: 'POST', headers: typed, body: JSON.stringify(body), ...(signal && { signal }) }];
 }
 
 /** Removes the key from a server's text, which may echo the request. Short keys are placeholders, which may occur in any text. */
@@ -71,32 +83,46 @@ const formatOf = ({ schema }: NonNullable<ChatRequest['format']>): object =>
 
 interface CompletionMessage {
   readonly content: string;
+  readonly refusal: string;
   readonly tool_calls: readonly ToolCall[];
   readonly reasoning: string;
   readonly reasoning_content: string;
 }
 
 /** Servers write absent fields as `null` or omit them. */
-type Sparse<T> = { readonly [K in keyof T]?: T[K] | null };
+export type Sparse<T> = { readonly [K in keyof T]?: T[K] | null };
 type Completion = Sparse<{
   id: string;
-  choices: readonly Sparse<{ finish_reason: string; message: Sparse<CompletionMessage> }>[];
+  choices: readonly Sparse<{ index: number; finish_reason: string; message: Sparse<CompletionMessage> }>[];
+  usage: Sparse<{ prompt_tokens: number; completion_tokens: number }>;
 }>;
 
-/** Undefined if the text is not a completion with a message. */
+/** Undefined if the text is not a completion with a message of text. */
 export function chatAnswerIn(text: string): ChatAnswer | undefined {
   const completion = parsedJson(text) as Completion | null | undefined;
-  const choice = completion?.choices?.[0];
+  const choices = Array.isArray(completion?.choices) ? (completion.choices as NonNullable<Completion['choices']>) : [];
+  const choice = choices.find((one) => (one?.index ?? 0) === 0);
   if (!choice?.message) return undefined;
-  const { content, tool_calls: toolCalls, reasoning, reasoning_content: thought } = choice.message;
+  const { content, refusal, tool_calls: toolCalls, reasoning, reasoning_content: thought } = choice.message;
+  const said = content ?? refusal ?? null;
+  if (said !== null && typeof said !== 'string') return undefined;
   return {
     id: completion?.id ?? '',
-    content: content ?? null,
+    content: said,
     toolCalls: toolCalls ?? [],
     reasoning: reasoning ?? thought ?? undefined,
     stopReason: choice.finish_reason === 'length' ? 'length' : 'stop',
+    withheld: choice.finish_reason === 'content_filter',
+    ...usageOf(completion?.usage?.prompt_tokens, completion?.usage?.completion_tokens),
   };
 }
+
+/** Absent unless the server counted both. */
+export function usageOf(promptTokens: unknown, completionTokens: unknown): Pick<ChatAnswer, 'usage'> {
+  return isCount(promptTokens) && isCount(completionTokens) ? { usage: { promptTokens, completionTokens } } : {};
+}
+
+export const isCount = (value: unknown): value is number => Number.isSafeInteger(value) && (value as number) >= 0;
 
 export interface ModelAddress {
   readonly role: string;

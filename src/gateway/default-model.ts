@@ -4,13 +4,14 @@
  * abort signal is not awaited. A server's key is sent only to that server and never appears in results or errors.
  */
 import { orAborted } from '../core/async.ts';
-import type { DefaultModel, DefaultModelAnswer, DefaultModelLike, DefaultModelRequest } from '../core/contracts.ts';
+import type { DefaultModel, DefaultModelAnswer, DefaultModelLike, DefaultModelRequest, ModelServer } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { StopReason, Turn } from '../core/types.ts';
 import type { Assistant } from '../tokens/response-parser.ts';
 import { beforeStop, type Piece, piecesOf } from '../tokens/response-stream.ts';
-import { type ChatServer, chatAnswerIn, chatRequest, whyUnreachable, withoutKey } from './chat-client.ts';
+import { chatAnswerIn, chatRequest, isCount, whyUnreachable, withoutKey } from './chat-client.ts';
 import { invalid, type ModelRequest } from './dialects/dialect.ts';
+import { messagesAnswerIn, messagesRequest } from './messages-client.ts';
 
 export function defaultModelOf(given: DefaultModelLike): DefaultModel {
   if (typeof given === 'function') {
@@ -28,6 +29,7 @@ export interface Sampled {
   readonly assistant: Assistant;
   readonly stopReason: StopReason;
   readonly ids: Pick<Turn, 'sampledIds' | 'logprobs' | 'policyVersion'>;
+  readonly usage?: DefaultModelAnswer['usage'];
 }
 
 export async function askDefaultModel(
@@ -43,7 +45,7 @@ export async function askDefaultModel(
   const assistant = assistantOf(answer, request.stopTexts);
   onPieces?.(piecesOf(assistant));
   const ids = { sampledIds: new Int32Array(0), logprobs: new Float32Array(0), policyVersion: 0 };
-  return { assistant, stopReason: answer.stopReason ?? 'stop', ids };
+  return { assistant, stopReason: answer.stopReason ?? 'stop', ids, usage: answer.usage };
 }
 
 async function answerOf(model: DefaultModel, request: ModelRequest, signal: AbortSignal): Promise<DefaultModelAnswer> {
@@ -51,10 +53,14 @@ async function answerOf(model: DefaultModel, request: ModelRequest, signal: Abor
   // Copies, so that the model cannot change what is recorded.
   const { messages, tools } = structuredClone({ messages: request.messages, tools: request.tools });
   const [sampling, stop] = [{ ...requested }, [...stopTexts]];
+  const format = request.formatErrorOf && { format: structuredClone(request.formatErrorOf.format) };
   const tool = forced === undefined ? {} : { tool: forced.name ?? (true as const) };
   try {
     signal.throwIfAborted();
-    return checked(model, await orAborted(model.generate({ messages, tools, ...tool, stop, sampling, signal }), signal));
+    return checked(
+      model,
+      await orAborted(model.generate({ messages, tools, ...tool, stop, ...format, sampling, signal }), signal),
+    );
   } catch (cause) {
     signal.throwIfAborted();
     if (cause instanceof TrainyardError && cause.code === 'DEFAULT_MODEL_FAILED') throw cause;
@@ -63,7 +69,7 @@ async function answerOf(model: DefaultModel, request: ModelRequest, signal: Abor
 }
 
 function checked(model: DefaultModel, answer: unknown): DefaultModelAnswer {
-  const { content = null, toolCalls = [], stopReason = 'stop' } = (answer ?? {}) as Partial<Record<string, unknown>>;
+  const { content = null, toolCalls = [], stopReason = 'stop', usage } = (answer ?? {}) as Partial<Record<string, unknown>>;
   const isText = content === null || typeof content === 'string';
   const isAnswer = typeof answer === 'object' && answer !== null && ('content' in answer || 'toolCalls' in answer);
   if (!isAnswer || !isText || (stopReason !== 'stop' && stopReason !== 'length')) {
@@ -72,7 +78,12 @@ function checked(model: DefaultModel, answer: unknown): DefaultModelAnswer {
   if (!Array.isArray(toolCalls) || !toolCalls.every(isCall)) {
     throw failed(model, 'answered tool calls that are not a list of { name, arguments }, both of them texts');
   }
-  return { content, toolCalls: toolCalls.map(({ name, arguments: given }) => ({ name, arguments: given })), stopReason };
+  const { promptTokens, completionTokens } = (usage ?? {}) as NonNullable<DefaultModelAnswer['usage']>;
+  if (usage !== undefined && !(isCount(promptTokens) && isCount(completionTokens))) {
+    throw failed(model, 'answered a usage that is not { promptTokens, completionTokens }, both of them whole numbers');
+  }
+  const calls = toolCalls.map(({ name, arguments: given }) => ({ name, arguments: given }));
+  return { content, toolCalls: calls, stopReason, ...(usage === undefined ? {} : { usage: { promptTokens, completionTokens } }) };
 }
 
 function isCall(call: unknown): call is { readonly name: string; readonly arguments: string } {
@@ -85,23 +96,23 @@ function assistantOf({ content, toolCalls = [] }: DefaultModelAnswer, stopTexts:
   return { content: said || (toolCalls.length === 0 ? '' : null), toolCalls };
 }
 
-interface Server extends ChatServer {
-  readonly fetch?: typeof globalThis.fetch;
-}
-
-async function askServer(server: Server, { sampling, ...asked }: DefaultModelRequest): Promise<DefaultModelAnswer> {
-  // OpenAI's own servers reject unknown parameters, including top_k.
-  const { topK: _, ...known } = sampling;
-  const text = await replyTo(server, ...chatRequest(server, { ...asked, ...known }));
-  const answer = chatAnswerIn(text);
+async function askServer(server: ModelServer, { sampling, ...asked }: DefaultModelRequest): Promise<DefaultModelAnswer> {
+  const [requestOf, answerIn] =
+    server.api === 'anthropic' ? [messagesRequest, messagesAnswerIn] : ([chatRequest, chatAnswerIn] as const);
+  const { topK, ...known } = sampling;
+  // 0 means all tokens. OpenAI's own servers refuse parameters that they do not know, and this is one.
+  const hasTopK = topK !== undefined && topK > 0 && !/\.openai\.(azure\.)?com$/.test(new URL(server.baseURL).hostname);
+  const text = await replyTo(server, ...requestOf(server, { ...asked, ...known, ...(hasTopK && { topK }) }));
+  const answer = answerIn(text);
   if (answer === undefined) throw failed(server, `answered something that is no completion: ${text.slice(0, 200)}`);
-  const { content, stopReason } = answer;
+  if (answer.withheld) throw failed(server, 'gave no whole answer: its content filter withheld it');
+  const { content, stopReason, usage } = answer;
   const toolCalls = answer.toolCalls.map((call) => call.function);
-  return { content, stopReason, ...(toolCalls.length > 0 ? { toolCalls } : {}) };
+  return { content, stopReason, ...(toolCalls.length > 0 ? { toolCalls } : {}), ...(usage && { usage }) };
 }
 
 /** Follows no redirect: it would send the conversation, and possibly the key, to another server. */
-async function replyTo(server: Server, url: string, init: RequestInit): Promise<string> {
+async function replyTo(server: ModelServer, url: string, init: RequestInit): Promise<string> {
   const { fetch = globalThis.fetch } = server;
   let response: Response;
   let text: string;

@@ -8,14 +8,13 @@ import { fetchInThread } from '../core/context.ts';
 import type { Clock, GenerateRequest, Generation, ModelHandle, Session, SessionHost, SessionSpec } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { deepCopy } from '../core/json.ts';
-import type { Engine } from '../core/policy.ts';
 import { completionId } from '../core/turns.ts';
 import type { Turn } from '../core/types.ts';
 import { WrongKeys } from '../http/guard.ts';
 import { type Listener, serve, type Timeouts } from '../http/http-server.ts';
 import { fetchWith, type HttpReply, type HttpRequest, jsonReply, parseJson, readText, routeFor } from '../http/message.ts';
 import type { Failure, Refusal } from '../http/refusal.ts';
-import { type Renderer, tokensOf } from '../tokens/renderer.ts';
+import { tokensOf } from '../tokens/renderer.ts';
 import { isMarkedRetry } from './answers.ts';
 import { clientFields, type ModelAddress } from './chat-client.ts';
 import { listSessions, models, openSession, type SessionDefaults, showSession } from './control.ts';
@@ -26,7 +25,7 @@ import { responses } from './dialects/responses.ts';
 import { inOurNames, readRequest } from './generate-request.ts';
 import { authorize, callerOf, checkRollout, checkThread, type Grant, Keyring, nameCallers } from './identity.ts';
 import { answerCall, countTokens } from './model-call.ts';
-import { answer, type SamplerParts } from './sampling.ts';
+import { answer, type SamplerParts, type ServedPolicy, type TokenPolicy, tokenPolicy } from './sampling.ts';
 import { type Caller, type LiveSession, SessionTable, sealed } from './sessions.ts';
 import {
   type Capability,
@@ -41,9 +40,7 @@ import {
 
 export type { Listener };
 
-export interface GatewayOptions {
-  readonly engine: Engine;
-  readonly renderer: Renderer;
+interface CommonOptions {
   /** The model name reported to clients. */
   readonly modelName: string;
   readonly clock?: Clock;
@@ -56,6 +53,8 @@ export interface GatewayOptions {
   /** Called for every call that is answered with an error. */
   readonly onFailure?: (failure: Failure, path: string) => void;
 }
+
+export type GatewayOptions = CommonOptions & (TokenPolicy | ServedPolicy);
 
 const IDLE_MS = 3_600_000;
 const ROUTES_HINT = 'a base URL ends in /r/<rollout>/v1; clients add chat/completions, responses or messages to it';
@@ -85,8 +84,9 @@ export class Gateway implements SessionHost {
     if (ready !== undefined) void this.#awaitEngine(ready);
   }
 
-  get policy(): Pick<GatewayOptions, 'engine' | 'renderer' | 'modelName'> {
-    return this.#options;
+  /** Throws REQUEST_INVALID if the policy is behind an API. */
+  get policy(): TokenPolicy & Pick<GatewayOptions, 'modelName'> {
+    return { ...tokenPolicy(this.#options, 'this protocol'), modelName: this.#options.modelName };
   }
 
   get openSessions(): number {
@@ -237,7 +237,8 @@ export class Gateway implements SessionHost {
 
   #ready(): HttpReply {
     this.#checkReady();
-    return jsonReply(200, { status: 'ready', policyVersion: this.#options.engine.policyVersion });
+    const policyVersion = 'engine' in this.#options ? this.#options.engine.policyVersion : 0;
+    return jsonReply(200, { status: 'ready', policyVersion });
   }
 
   #generateParts(): GenerateParts {
@@ -284,9 +285,7 @@ export async function listen(gateway: Gateway, { token, ...options }: ListenOpti
   return { origin: listener.origin, [Symbol.asyncDispose]: close };
 }
 
-interface GenerateParts extends SamplerParts {
-  checkReady(): void;
-}
+type GenerateParts = SamplerParts & { checkReady(): void };
 
 /** In the gateway's own process, a generation always has its turn. */
 export type Generated = Generation & { readonly turn: Turn };
@@ -299,7 +298,7 @@ function modelHandle(parts: GenerateParts, reach: Reach, caller: Caller): ModelH
   return {
     ...clientFields(reach, thread === role ? reach.fetch : fetchInThread(reach.fetch, thread)),
     generate: (request) => generate(parts, caller, request),
-    ...tokensOf(parts.renderer),
+    ...tokensOf((what) => tokenPolicy(parts, what).renderer),
     thread: (other) => {
       checkThread(session, role, other);
       return modelHandle(parts, reach, { ...caller, thread: other });

@@ -48,7 +48,7 @@ export async function openIsolated(workflow: Workflow, options: IsolationOptions
     kind: 'workflow',
     words: { ...WORDS, explain },
     script: siblingScript(import.meta.url, 'workflow-child'),
-    args: [module.url, module.exportName, resolve(options.model ?? ''), ...(module.by ?? [])],
+    args: [module.url, module.exportName, options.model === undefined ? '' : resolve(options.model), ...(module.by ?? [])],
     sources,
     ...surroundings,
   };

@@ -45,7 +45,8 @@ process.on('uncaughtException', (thrown) => {
 await serveCalls(async (url = '', exportName = '', folder = '', by?: string, ...args: readonly string[]) => {
   const workflow = by === undefined ? await exportedBy(url, exportName) : await madeBy(by, args);
   await boundary('WORKFLOW_INIT_FAILED', `the setup of workflow ${workflow.name} failed`, async () => workflow.setup?.());
-  const tokens = workflow.usesTokens && tokensOf(await loadRenderer(folder));
+  const renderer = workflow.usesTokens && folder !== '' ? await loadRenderer(folder) : undefined;
+  const tokens = renderer && tokensOf(() => renderer);
   return {
     answer: (order, call) => run(workflow, tokens, order as RolloutOrder, call),
     ...(workflow.teardown === undefined ? {} : { close: async () => workflow.teardown?.() }),

@@ -63,16 +63,17 @@ export async function loadRenderer(dir: string): Promise<Renderer> {
   return createRenderer(await loadTokenizer(dir));
 }
 
-/** The parts of a model handle that work on token ids. */
-export function tokensOf(renderer: Renderer): Pick<ModelHandle, 'render' | 'decode'> {
+/** The parts of a model handle that work on token ids. `rendererFor` may refuse: not every policy has tokens. */
+export function tokensOf(rendererFor: (what: 'render' | 'decode') => Renderer): Pick<ModelHandle, 'render' | 'decode'> {
   return {
     render: (messages, { tools = [], after } = {}) => {
+      const renderer = rendererFor('render');
       const ids = after === undefined ? renderer.open(messages, tools) : renderer.extend(after, messages);
       if (ids !== undefined) return ids;
       const found = 'the chat template writes what came before in another way once these messages follow';
       throw new TrainyardError('REQUEST_INVALID', found, { hint: 'render the whole conversation afresh' });
     },
-    decode: (ids) => renderer.text(Int32Array.from(ids)),
+    decode: (ids) => rendererFor('decode').text(Int32Array.from(ids)),
   };
 }
 

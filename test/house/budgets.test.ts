@@ -18,11 +18,11 @@ import {
 const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> = {
   '*': [16, 375],
   areal: [6, 791],
-  cli: [17, 2292],
-  core: [15, 2156],
+  cli: [17, 2400],
+  core: [15, 2190],
   dataset: [6, 843],
-  flows: [13, 2036],
-  gateway: [18, 3235],
+  flows: [13, 2110],
+  gateway: [20, 3450],
   grader: [4, 460],
   graders: [19, 4034],
   http: [4, 553],
@@ -32,19 +32,19 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   osmosis: [11, 1845],
   processes: [10, 1577],
   rollout: [7, 1054],
-  run: [19, 3292],
+  run: [20, 3480],
   store: [7, 1040],
   testing: [8, 1733],
   tinker: [18, 4193],
-  tokens: [13, 2268],
+  tokens: [13, 2370],
   trainer: [4, 372],
   tuner: [4, 693],
 };
 /** Files that are loaded with one, itself included. */
-const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 110 };
+const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 112 };
 const WORDS = 30;
 const REPEATED_NAMES = 10;
-const TEST_LINES = 45_300;
+const TEST_LINES = 47_000;
 
 const sources = shippedSources();
 const over = ({ files, code }: Size, [mostFiles, mostCode]: readonly [number, number]): boolean =>
