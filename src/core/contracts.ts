@@ -3,6 +3,7 @@
  * appended trajectory is on disk, a published version is served); every wait takes an AbortSignal or is bounded; nothing logs.
  */
 
+import type { Downtime } from './async.ts';
 import type { TrainyardError } from './errors.ts';
 import type { Credit } from './reward.ts';
 import type {
@@ -59,7 +60,8 @@ export interface Role {
 /** A model other than the policy. Its responses appear in the trajectory, never in a sample. */
 export interface DefaultModel {
   readonly name: string;
-  generate(request: DefaultModelRequest): Promise<DefaultModelAnswer>;
+  /** `waits`: the time between its `begin` and `end` does not count towards the rollout's deadline. */
+  generate(request: DefaultModelRequest, waits?: Downtime): Promise<DefaultModelAnswer>;
 }
 
 export interface DefaultModelRequest {
@@ -315,6 +317,8 @@ export interface SessionSpec extends Pick<Workflow, 'roles'> {
   readonly limits: Limits;
   readonly seed: number;
   readonly signal: AbortSignal;
+  /** Collects the time that the rollout's calls wait for busy model servers. */
+  readonly waits?: Downtime | undefined;
   readonly observer?: SessionObserver;
 }
 

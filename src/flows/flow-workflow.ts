@@ -11,7 +11,7 @@ import {
   workflowSymbol,
 } from '../core/contracts.ts';
 import { methodKind, processOf } from '../core/define.ts';
-import { describeValue } from '../core/describe.ts';
+import { describeValue, noAnswer, refusing } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { copyConfig, defined, isObject } from '../core/json.ts';
 import type { Json, PromptMessage, TaskView } from '../core/types.ts';
@@ -103,8 +103,13 @@ export async function runEpisode(
   throw new TrainyardError('WORKFLOW_BAD_RESULT', found, { hint: 'return how many steps were submitted, for example 1' });
 }
 
+const RENAMED = Object.fromEntries(
+  ['trajectoryUid', 'promptUid', 'rawPrompt'].map((name) => [name.replace(/[UP]/, '_$&').toLowerCase(), `it is ${name} here`]),
+);
+
 export function flowFields(row: object, own: Omit<FlowFields<object>, 'rawPrompt'>): FlowFields {
-  return { ...row, ...own, rawPrompt: textOf(own.prompt) } as FlowFields;
+  const fields = { ...row, ...own, rawPrompt: textOf(own.prompt) } as FlowFields;
+  return refusing(fields, 'fields', { ...RENAMED, ...noAnswer('gatewayComputeReward asks the grader, which does') });
 }
 
 function textOf(prompt: readonly PromptMessage[]): string {

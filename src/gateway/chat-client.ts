@@ -19,12 +19,13 @@ import { STATUS } from './wire-protocol.ts';
 
 /** Servers that ignore the key are given placeholders like `EMPTY` or `none`. */
 const SHORTEST_SECRET = 8;
-const QUOTED = 200;
 
 export type ChatServer = Omit<ModelServer, 'fetch'>;
 
 export interface ChatRequest extends Partial<SamplingSettings> {
   readonly messages: readonly Message[];
+  /** In place of `maxTokens`, for servers that do not know its old name. */
+  readonly maxCompletionTokens?: number;
   readonly tools?: readonly Tool[];
   readonly tool?: string | true;
   readonly stop?: readonly string[];
@@ -50,6 +51,7 @@ export function chatRequest({ name, baseURL, apiKey }: ChatServer, request: Chat
     top_p: topP,
     top_k: topK,
     max_tokens: maxTokens,
+    max_completion_tokens: request.maxCompletionTokens,
     stop: stop.length === 0 ? undefined : stop,
     response_format: format && formatOf(format),
   };
@@ -69,12 +71,6 @@ export function postOf(url: string, headers: object, body: object, signal?: Abor
 /** Removes the key from a server's text, which may echo the request. Short keys are placeholders, which may occur in any text. */
 export function withoutKey(text: string, { apiKey = '' }: Pick<ChatServer, 'apiKey'>): string {
   return apiKey.length < SHORTEST_SECRET ? text : text.replaceAll(apiKey, '[key]');
-}
-
-/** `fetch` reports only that it failed. The reason is in the cause, which may quote the request. */
-export function whyUnreachable(thrown: unknown, server: ChatServer): string {
-  const cause = thrown instanceof Error && thrown.cause !== undefined ? thrown.cause : thrown;
-  return withoutKey(messageOf(cause), server).slice(0, QUOTED) || 'the connection failed';
 }
 
 /** The wire format requires a name for the schema; it has no meaning. */

@@ -3,7 +3,7 @@
  * always ends as a trajectory, whose outcome and grade show what the workflow and grader did. Throws only if the cause is outside the
  * rollout: the store failed, or the run was stopped. The workflow gets the task without its answer.
  */
-import { abortWith, type Downtime, Semaphore, yieldToEventLoop } from '../core/async.ts';
+import { abortWith, Downtime, Semaphore, yieldToEventLoop } from '../core/async.ts';
 import { runInRollout } from '../core/context.ts';
 import type { AttachedRun, Clock, RunHost, Session, SessionHost, SessionObserver, Store, Workflow } from '../core/contracts.ts';
 import { boundary, TrainyardError } from '../core/errors.ts';
@@ -121,9 +121,9 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   const { workflow, seed, limits, clock, observer, trainable } = parts;
   const startedAt = clock.now();
   const { roles, othersTrainable } = workflow;
-  const run = await runInSession({ ...parts, deadlineMs: limits.deadlineMs }, spec, (signal) =>
+  const run = await runInSession({ ...parts, deadlineMs: limits.deadlineMs }, spec, (signal, waits) =>
     parts.sessions.open({
-      ...{ identity, roles, othersTrainable, trainable, sampling, limits, seed, signal },
+      ...{ identity, roles, othersTrainable, trainable, sampling, limits, seed, signal, waits },
       ...(observer === undefined ? {} : { observer }),
     }),
   );
@@ -158,31 +158,32 @@ export interface SessionRunParts extends Partial<Pick<StartedWorkflow, 'runWorkf
 export async function runInSession<Opened extends Pick<Session, 'model'> & { seal(): unknown }>(
   parts: SessionRunParts,
   { identity, task }: Pick<RolloutSpec, 'identity' | 'task'>,
-  open: (signal: AbortSignal) => Opened,
+  open: (signal: AbortSignal, waits: Downtime) => Opened,
 ): Promise<{ readonly ending: Ending<unknown>; readonly session: Opened; readonly own: OwnContext }> {
   const { workflow, seed, clock, artifacts, runWorkflow = (one) => runHere(workflow, one) } = parts;
-  using bounds = new RolloutBounds(parts.signal, parts.deadlineMs, parts.downtime);
+  const waits = new Downtime(parts.downtime);
+  using bounds = new RolloutBounds(parts.signal, parts.deadlineMs, waits);
   const { signal } = bounds;
-  const session = open(signal);
+  const session = open(signal, waits);
   using _sealed = { [Symbol.dispose]: () => void session.seal() };
   const own = contextOf({ identity, task, workflow, session, signal, seed, artifacts, now: clock.now });
   clearFolder(own.folder);
   return { ending: rejectedOr(await bounds.within(() => runWorkflow(own, task)), own), session, own };
 }
 
-/** Ends a rollout from outside: by the run's signal, or at its deadline, which is extended by the policy's downtime. */
+/** Ends a rollout from outside: by the run's signal, or at its deadline, which is extended by downtime: the policy's, and waits for busy servers. */
 class RolloutBounds implements Disposable {
   readonly #controller = new AbortController();
   readonly #unlink: () => void;
-  readonly #downtime: Downtime | undefined;
+  readonly #downtime: Downtime;
   #allowedFor: number;
   #timer: NodeJS.Timeout | undefined;
   #isOver = false;
 
-  constructor(run: AbortSignal, deadlineMs: number, downtime: Downtime | undefined) {
+  constructor(run: AbortSignal, deadlineMs: number, downtime: Downtime) {
     this.#unlink = abortWith(this.#controller, run);
     this.#downtime = downtime;
-    this.#allowedFor = downtime?.milliseconds ?? 0;
+    this.#allowedFor = downtime.milliseconds;
     this.#wait(deadlineMs);
   }
 
@@ -214,7 +215,7 @@ class RolloutBounds implements Disposable {
 
   #wait(milliseconds: number): void {
     this.#timer = setTimeout(() => {
-      const away = (this.#downtime?.milliseconds ?? 0) - this.#allowedFor;
+      const away = this.#downtime.milliseconds - this.#allowedFor;
       if (away > 0) {
         this.#allowedFor += away;
         return this.#wait(away);

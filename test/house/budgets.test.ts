@@ -17,20 +17,20 @@ import {
 /** Files and code lines of each folder of src/; `*` is the public surface. */
 const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> = {
   '*': [16, 375],
-  areal: [6, 791],
+  areal: [6, 820],
   cli: [17, 2400],
   core: [15, 2190],
   dataset: [6, 843],
   flows: [13, 2110],
-  gateway: [20, 3450],
+  gateway: [20, 3620],
   grader: [4, 460],
-  graders: [19, 4034],
+  graders: [19, 3934],
   http: [4, 553],
   integrations: [6, 1154],
   isolation: [3, 530],
   nn: [25, 3586],
   osmosis: [11, 1845],
-  processes: [10, 1577],
+  processes: [11, 1740],
   rollout: [7, 1054],
   run: [20, 3480],
   store: [7, 1040],
@@ -38,7 +38,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   tinker: [18, 4193],
   tokens: [13, 2370],
   trainer: [4, 372],
-  tuner: [4, 693],
+  tuner: [4, 725],
 };
 /** Files that are loaded with one, itself included. */
 const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 112 };
