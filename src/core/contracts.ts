@@ -210,12 +210,14 @@ export interface ModelHandle {
   thread(name: string): ModelHandle;
 }
 
-/** A type, not an interface, to be assignable to clients' options. No retries: a request the gateway failed once would fail again. */
+/**
+ * A type, not an interface, to be assignable to clients' options. Clients keep their own retries: the gateway recognises them, records one
+ * turn for all attempts, and tells clients which failures are final.
+ */
 export type ClientOptions = {
   baseURL: string;
   apiKey: string;
   fetch: typeof globalThis.fetch;
-  maxRetries: number;
   defaultHeaders?: Record<string, string>;
 };
 

@@ -137,7 +137,7 @@ const CODES: ReadonlyMap<unknown, ErrorCode> = new Map(
 
 export function clientFields({ role, name, baseURL, apiKey }: ModelAddress, fetch: typeof globalThis.fetch) {
   // Without a key, the client would look for one in the environment.
-  const openai = (): ClientOptions => ({ baseURL, apiKey: apiKey || 'none', fetch, maxRetries: 0 });
+  const openai = (): ClientOptions => ({ baseURL, apiKey: apiKey || 'none', fetch });
   // Anthropic's client appends /v1/messages itself.
   const anthropic = (): ClientOptions => ({ ...openai(), baseURL: baseURL.replace(/\/v1$/, '') });
   return { role, name, baseURL, apiKey, fetch, openai, anthropic };

@@ -114,7 +114,15 @@ export const refused = refusals(REFUSALS);
 
 const ERRORS = { rows: STATUS, otherwise: { status: REFUSALS.internal_error, code: 'internal_error' } };
 
-export const gatewayFailure = (thrown: unknown): Failure => failureOf(thrown, ERRORS);
+/**
+ * Stock clients retry 409 and 5xx unless told otherwise. Trying again helps only if the engine is starting: engines and the clients of model
+ * servers have already waited for what may pass.
+ */
+export function gatewayFailure(thrown: unknown): Failure {
+  const failure = failureOf(thrown, ERRORS);
+  const isFinal = failure.status === 409 || (failure.status >= 500 && failure.code !== 'not_ready');
+  return isFinal ? { ...failure, headers: { ...failure.headers, 'x-should-retry': 'false' } } : failure;
+}
 
 /** OpenAI's error body, also used by routes without a dialect. */
 export function openAIError({ status, code, message, hint, param }: Failure): object {
