@@ -49,7 +49,7 @@ export interface EpisodeGroup {
 
 export interface ArealWorkflowParts<T> {
   readonly name: string;
-  readonly settings?: { readonly isolation?: 'process'; readonly env?: readonly string[]; readonly concurrency?: number };
+  readonly settings?: Partial<Pick<Workflow, 'isolation' | 'env' | 'concurrency' | 'usesTokens'>>;
   /** Called once per process. */
   make(): T;
   /** Null rejects the rollout. */

@@ -13,7 +13,7 @@ import { type ErrorRow, type Failure, failureOf, HTTP_REFUSALS, refusals } from 
 export const CAPABILITIES = ['agent', 'flow', 'grader', 'viewer', 'admin'] as const;
 export type Capability = (typeof CAPABILITIES)[number];
 
-export type Action = 'ask' | 'count_tokens' | 'models' | 'model' | 'health' | 'ready' | 'list' | 'show' | 'open' | 'seal';
+export type Action = 'ask' | 'count_tokens' | 'ids' | 'models' | 'model' | 'health' | 'ready' | 'list' | 'show' | 'open' | 'seal';
 
 export interface Route {
   readonly method: 'GET' | 'POST' | 'DELETE';
@@ -34,6 +34,7 @@ export const ROUTES: readonly Route[] = [
   { method: 'POST', path: 'responses', model: true, who: CALLERS, does: 'ask' },
   { method: 'POST', path: 'messages', model: true, who: CALLERS, does: 'ask' },
   { method: 'POST', path: 'messages/count_tokens', model: true, who: CALLERS, does: 'count_tokens' },
+  { method: 'POST', path: 'generate_tokens', model: true, who: CALLERS, does: 'ids' },
   { method: 'GET', path: 'models', model: true, who: [...CALLERS, ...READERS], does: 'models' },
   { method: 'GET', path: 'models/{id+}', model: true, who: [...CALLERS, ...READERS], does: 'model' },
   { method: 'GET', path: 'health', model: false, who: [], does: 'health' },
