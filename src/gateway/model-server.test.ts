@@ -87,7 +87,7 @@ describe('a server that fails for a while', () => {
   ])('but not with %s', async (_, plays) => {
     await using house = await serve(plays);
     const message = expect.stringMatching(/^answered (4..|502): .*(no|quota)|asks for a wait of 86400 s/);
-    await expect(asked(house)).rejects.toMatchObject({ tries: 1, message });
+    await expect(asked(house)).rejects.toMatchObject({ details: { tries: 1 }, message });
     expect(house.calls).toHaveLength(1);
   });
 
@@ -125,7 +125,7 @@ describe('a server that fails for a while', () => {
     const house = await serve(answers);
     await house[Symbol.asyncDispose]();
     await expect(asked(house)).rejects.toMatchObject({
-      tries: 3,
+      details: { tries: 3 },
       message: expect.stringMatching(/^cannot be reached.*ECONNREFUSED/),
     });
   });
@@ -180,7 +180,7 @@ describe('a server that is busy', () => {
 
   it('to all is given up after ten tries', async () => {
     await using house = await serve((call) => refuses(call, 503));
-    await expect(asked(house)).rejects.toMatchObject({ tries: 10, message: 'answered 503: no' });
+    await expect(asked(house)).rejects.toMatchObject({ details: { tries: 10 }, message: 'answered 503: no' });
   });
 
   it('keeps the other calls waiting as well, for as long as it says', async () => {
@@ -203,7 +203,7 @@ describe('a reply', () => {
     const bomb = gzipSync(Buffer.alloc(128 * 1024 * 1024, ' '));
     await using house = await serve(({ reply }) => reply.writeHead(200, { 'content-encoding': 'gzip' }).end(bomb));
     const before = process.memoryUsage().rss;
-    await expect(asked(house)).rejects.toMatchObject({ tries: 1, message: 'answered more than 16777216 bytes' });
+    await expect(asked(house)).rejects.toMatchObject({ details: { tries: 1 }, message: 'answered more than 16777216 bytes' });
     expect(process.memoryUsage().rss - before).toBeLessThan(100 * 1024 * 1024);
   });
 

@@ -52,37 +52,32 @@ export interface Asked<T> {
 
 /** The message begins with a verb whose subject is the server. It quotes refusals, but no answers. */
 export class ServerFailure extends Error {
-  /** The beginning of what was answered in place of a completion. */
-  readonly found: string | undefined;
-  readonly tries: number;
-  readonly seconds: number;
+  readonly details: { readonly found: string | undefined; readonly tries: number; readonly seconds: number };
 
-  constructor({ why, found }: Failure, tries: number, milliseconds: number) {
-    super(why);
-    this.found = found;
-    this.tries = tries;
-    this.seconds = Math.round(milliseconds / 1000);
+  constructor(message: string, details: ServerFailure['details']) {
+    super(message);
+    this.details = details;
   }
 }
 
 /** A deadline for one question, with room for waiting for a busy server. */
-export function longestMs({ tries, timeoutMs }: { readonly tries: number; readonly timeoutMs: number }): number {
-  return tries * timeoutMs + (tries + MOST_TRIES) * LONGEST_BACKOFF_MS;
-}
+export const longestMs = ({ tries, timeoutMs }: Required<Pick<Question<unknown>, 'tries' | 'timeoutMs'>>): number =>
+  tries * timeoutMs + (tries + MOST_TRIES) * LONGEST_BACKOFF_MS;
 
 /** Throws ServerFailure, or the signal's reason. */
 export async function askServer<T extends object>(server: ModelServer, question: Question<T>): Promise<Asked<T>> {
-  const { signal, waits } = question;
+  const { signal, waits, tries: mostTries = MOST_TRIES, backoffMs = BACKOFF_MS } = question;
   const gate = gateOf(server);
   const without = new Set(gate.unsupported);
-  const tries = new Tries(gate, question);
-  let [calls, promptTokens, completionTokens, era] = [0, 0, 0, 0];
+  const began = performance.now();
+  const spent = { calls: 0, promptTokens: 0, completionTokens: 0 };
+  let [busy, inVain, other, era, answers] = [0, 0, 0, 0, gate.answers];
   for (;;) {
     const reply = await gate.pass(signal, waits, () => {
       era = gate.era;
       return exchange(server, question, without, gate);
     });
-    calls++;
+    spent.calls++;
     if (typeof reply === 'string') {
       without.add(reply);
       continue;
@@ -91,48 +86,25 @@ export async function askServer<T extends object>(server: ModelServer, question:
     if (!('answer' in reply)) failure = reply;
     else {
       gate.speedUp(without);
-      promptTokens += reply.answer.usage?.promptTokens ?? 0;
-      completionTokens += reply.answer.usage?.completionTokens ?? 0;
+      spent.promptTokens += reply.answer.usage?.promptTokens ?? 0;
+      spent.completionTokens += reply.answer.usage?.completionTokens ?? 0;
       const value = question.read(reply.answer);
-      if (typeof value !== 'string') return { value, calls, promptTokens, completionTokens };
+      if (typeof value !== 'string') return { value, ...spent };
       failure = { why: value };
     }
-    const waitMs = tries.waitAfter(failure);
-    if (failure.isBusy) gate.slowDown(era, waitMs);
-    else await waited(waits, pause(waitMs, signal));
-  }
-}
-
-/** The tries of one question so far. */
-class Tries {
-  readonly #gate: Gate;
-  readonly #patience: Pick<Question<unknown>, 'tries' | 'backoffMs'>;
-  readonly #began = performance.now();
-  #busy = 0;
-  /** Of those, the last ones between which nobody got an answer. If others get theirs, this question will, too. */
-  #inVain = 0;
-  #other = 0;
-  #answers: number;
-
-  constructor(gate: Gate, patience: Pick<Question<unknown>, 'tries' | 'backoffMs'>) {
-    this.#gate = gate;
-    this.#patience = patience;
-    this.#answers = gate.answers;
-  }
-
-  /** Milliseconds until the next try. Throws ServerFailure if there is none. */
-  waitAfter(failure: Failure): number {
-    const { tries = MOST_TRIES, backoffMs = BACKOFF_MS } = this.#patience;
-    const { isBusy = false, most = MOST_TRIES, afterMs = 0 } = failure;
-    if (this.#answers !== this.#gate.answers) this.#inVain = 0;
-    this.#answers = this.#gate.answers;
-    const count = isBusy ? ++this.#inVain : ++this.#other;
-    if (isBusy) this.#busy++;
-    if (count >= (isBusy ? MOST_TRIES : Math.min(tries, most)) || this.#busy >= MOST_BUSY_TRIES) {
-      throw new ServerFailure(failure, this.#busy + this.#other, performance.now() - this.#began);
+    const { why, found, isBusy = false, most = MOST_TRIES, afterMs = 0 } = failure;
+    // A busy server that answers others meanwhile will answer this question, too.
+    inVain = answers === gate.answers ? inVain : 0;
+    answers = gate.answers;
+    const count = isBusy ? ++inVain : ++other;
+    if (isBusy) busy++;
+    if (count >= (isBusy ? MOST_TRIES : Math.min(mostTries, most)) || busy >= MOST_BUSY_TRIES) {
+      throw new ServerFailure(why, { found, tries: busy + other, seconds: Math.round((performance.now() - began) / 1000) });
     }
     // Jitter over the whole wait: calls that failed together must not return together.
-    return afterMs || Math.random() * Math.min(LONGEST_BACKOFF_MS, backoffMs * 2 ** (count - 1));
+    const waitMs = afterMs || Math.random() * Math.min(LONGEST_BACKOFF_MS, backoffMs * 2 ** (count - 1));
+    if (isBusy) gate.slowDown(era, waitMs);
+    else await waited(waits, pause(waitMs, signal));
   }
 }
 
@@ -202,7 +174,7 @@ const gates = new Map<string, Gate>();
 
 /** By origin and model: our own gateway has a base URL for each rollout, and servers limit each model by itself. */
 function gateOf({ baseURL, name }: ChatServer): Gate {
-  const key = `${URL.canParse(baseURL) ? new URL(baseURL).origin : baseURL} ${name}`;
+  const key = `${URL.parse(baseURL)?.origin ?? baseURL} ${name}`;
   const gate = gates.get(key) ?? new Gate();
   gates.set(key, gate);
   return gate;
@@ -212,7 +184,7 @@ function gateOf({ baseURL, name }: ChatServer): Gate {
 
 interface Failure {
   readonly why: string;
-  /** What was answered in place of a completion. */
+  /** The beginning of what was answered in place of a completion. */
   readonly found?: string;
   /** Of all tries that fail so. 1: trying again cannot help. */
   readonly most?: number;
@@ -294,7 +266,7 @@ function refused(
   isSent: (name: Adaptable) => boolean,
 ): Failure | Adaptable {
   if (status >= 300 && status < 400) {
-    const target = withoutKey(originIn(headers.get('location'), server.baseURL), server);
+    const target = withoutKey(URL.parse(headers.get('location') ?? '', server.baseURL)?.origin ?? 'nowhere', server);
     return { why: `answered ${status}, a redirect to ${target}: redirects are not followed`, most: 1 };
   }
   // Servers quote part of a wrong key.
@@ -313,10 +285,6 @@ function refused(
 }
 
 const quoted = (text: string): string => printable(text.slice(0, QUOTED)).replaceAll('\n', ' ');
-
-function originIn(location: string | null, url: string): string {
-  return location !== null && URL.canParse(location, url) ? new URL(location, url).origin : 'nowhere';
-}
 
 /** Undefined if larger than REPLY_BYTES; the rest is not read. */
 async function bodyOf(response: Response): Promise<string | undefined> {

@@ -69,8 +69,10 @@ export async function askJudge(
     return await askServer(server, question);
   } catch (thrown) {
     if (!(thrown instanceof ServerFailure)) throw thrown;
-    const { message, tries } = thrown;
-    return unscorable(`the judge ${server.name} gave no verdict in ${tries} ${tries === 1 ? 'try' : 'tries'}: it ${message}`);
+    const { tries } = thrown.details;
+    return unscorable(
+      `the judge ${server.name} gave no verdict in ${tries} ${tries === 1 ? 'try' : 'tries'}: it ${thrown.message}`,
+    );
   }
 }
 
