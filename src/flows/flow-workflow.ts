@@ -10,13 +10,13 @@ import {
   workflowSymbol,
 } from '../core/contracts.ts';
 import { methodKind } from '../core/define.ts';
-import { describeValue, noAnswer, refusing } from '../core/describe.ts';
+import { describeValue, refusing } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { copyConfig, defined, isObject } from '../core/json.ts';
 import type { Json, PromptMessage, TaskView } from '../core/types.ts';
 import type { FlowFields, FlowRegistry, RegisteredFlow } from './flow-registry.ts';
 import type { FlowTrajectory } from './flow-trajectory.ts';
-import type { GatewayDoor, SamplingParams } from './gateway-client.ts';
+import { type GatewayDoor, type SamplingParams, zeroSubmittedAt } from './gateway-client.ts';
 
 export interface FlowDoor extends GatewayDoor {
   readonly sampling: SamplingParams;
@@ -66,6 +66,8 @@ async function runFlow(flow: RegisteredFlow, ctx: WorkflowContext, door: FlowDoo
   });
   const said = await runEpisode(flow, door, { ...door.sampling }, fields);
   const { stepCount: steps, output, trainedTurns, reward, saidOfItself: metadata } = door.submitted();
+  const place = reward?.value === 0 ? zeroSubmittedAt(door) : undefined;
+  if (place !== undefined) ctx.log(`${flow.name} submitted reward 0 ${place}; leave it out where the grader decides`);
   if (said !== steps) ctx.log(`${flow.name} returned ${said} steps; the gateway has ${steps}`);
   const earned = reward === undefined ? undefined : defined({ value: reward.value, byTurn: reward.byTurn });
   return { ...defined({ output, trainedTurns, reward: earned as GraderResult | undefined, metadata }), metrics: { steps } };
@@ -85,13 +87,14 @@ export async function runEpisode(
   throw new TrainyardError('WORKFLOW_BAD_RESULT', found, { hint: 'return how many steps were submitted, for example 1' });
 }
 
-const RENAMED = Object.fromEntries(
-  ['trajectoryUid', 'promptUid', 'rawPrompt'].map((name) => [name.replace(/[UP]/, '_$&').toLowerCase(), `it is ${name} here`]),
-);
-
 export function flowFields(row: object, own: Omit<FlowFields<object>, 'rawPrompt'>): FlowFields {
   const fields = { ...row, ...own, rawPrompt: textOf(own.prompt) } as FlowFields;
-  return refusing(fields, 'fields', { ...RENAMED, ...noAnswer('gatewayComputeReward asks the grader, which does') });
+  return refusing(
+    fields,
+    'fields',
+    ['trajectoryUid', 'promptUid', 'rawPrompt'],
+    'gatewayComputeReward asks the grader, which does',
+  );
 }
 
 function textOf(prompt: readonly PromptMessage[]): string {
