@@ -49,7 +49,7 @@ export interface EpisodeGroup {
 
 export interface ArealWorkflowParts<T> {
   readonly name: string;
-  readonly settings?: { readonly isolation?: 'process'; readonly env?: readonly string[]; readonly concurrency?: number };
+  readonly settings?: Partial<Pick<Workflow, 'isolation' | 'env' | 'concurrency' | 'usesTokens'>>;
   /** Called once per process. */
   make(): T;
   /** Null rejects the rollout. */
@@ -86,7 +86,9 @@ export function arealWorkflow<T>(parts: ArealWorkflowParts<T>): Workflow {
     ...(shouldAccept === undefined ? {} : { accepts }),
     attach:
       async () =>
-      (ctx, { answer }) => {
+      (ctx, { answer }, apart) => {
+        // A process of its own gets no answer.
+        if (apart !== undefined) return apart(null);
         answers.set(ctx, answer);
         return run(ctx);
       },

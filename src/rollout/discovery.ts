@@ -14,6 +14,8 @@ import { type Exports, importUserModule, needsTransform, transformerInUse } from
 export interface ModuleExport {
   readonly url: string;
   readonly exportName: string;
+  /** Set if the module does not export the workflow: URL and arguments of the module whose `workflowNamed` makes it. */
+  readonly by?: readonly [url: string, ...args: string[]];
 }
 
 export interface Entry {
@@ -23,6 +25,8 @@ export interface Entry {
   readonly shape?: string;
   /** Absent if workflow and grader were passed as values. */
   readonly workflowModule?: ModuleExport;
+  /** For a flow that was chosen by name. */
+  readonly flowModule?: ModuleExport;
   readonly graderModule?: ModuleExport;
 }
 

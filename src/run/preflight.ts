@@ -16,7 +16,9 @@ import { shortPath } from './settings.ts';
 
 /** `flow`: the name of the flow that serves as workflow. `flows`: the file that lists it. */
 type Files = Pick<TrainSettings, 'entry'> & {
-  readonly [Name in 'flow' | 'flows' | 'tasks' | 'heldOut' | 'minTasks' | 'split' | 'seed']?: TrainSettings[Name] | undefined;
+  readonly [Name in 'flow' | 'flows' | 'isolation' | 'tasks' | 'heldOut' | 'minTasks' | 'split' | 'seed']?:
+    | TrainSettings[Name]
+    | undefined;
 };
 
 type Warnings = Dataset['warnings'];
@@ -41,7 +43,8 @@ export async function preflight(files: Files): Promise<Checked> {
 }
 
 export async function inspectFiles(files: Files): Promise<Inspection> {
-  const { entry, problems: ofEntry } = await inspectGiven(files);
+  const { entry: given, problems: ofEntry } = await inspectGiven(files);
+  const entry = given && files.isolation ? { ...given, workflow: { ...given.workflow, isolation: files.isolation } } : given;
   const { tasks, heldOut, warnings, problems } = await inspectTasks(files);
   const ofTasks = entry?.workflow.checkTasks?.([...tasks, ...heldOut]) ?? [];
   const ofAnswers = entry === undefined ? [] : answerWarnings(entry.grader, files, { tasks, heldOut });

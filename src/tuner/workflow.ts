@@ -14,7 +14,7 @@ import {
   type WorkflowResult,
   workflowSymbol,
 } from '../core/contracts.ts';
-import { isConcrete, methodKind } from '../core/define.ts';
+import { isConcrete, methodKind, processOf, rolesIn } from '../core/define.ts';
 import { checkedFields, checkNames, describeThrown, describeValue, refusing, unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined, isObject } from '../core/json.ts';
@@ -46,9 +46,9 @@ function lowered(Class: WorkflowClass, module: EntryModule): CoreWorkflow | unde
   return {
     [workflowSymbol]: true,
     name: instance.name === UNNAMED ? Class.name : instance.name,
-    // Unknown in advance: each episode registers its own roles.
-    roles: {},
-    isolation: 'none',
+    // Unless declared, unknown in advance: each episode registers its own roles.
+    ...rolesIn(Class, instance.trainableTargets),
+    ...processOf(Class, instance),
     grading: 'when-missing',
     run: (ctx) => episode(Class, ctx),
   };
