@@ -12,6 +12,7 @@ import type { Purpose, TaskView } from '../core/types.ts';
 import { httpModel, type ModelAddress } from '../gateway/chat-client.ts';
 import { agentEnvironment } from '../processes/agent-process.ts';
 import { importedModule, namesOf, type ServedCall, serveCalls } from '../processes/serve-calls.ts';
+import { announcedBy } from '../processes/user-modules.ts';
 import { Rejection, workflowContext } from '../rollout/rollout-context.ts';
 
 /** All that the process gets: no answer, no task file, no keys of the run, no store. */
@@ -40,7 +41,7 @@ process.on('uncaughtException', (thrown) => {
 
 await serveCalls(async (url = '', exportName = '') => {
   const exports = await importedModule(url, 'workflow', 'ENTRY_UNLOADABLE');
-  const workflow = asWorkflow(exports[exportName], moduleOf(exports));
+  const workflow = asWorkflow(exports[exportName], moduleOf(exports, announcedBy(url)));
   if (workflow === undefined) {
     throw new TrainyardError(
       'WORKFLOW_NOT_FOUND',

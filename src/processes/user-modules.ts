@@ -9,6 +9,7 @@ import { readFile } from 'node:fs/promises';
 import { createRequire, findPackageJSON, type ResolveHookSync, registerHooks } from 'node:module';
 import { basename, dirname, join, relative, resolve } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
+import { whileImporting } from '../core/context.ts';
 import { tried } from '../core/errors.ts';
 import { digestOf } from '../core/json.ts';
 
@@ -172,14 +173,22 @@ let transformer = '';
 
 export const transformerInUse = (): string => transformer;
 
+const announced = new Map<string, object[]>();
+
+/** What the module announced while this process first imported it. */
+export const announcedBy = (url: string): readonly object[] => announced.get(url) ?? [];
+
 /** Throws what Node throws. */
 export async function importUserModule(url: string): Promise<Exports> {
   const isTransformed = transformer !== '' || ((await needsTransform(url)) !== undefined && (await transforms(url)));
+  const found = announced.get(url) ?? [];
+  announced.set(url, found);
+  const load = (): Promise<Exports> => whileImporting(found, () => import(url));
   try {
-    return (await import(url)) as Exports;
+    return await load();
   } catch (thrown) {
     if (isTransformed || !isCurable(thrown) || !(await transforms(url))) throw thrown;
-    return (await import(url)) as Exports;
+    return await load();
   }
 }
 
