@@ -14,6 +14,8 @@ import { announcedBy, type Exports, importUserModule, needsTransform, transforme
 export interface ModuleExport {
   readonly url: string;
   readonly exportName: string;
+  /** Set if the module does not export the workflow: URL and arguments of the module whose `workflowNamed` makes it. */
+  readonly by?: readonly [url: string, ...args: string[]];
 }
 
 export interface Entry {
@@ -23,6 +25,8 @@ export interface Entry {
   readonly shape?: string;
   /** Absent if workflow and grader were passed as values. */
   readonly workflowModule?: ModuleExport;
+  /** For a flow that was chosen by name. */
+  readonly flowModule?: ModuleExport;
   readonly graderModule?: ModuleExport;
 }
 
@@ -226,6 +230,11 @@ const CANNOT: readonly (readonly [code: string | undefined, says: string, hint: 
   ['ERR_MODULE_NOT_FOUND', 'package', 'install the missing package next to the entry file'],
   ['ERR_MODULE_NOT_FOUND', '', 'Node wants full file names in relative imports: write ./file.ts, not ./file'],
   ['ERR_UNSUPPORTED_DIR_IMPORT', '', 'import a file, not a folder: write ./folder/index.ts'],
+  [
+    undefined,
+    'OPENAI_API_KEY',
+    "make the client inside the workflow's run, or share one of all rollouts: new OpenAI({ apiKey: 'unused', fetch: rolloutFetch })",
+  ],
   [undefined, 'Cannot use import statement outside a module', 'add "type": "module" to your package.json, or name the file .mts'],
 ];
 

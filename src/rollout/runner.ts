@@ -5,7 +5,7 @@
  */
 import { abortWith, Downtime, Semaphore, yieldToEventLoop } from '../core/async.ts';
 import { runInRollout } from '../core/context.ts';
-import type { Clock, RunHost, Session, SessionHost, SessionObserver, Store, Workflow } from '../core/contracts.ts';
+import type { AttachedRun, Clock, RunHost, Session, SessionHost, SessionObserver, Store, Workflow } from '../core/contracts.ts';
 import { boundary, TrainyardError } from '../core/errors.ts';
 import type { Limits, RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
 import type { ChildProgram } from '../processes/channel.ts';
@@ -23,6 +23,8 @@ export interface StartedWorkflow extends AsyncDisposable {
 
 export interface IsolationOptions {
   readonly module: ModuleExport | undefined;
+  /** The policy's folder, for the tokenizer. */
+  readonly model?: string;
   /** Number of processes, and so of concurrent rollouts. */
   readonly workers: number;
   readonly signal: AbortSignal;
@@ -44,8 +46,8 @@ export interface HiddenFiles {
  */
 export async function startWorkflow(workflow: Workflow, isolation?: IsolationOptions, host?: RunHost): Promise<StartedWorkflow> {
   const { name, concurrency } = workflow;
-  if (workflow.isolation === 'process') return await startIsolated(workflow, isolation);
   const attached = host && (await workflow.attach?.(host));
+  if (workflow.isolation === 'process') return await startIsolated(workflow, isolation, attached);
   await boundary('WORKFLOW_INIT_FAILED', `the setup of workflow ${name} failed`, async () => workflow.setup?.());
   return {
     workflow,
@@ -56,7 +58,11 @@ export async function startWorkflow(workflow: Workflow, isolation?: IsolationOpt
   };
 }
 
-async function startIsolated(workflow: Workflow, options: IsolationOptions | undefined): Promise<StartedWorkflow> {
+async function startIsolated(
+  workflow: Workflow,
+  options: IsolationOptions | undefined,
+  attached: AttachedRun | undefined,
+): Promise<StartedWorkflow> {
   if (options === undefined) {
     const found = `workflow ${workflow.name} wants a process of its own, and there are none here`;
     throw new TrainyardError('WORKFLOW_INVALID', found, {
@@ -70,7 +76,8 @@ async function startIsolated(workflow: Workflow, options: IsolationOptions | und
     workflow,
     // Wait for a process before the deadline starts.
     concurrency: new Semaphore(workers),
-    runWorkflow: (own) => isolated.run(own),
+    runWorkflow: (own, task) =>
+      attached === undefined ? isolated.run(own) : attached(own.ctx, task, (handed) => isolated.run(own, handed)),
     [Symbol.asyncDispose]: () => isolated[Symbol.asyncDispose](),
   };
 }

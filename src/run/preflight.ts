@@ -16,7 +16,9 @@ import { shortPath } from './settings.ts';
 
 /** `flow`: the name of the flow that serves as workflow. `flows`: the file that lists it. */
 type Files = Pick<TrainSettings, 'entry'> & {
-  readonly [Name in 'flow' | 'flows' | 'tasks' | 'heldOut' | 'minTasks' | 'split' | 'seed']?: TrainSettings[Name] | undefined;
+  readonly [Name in 'flow' | 'flows' | 'isolation' | 'tasks' | 'heldOut' | 'minTasks' | 'split' | 'seed']?:
+    | TrainSettings[Name]
+    | undefined;
 };
 
 type Warnings = Dataset['warnings'];
@@ -41,7 +43,8 @@ export async function preflight(files: Files): Promise<Checked> {
 }
 
 export async function inspectFiles(files: Files): Promise<Inspection> {
-  const { entry, problems: ofEntry } = await inspectGiven(files);
+  const { entry: given, problems: ofEntry } = await inspectGiven(files);
+  const entry = given && files.isolation ? { ...given, workflow: { ...given.workflow, isolation: files.isolation } } : given;
   const { tasks, heldOut, warnings, problems } = await inspectTasks(files);
   const ofTasks = entry?.workflow.checkTasks?.([...tasks, ...heldOut]) ?? [];
   const ofAnswers = entry === undefined ? [] : answerWarnings(entry.grader, files, { tasks, heldOut });
@@ -100,7 +103,7 @@ function missingVariables({ grader }: Partial<Entry> = {}): Warnings {
 
 const NUMBER = /^\s*[-+]?(\d+|\d{1,3}(,\d{3})+)?(\.\d+)?\s*$/;
 const UNUSED =
-  'tasks have answers, and there is no grader: a workflow is never given them, nor is a reward function that it calls; fine if its rewards need none, else export a grader, which is given task.answer, or keep what they need in metadata';
+  'tasks have answers, and there is no grader: a workflow is never given them; fine if its rewards need none, or if an AsyncRewardWrapper computes them, whose function is given data.answer (without isolation); else export a grader, which is given task.answer';
 
 /**
  * Warns about answers that are missing, unused or perhaps of the wrong type. Graders cannot be asked what they need, so it never refuses.
