@@ -81,11 +81,8 @@ async function* sourceFiles(files: readonly string[]): AsyncGenerator<SourceFile
 function syntaxOf(file: string, text: string): string | undefined {
   if (/\.[jt]sx$/.test(file)) return `JSX (${basename(file)})`;
   if (!/\.[cm]?ts$/.test(file)) return undefined;
-  for (const [what, pattern] of SYNTAX) {
-    const match = pattern.exec(text);
-    if (match !== null) return `${what} ${placeIn(file, text, match.index)}`;
-  }
-  return undefined;
+  const found = SYNTAX.find(([, pattern]) => pattern.test(text));
+  return found && `${found[0]} ${placeIn(file, text, text.search(found[1]))}`;
 }
 
 function placeIn(file: string, text: string, index: number): string {
@@ -195,9 +192,8 @@ export async function importUserModule(url: string): Promise<Exports> {
 const CURABLE = /^ERR_(UNSUPPORTED_(TYPESCRIPT_SYNTAX|DIR_IMPORT|NODE_MODULES_TYPE_STRIPPING)|UNKNOWN_FILE_EXTENSION)$/;
 
 /** Whether tsx might load what Node refused with this error. */
-export function isCurable(thrown: unknown): boolean {
+function isCurable(thrown: unknown): boolean {
   const { code, message = '' } = (thrown ?? {}) as { readonly code?: unknown; readonly message?: unknown };
-  if (code === 'ERR_UNKNOWN_FILE_EXTENSION') return /"\.[jt]sx"/.test(String(message));
   if (code === 'ERR_MODULE_NOT_FOUND') return String(message).startsWith('Cannot find module');
   return CURABLE.test(String(code)) || (thrown instanceof SyntaxError && message === 'Invalid or unexpected token');
 }
