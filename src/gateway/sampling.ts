@@ -166,7 +166,7 @@ function turnsFrom(parts: SamplerParts, asking: Asking, source: Source, seeds: r
   return async (seed, choice, signal) => {
     const onPieces = push && ((pieces: readonly StreamPiece[]) => push(choice, pieces));
     const said = model
-      ? await askDefaultModel(model, { ...request, requested: source.sent }, signal, onPieces)
+      ? await askDefaultModel(model, { ...request, requested: source.sent }, { signal, waits: session.spec.waits }, onPieces)
       : await sample(tokenPolicy(parts, 'sampling'), asking, source, { seed, signal, onPieces });
     return {
       ...prompt,
