@@ -36,7 +36,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   store: [7, 1040],
   testing: [8, 1733],
   tinker: [18, 4193],
-  tokens: [14, 2430],
+  tokens: [14, 2450],
   trainer: [4, 372],
   tuner: [4, 710],
 };
