@@ -18,7 +18,7 @@ import { heldOutFileOf, type TrainRequest, unusualIn } from './check-settings.ts
 import { createRunDirectory, eventLog, type RunDirectory, reopenRunDirectory } from './directory.ts';
 import { HeldOut } from './evaluate.ts';
 import { groupsOf, withoutMarked } from './groups.ts';
-import { openParts, type Rollouts, type RunParts } from './parts.ts';
+import { checkTrains, openParts, type Rollouts, type RunParts } from './parts.ts';
 import { planResumedTraining, planTraining, type ResumeRequest, type TrainPlan } from './plan.ts';
 import { endingWithoutSignal, meansOf, noSignalYet, nothingTrainable, rolloutReport, trajectoriesOf } from './results.ts';
 import { restorePolicy } from './resume.ts';
@@ -82,6 +82,7 @@ async function execute(plan: TrainPlan, emit: Emit = () => {}, options: TrainOpt
 /** Opens model, grader and gateway. There is no step to finish yet, so `finish` aborts the opening too. */
 async function open(plan: TrainPlan, warn: Warn, options: TrainOptions & { readonly finish: AbortSignal }): Promise<RunParts> {
   const { settings, entry, kernels } = plan;
+  checkTrains(entry, settings.trainable);
   const { stop, finish, through, watchStalls } = options;
   const begun = new AbortController();
   if (stop !== undefined) abortWith(begun, stop);
@@ -89,16 +90,18 @@ async function open(plan: TrainPlan, warn: Warn, options: TrainOptions & { reado
   if (finish.aborted) interrupt();
   finish.addEventListener('abort', interrupt);
   const files = { run: settings.run, tasks: [settings.tasks, settings.heldOut] };
-  const own = { stop: begun.signal, warn, kernels, engine: through?.engine, files, watchStalls };
+  const own = { stop: begun.signal, warn, kernels, engine: through?.engine, files, watchStalls, trains: true };
   return openParts(settings, entry, own).finally(() => finish.removeEventListener('abort', interrupt));
 }
 
 /** Also saves held-out tasks that have no file, and freezes the reference of a KL penalty. */
 async function stepLog(
   { settings, heldOut, identity }: TrainPlan,
-  { policy: { trainer }, recovery }: RunParts,
+  { policy, recovery }: RunParts,
   kept: { readonly directory: RunDirectory; readonly store: Store; readonly warn: Warn },
 ): Promise<StepLog> {
+  // Settings of a training name no policy behind an API.
+  const trainer = policy.trainer!;
   const heldOutFile = heldOutFileOf(settings);
   if (heldOutFile !== undefined) await writeFile(heldOutFile, heldOut.map((task) => `${JSON.stringify(task)}\n`).join(''));
   const work = recovery ?? ONCE;
