@@ -268,7 +268,7 @@ export function turnText(
   const marks = [
     ...(turn.model === null
       ? [tokens, ...cut, origin]
-      : [`said by ${printableLine(turn.model)}`, ...(turn.usage === null ? [] : [tokens]), ...cut]),
+      : [`said by ${printableLine(turn.model)}`, ...(turn.usage === null ? [] : [tokens]), took(turn.seconds), ...cut]),
     ...(fork === null ? [] : [styleText('yellow', `${fork.cause}${where}, instead of going on from turn ${fork.from}`)]),
     ...(turn.undelivered ? ['nobody got it'] : []),
     ...(turn.trainable ? [] : ['not trained']),

@@ -224,7 +224,7 @@ export function trajectoriesOf(groups: readonly Group[]): Trajectory[] {
 
 /** For all roles. */
 export function tokensIn({ turns }: Trajectory): number {
-  return turns.reduce((sum, turn) => sum + tokensOf(turn).sampledTokens, 0);
+  return turns.reduce((sum, { usage, sampledIds }) => sum + (usage?.completionTokens ?? sampledIds.length), 0);
 }
 
 function gradedRewards(trajectories: readonly Trajectory[]): number[] {
