@@ -113,9 +113,9 @@ function ownFrames(stack: string): readonly string[] {
   return lines.some((line) => /^\s+at .*[:(/]/.test(line) && !line.includes('node:internal')) ? lines : [];
 }
 
-/** Success means that the agent ran and was graded, whatever the reward. A deliberate rejection counts too. */
-function succeeded({ outcome, grade }: Trajectory): boolean {
-  const isUnused = outcome.kind === 'rejected' && outcome.reason === 'no_turns';
+/** Success means that the agent got an answer and was graded, whatever the reward. A deliberate rejection counts too. */
+function succeeded({ outcome, grade, turns }: Trajectory): boolean {
+  const isUnused = outcome.kind === 'rejected' ? outcome.reason === 'no_turns' : turns.length === 0;
   return outcome.kind !== 'failed' && grade.kind !== 'failed' && !isUnused;
 }
 

@@ -121,6 +121,11 @@ const DEADLINE: Flag = [
   `for one rollout, such as 90s or 10m (default: ${deadlineMs / 1000}s, behind an API ${API_DEFAULTS.limits.deadlineMs / 1000}s)`,
   duration,
 ];
+const ISOLATION: Flag = [
+  '--isolation <where>',
+  'where rollouts run: none (in this process) or process (each in a sandboxed one) (default: as the entry says)',
+  ['none', 'process'],
+];
 const SEED: Flag = ['--seed <n>', 'seed of everything random', natural];
 const threads = (of: string): Flag => [
   '--threads <n>',
@@ -138,6 +143,7 @@ const SHARED: readonly Flag[] = [
   ...LIMITS,
   DEADLINE,
   ['--concurrency <n>', 'rollouts at once', positive],
+  ISOLATION,
   [
     '--workflow-workers <n>',
     `processes of a workflow with isolation "process" (default: two a core, at most 16, here ${EVAL_DEFAULTS.workflowWorkers})`,
@@ -204,6 +210,7 @@ const TRY: readonly Flag[] = [
   ['--call-tokens <n>', 'most tokens one model call may sample', positive],
   ...LIMITS,
   TRAINABLE,
+  ISOLATION,
   SEED,
 ];
 

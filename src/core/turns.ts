@@ -81,3 +81,9 @@ function byRolloutAndTurn(a: Exclusion, b: Exclusion): number {
   if (a.rolloutId !== b.rolloutId) return a.rolloutId < b.rolloutId ? -1 : 1;
   return (a.turn ?? -1) - (b.turn ?? -1);
 }
+
+/** The sizes of the last call that did not fit into the context, after `before`; empty if all fitted. */
+export function overflowOf({ unanswered = [] }: Pick<Trajectory, 'unanswered'>, before = ''): string {
+  const last = unanswered.findLast(({ failure }) => failure?.limit === 'context');
+  return last?.failure === undefined ? '' : `${before}${last.failure.message}`;
+}

@@ -22,9 +22,10 @@ import type { Entry, ModuleExport } from '../rollout/discovery.ts';
 import { type HiddenFiles, type RolloutObserver, type RolloutParts, runRollout, startWorkflow } from '../rollout/runner.ts';
 import type { EvaluationSettings, RunSettings, TrainSettings } from './check-settings.ts';
 import { loadFirst } from './checkpoint.ts';
+import { nothingTrainable } from './no-signal.ts';
 import { openSampled, type PolicySettings, policyName, type SampledPolicy, withPolicy } from './open-policy.ts';
 import { sourcesOfModule } from './preflight.ts';
-import { nothingTrainable, tokensIn } from './results.ts';
+import { tokensIn } from './results.ts';
 import { Recovery } from './resume.ts';
 
 export interface RunParts extends AsyncDisposable {
@@ -91,8 +92,16 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
     opened.defer(release);
     const grader = entry.grader && opened.use(await openGrader(settings, entry.grader, entry.graderModule, stop));
     if (grader && 'warning' in grader) warn('UNKILLABLE_GRADER', grader.warning);
-    const module = entry.workflowModule;
-    const isolation = { module, workers: settings.workflowWorkers, signal: stop, files, sources: sourcesOfModule(module) };
+    const module = entry.workflowModule ?? entry.flowModule;
+    const folder = 'engine' in sampled ? { model } : {};
+    const isolation = {
+      module,
+      ...folder,
+      workers: settings.workflowWorkers,
+      signal: stop,
+      files,
+      sources: sourcesOfModule(module),
+    };
     const answering =
       'engine' in sampled
         ? { ...sampled, engine: first.ofEngine(through(sampled.engine, engine, recovery)) }

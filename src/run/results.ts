@@ -6,11 +6,10 @@
  */
 import { hash } from 'node:crypto';
 import type { Store } from '../core/contracts.ts';
-import { TrainyardError } from '../core/errors.ts';
-import type { CallReport, EvaluationReport, RunEnding, RunEvent, Score, TagReport } from '../core/events.ts';
+import type { CallReport, EvaluationReport, Score, TagReport } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import { meanInterval, meanOf, passAtK, passHatK, sharesInterval } from '../core/statistics.ts';
-import { tokensOf } from '../core/turns.ts';
+import { overflowOf, tokensOf } from '../core/turns.ts';
 import type { RolloutIdentity, Trajectory, Turn } from '../core/types.ts';
 import { isFailure } from '../rollout/budget.ts';
 import type { Group, GroupBatch } from '../rollout/scheduler.ts';
@@ -137,11 +136,12 @@ function callsOf(rollouts: readonly RolloutResult[]): CallReport | undefined {
   return { n: calls.length, medianSeconds: at(0.5), p95Seconds: at(0.95), ...tokens };
 }
 
-function whyOf({ outcome, grade }: Trajectory): string | undefined {
+function whyOf(trajectory: Trajectory): string | undefined {
+  const { outcome, grade } = trajectory;
   if (outcome.kind === 'failed') return `${outcome.code}: ${outcome.message}`;
   if (grade.kind === 'failed') return `${grade.code}: ${grade.message}`;
   if (outcome.kind === 'rejected') return outcome.reason;
-  if (outcome.kind === 'truncated') return `cut short by its limit of ${outcome.limit}`;
+  if (outcome.kind === 'truncated') return `cut short by its limit of ${outcome.limit}${overflowOf(trajectory, ': ')}`;
   return grade.kind === 'ungraded' ? grade.why : undefined;
 }
 
@@ -289,14 +289,6 @@ export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts =
   };
 }
 
-/** No step was taken; other tasks are tried. */
-export function noSignalYet(batch: GroupBatch): RunEvent {
-  const { groups, reward } = rolloutReport(batch);
-  const seen = Number.isNaN(reward) ? 'nothing was graded' : `mean reward ${reward.toFixed(2)}`;
-  const message = `none of ${groups} groups had two different rewards (${seen}); trying others`;
-  return { type: 'warning', code: 'NO_SIGNAL', message };
-}
-
 /** The grader's `success`, else a reward of at least 1. In a game, the rewards of the trained roles count instead of `value`. */
 export function isSuccess({ grade, turns }: Trajectory): boolean {
   if (grade.kind !== 'graded') return false;
@@ -312,24 +304,4 @@ export function endingOf(trajectory: Trajectory): Ending {
   const { grade } = trajectory;
   if (grade.kind === 'graded') return isSuccess(trajectory) ? 'solved' : 'unsolved';
   return grade.kind === 'failed' || isFailure(trajectory) ? 'failed' : 'ungraded';
-}
-
-/** `found`: how it was noticed. */
-export function nothingTrainable(trajectories: readonly Pick<Trajectory, 'turns'>[], found = 'rewards differ'): TrainyardError {
-  const roles = [...new Set(trajectories.flatMap(({ turns }) => turns.map(({ role }) => role)))].toSorted().join(', ') || 'none';
-  return new TrainyardError('NO_SIGNAL', `${found}, but no turn of a trainable role was sampled (roles seen: ${roles})`, {
-    hint: 'make at least one of these roles trainable, in the workflow or with --trainable',
-  });
-}
-
-/** Several steps had no signal: returns `solved` if every rollout succeeded, otherwise throws NO_SIGNAL. */
-export function endingWithoutSignal({ withoutSignal }: Pick<GroupBatch, 'withoutSignal'>): RunEnding {
-  const trajectories = trajectoriesOf(withoutSignal);
-  if (trajectories.length > 0 && trajectories.every(isSuccess)) return 'solved';
-  const seen = [...new Set(gradedRewards(trajectories))].toSorted((a, b) => a - b).join(', ') || 'none';
-  throw new TrainyardError(
-    'NO_SIGNAL',
-    `in several tries no group had two different rewards (rewards of the last ${trajectories.length} rollouts: ${seen})`,
-    { hint: 'the policy does equally well on every try: give easier tasks, a larger --group, or a grader with partial credit' },
-  );
 }

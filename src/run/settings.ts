@@ -35,6 +35,7 @@ export const API_DEFAULTS = { concurrency: 16, limits: { turns: 16, tokens: 65_5
 export const EVAL_DEFAULTS = {
   flow: undefined,
   flows: undefined,
+  isolation: undefined,
   engine: 'embedded',
   model: BASE_MODEL,
   baseModel: undefined,

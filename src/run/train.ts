@@ -18,9 +18,10 @@ import { heldOutFileOf, type TrainRequest, unusualIn } from './check-settings.ts
 import { createRunDirectory, eventLog, type RunDirectory, reopenRunDirectory } from './directory.ts';
 import { HeldOut } from './evaluate.ts';
 import { groupsOf, withoutMarked } from './groups.ts';
+import { endingWithoutSignal, nothingTrainable, tellNoSignalYet } from './no-signal.ts';
 import { checkTrains, openParts, type Rollouts, type RunParts } from './parts.ts';
 import { planResumedTraining, planTraining, type ResumeRequest, type TrainPlan } from './plan.ts';
-import { endingWithoutSignal, meansOf, noSignalYet, nothingTrainable, rolloutReport, trajectoriesOf } from './results.ts';
+import { meansOf, rolloutReport, trajectoriesOf } from './results.ts';
 import { restorePolicy } from './resume.ts';
 import { learningRateAt } from './settings.ts';
 import { agreementIn, batchOf, checkpointAt, ONCE, type StepLog, takeStep } from './step.ts';
@@ -134,6 +135,7 @@ async function learn(training: Training): Promise<TrainResult> {
   if (plan.isResumed && from.step === 0) await heldOut.refuseFailedStart(log.store, settings.maxErrorShare);
   const before = await heldOut.full('before', 0);
   const scheduler = groupsOf(plan, from, rollouts, (done, of) => progress('rolling-out', done, of));
+  const trained = { model: training.parts.policy.name, workflow: plan.entry.workflow };
   let [step, withoutSignal] = [from.step, 0];
   let ending = await assess(step, training, heldOut);
   try {
@@ -145,8 +147,8 @@ async function learn(training: Training): Promise<TrainResult> {
       const batch = batchOf(trajectories, settings);
       if (batch.trainedTokens === 0) {
         if (trajectories.length > 0) throw nothingTrainable(trajectories);
-        tell(noSignalYet(groups));
-        if (++withoutSignal === MOST_WITHOUT_SIGNAL) ending = endingWithoutSignal(groups);
+        tellNoSignalYet(groups, plan.entry, tell);
+        if (++withoutSignal === MOST_WITHOUT_SIGNAL) ending = endingWithoutSignal(groups, trained);
         continue;
       }
       withoutSignal = 0;
