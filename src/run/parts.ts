@@ -77,6 +77,7 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
   const { stop, warn, kernels, engine = (own: Engine) => own, observer, files = { tasks: [] } } = options;
   const { model, seed, limits, trainable, turnDiscount, maxErrorShare } = settings;
   checkTrainable(entry, trainable);
+  if (options.trains) checkTrains(entry, trainable);
   return await openingWith<RunParts>(async (opened) => {
     const downtime = new Downtime();
     const first = new FirstAnswer(policyName(settings), downtime, warn);
@@ -271,7 +272,7 @@ function rolloutsOf(parts: RolloutParts, warn: Warn, budget: FailureBudget, trai
 }
 
 /** Throws NO_SIGNAL if it is certain that no role would be trained, before anything is spent. */
-export function checkTrains({ workflow }: Entry, trainable: readonly string[] | undefined): void {
+function checkTrains({ workflow }: Entry, trainable: readonly string[] | undefined): void {
   const { roles, othersTrainable = true } = workflow;
   const isTrained = trainable?.length ?? Object.values(roles).some((role) => role.trainable);
   // Without a name, ctx.model() is the role `default`. Others may still turn up if roles that are not listed are trained.

@@ -12,7 +12,6 @@ import type { Warn } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import type { RolloutIdentity, Task, Turn } from '../core/types.ts';
 import { readTasks } from '../dataset/tasks.ts';
-import type { GroupPool } from '../flows/group-pool.ts';
 import { Gateway, type GatewayOptions, listen } from '../gateway/gateway.ts';
 import type { Failure } from '../http/refusal.ts';
 import { inspectEntry, together } from '../rollout/discovery.ts';
@@ -119,7 +118,7 @@ async function openFlows(
   settings: ServeSettings,
   sessionDefaults: NonNullable<GatewayOptions['sessionDefaults']>,
   opened: CloseStack,
-): Promise<GroupPool> {
+): Promise<{ close(): void }> {
   const grading = await openGrading(settings, { sessions: gateway, seed: settings.seed, signal: new AbortController().signal });
   if (grading !== undefined) opened.use(grading);
   const { group, maxGroups, groupTimeout } = settings;

@@ -19,7 +19,7 @@ import { createRunDirectory, eventLog, type RunDirectory, reopenRunDirectory } f
 import { HeldOut } from './evaluate.ts';
 import { groupsOf, withoutMarked } from './groups.ts';
 import { endingWithoutSignal, nothingTrainable, tellNoSignalYet } from './no-signal.ts';
-import { checkTrains, openParts, type Rollouts, type RunParts } from './parts.ts';
+import { openParts, type Rollouts, type RunParts } from './parts.ts';
 import { planResumedTraining, planTraining, type ResumeRequest, type TrainPlan } from './plan.ts';
 import { meansOf, rolloutReport, trajectoriesOf } from './results.ts';
 import { restorePolicy } from './resume.ts';
@@ -83,7 +83,6 @@ async function execute(plan: TrainPlan, emit: Emit = () => {}, options: TrainOpt
 /** Opens model, grader and gateway. There is no step to finish yet, so `finish` aborts the opening too. */
 async function open(plan: TrainPlan, warn: Warn, options: TrainOptions & { readonly finish: AbortSignal }): Promise<RunParts> {
   const { settings, entry, kernels } = plan;
-  checkTrains(entry, settings.trainable);
   const { stop, finish, through, watchStalls } = options;
   const begun = new AbortController();
   if (stop !== undefined) abortWith(begun, stop);
@@ -98,17 +97,15 @@ async function open(plan: TrainPlan, warn: Warn, options: TrainOptions & { reado
 /** Also saves held-out tasks that have no file, and freezes the reference of a KL penalty. */
 async function stepLog(
   { settings, heldOut, identity }: TrainPlan,
-  { policy, recovery }: RunParts,
+  { policy: { trainer }, recovery }: RunParts,
   kept: { readonly directory: RunDirectory; readonly store: Store; readonly warn: Warn },
 ): Promise<StepLog> {
-  // Settings of a training name no policy behind an API.
-  const trainer = policy.trainer!;
   const heldOutFile = heldOutFileOf(settings);
   if (heldOutFile !== undefined) await writeFile(heldOutFile, heldOut.map((task) => `${JSON.stringify(task)}\n`).join(''));
   const work = recovery ?? ONCE;
-  if (settings.kl > 0) await work.step(() => trainer.freezeReference());
   const bound = new AgreementBound(await kept.store.manifests());
-  const log: StepLog = { trainer, work, settings, identity, bound, ...kept };
+  const log: StepLog = { trainer: trainer!, work, settings, identity, bound, ...kept };
+  if (settings.kl > 0) await work.step(() => log.trainer.freezeReference());
   if (recovery !== undefined) recovery.restore = () => restorePolicy(log);
   return log;
 }
