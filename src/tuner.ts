@@ -11,6 +11,7 @@ export {
   type StepResult,
 } from './tuner/environment.ts';
 export {
+  type ChatModelLike,
   type DefaultModelGiven,
   type LanguageModelLike,
   ModelTuner,

@@ -272,13 +272,15 @@ export function turnText(
 ): string {
   const { index, thread, after, fork, promptTokens, sampledTokens, stopReason, response } = turn;
   const where = fork?.message === undefined ? '' : ` at message ${fork.message}`;
+  const causes = fork === null ? '' : [fork.cause, ...(fork.also ?? [])].join(' and ');
+  const instead = fork?.cause === 'side_call' ? 'next to' : 'instead of going on from';
   const origin = after === null ? 'rendered afresh' : `extends turn ${after}`;
   const cut = stopReason === 'length' ? ['cut off'] : [];
   const marks = [
     ...(turn.model === null
       ? [`${promptTokens} + ${sampledTokens} tokens`, ...cut, origin]
       : [`said by ${printableLine(turn.model)}`, ...cut]),
-    ...(fork === null ? [] : [styleText('yellow', `${fork.cause}${where}, instead of going on from turn ${fork.from}`)]),
+    ...(fork === null ? [] : [styleText('yellow', `${causes}${where}, ${instead} turn ${fork.from}`)]),
     ...(turn.undelivered ? ['nobody got it'] : []),
     ...(turn.trainable ? [] : ['not trained']),
     ...(turn.formatError === null ? [] : [`not in the format asked for: ${printableLine(turn.formatError)}`]),

@@ -87,6 +87,11 @@ const FLOWS: readonly Flag[] = [
   ['--flow <name>', 'the agent flow to run, by its name; a task’s agent_name chooses another'],
   ['--flows <file>', 'YAML list of agent flows; then the entry may be left out'],
 ];
+const ISOLATION: Flag = [
+  '--isolation <where>',
+  'where rollouts run: none (in this process) or process (each in a sandboxed one) (default: as the entry says)',
+  ['none', 'process'],
+];
 const TURNS: Flag = ['--turns <n>', 'most model calls of one rollout', positive, EVAL_DEFAULTS.limits.turns];
 const SEED: Flag = ['--seed <n>', 'seed of everything random', natural];
 const threads = (of: string): Flag => [
@@ -110,6 +115,7 @@ const SHARED: readonly Flag[] = [
   ['--call-tokens <n>', 'most tokens one model call may sample', positive],
   TURNS,
   ['--concurrency <n>', 'rollouts at once', positive],
+  ISOLATION,
   [
     '--workflow-workers <n>',
     `processes of a workflow with isolation "process" (default: two a core, at most 16, here ${EVAL_DEFAULTS.workflowWorkers})`,
@@ -173,6 +179,7 @@ const TRY: readonly Flag[] = [
   ['--temperature <x>', 'of trainable roles', temperature, 1],
   ['--turns <n>', 'most model calls of the rollout', positive, EVAL_DEFAULTS.limits.turns],
   TRAINABLE,
+  ISOLATION,
   SEED,
 ];
 

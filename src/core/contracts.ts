@@ -3,6 +3,7 @@
  * appended trajectory is on disk, a published version is served); every wait takes an AbortSignal or is bounded; nothing logs.
  */
 
+import type { Downtime } from './async.ts';
 import type { TrainyardError } from './errors.ts';
 import type { Credit } from './reward.ts';
 import type {
@@ -59,7 +60,8 @@ export interface Role {
 /** A model other than the policy. Its responses appear in the trajectory, never in a sample. */
 export interface DefaultModel {
   readonly name: string;
-  generate(request: DefaultModelRequest): Promise<DefaultModelAnswer>;
+  /** `waits`: the time between its `begin` and `end` does not count towards the rollout's deadline. */
+  generate(request: DefaultModelRequest, waits?: Downtime): Promise<DefaultModelAnswer>;
 }
 
 export interface DefaultModelRequest {
@@ -114,6 +116,8 @@ export interface Workflow {
   readonly isolation: 'none' | 'process';
   /** Names of extra environment variables that an isolated process receives. */
   readonly env?: readonly string[];
+  /** Its rollouts render, send and decode token ids themselves, so their isolated processes load the tokenizer. */
+  readonly usesTokens?: true;
   /** Whether the grader always runs, or only if the workflow returned no reward. */
   readonly grading: 'always' | 'when-missing';
   /** The workflow never returns a reward, so training and evaluation need a grader. */
@@ -128,9 +132,13 @@ export interface Workflow {
   setup?(): Promise<void>;
   teardown?(): Promise<void>;
   /** For workflows that need more of the run than a context, such as gateway routes. Called once; the returned function replaces `run`. */
-  attach?(host: RunHost): Promise<(ctx: WorkflowContext, task: Task) => Promise<unknown>>;
-  run(ctx: WorkflowContext): Promise<unknown>;
+  attach?(host: RunHost): Promise<AttachedRun>;
+  /** `handed`: in an isolated process, what the attached part in the run's process handed over. */
+  run(ctx: WorkflowContext, handed?: unknown): Promise<unknown>;
 }
+
+/** `apart`, with isolation: calls the workflow's `run` in the rollout's process, which gets `handed` and nothing else of the run. */
+export type AttachedRun = (ctx: WorkflowContext, task: Task, apart?: (handed: unknown) => Promise<unknown>) => Promise<unknown>;
 
 export interface RunHost {
   readonly gateway: SessionHost;
@@ -202,12 +210,14 @@ export interface ModelHandle {
   thread(name: string): ModelHandle;
 }
 
-/** A type, not an interface, to be assignable to clients' options. No retries: a request the gateway failed once would fail again. */
+/**
+ * A type, not an interface, to be assignable to clients' options. Clients keep their own retries: the gateway recognises them, records one
+ * turn for all attempts, and tells clients which failures are final.
+ */
 export type ClientOptions = {
   baseURL: string;
   apiKey: string;
   fetch: typeof globalThis.fetch;
-  maxRetries: number;
   defaultHeaders?: Record<string, string>;
 };
 
@@ -310,6 +320,8 @@ export interface SessionSpec extends Pick<Workflow, 'roles'> {
   readonly limits: Limits;
   readonly seed: number;
   readonly signal: AbortSignal;
+  /** Collects the time that the rollout's calls wait for busy model servers. */
+  readonly waits?: Downtime | undefined;
   readonly observer?: SessionObserver;
 }
 

@@ -102,6 +102,30 @@ function checkAsync(run: unknown, where: string, given: unknown = run): asserts 
   );
 }
 
+/**
+ * What a workflow class says about its process, in static fields: `static isolation = 'process'`, `static env = […]`. Throws
+ * WORKFLOW_INVALID, also for an instance that says it: that is known too late.
+ */
+export function processOf(Class: object, instance: object = {}): Pick<Workflow, 'isolation' | 'env'> {
+  const { isolation, env } = Class as Partial<Pick<WorkflowOptions<unknown, string>, 'isolation' | 'env'>>;
+  checkOptions({ isolation, env } as WorkflowOptions<unknown, string>);
+  if (Object.hasOwn(instance, 'isolation')) {
+    throw new TrainyardError('WORKFLOW_INVALID', `${instance.constructor.name} has a field isolation, expected a static one`, {
+      hint: "write static isolation = 'process'; or start the run with --isolation process",
+    });
+  }
+  return { isolation: isolation ?? 'none', ...defined({ env }) };
+}
+
+/** The roles of a class that declares them as `defineWorkflow` takes them, in `static roles`. Throws WORKFLOW_INVALID. */
+export function rolesIn(Class: object, trainable: readonly string[] | undefined): Pick<Workflow, 'roles' | 'othersTrainable'> {
+  const { roles } = Class as Pick<WorkflowOptions<unknown, string>, 'roles'>;
+  if (roles === undefined) return { roles: {} };
+  const options = { roles, ...defined({ trainable }) };
+  checkOptions(options);
+  return { roles: rolesOf(options), ...(trainable === undefined ? {} : { othersTrainable: false }) };
+}
+
 function checkOptions({ concurrency, isolation, env, grading, roles, trainable }: WorkflowOptions<unknown, string>): void {
   const mistakes: string[] = [];
   const check = (isRight: boolean, mistake: string): void => void (isRight || mistakes.push(mistake));

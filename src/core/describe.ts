@@ -84,6 +84,22 @@ export function checkNames(given: object, names: readonly string[], whose: strin
   if (unknown.length > 0) throw new TrainyardError(code, unknown.join('; also: '));
 }
 
+/** Makes reading one of these names throw, and say what to do. They are hidden from loops and copies. */
+export function refusing<T extends object>(given: T, whose: string, names: Readonly<Record<string, string>>): T {
+  for (const [name, instead] of Object.entries(names)) {
+    const get = (): never => {
+      throw new TrainyardError('WORKFLOW_INVALID', `${whose} has no ${name}: ${instead}`);
+    };
+    if (!(name in given)) Object.defineProperty(given, name, { get });
+  }
+  return given;
+}
+
+/** For `refusing`: what a row's answer is called. */
+export function noAnswer(instead: string): Readonly<Record<string, string>> {
+  return Object.fromEntries(['answer', 'ground_truth', 'label'].map((name) => [name, `a workflow never sees it; ${instead}`]));
+}
+
 /** Throws for a field or method that is one of ours but for case and underscores (Python style). Other fields are the author's own. */
 export function checkedFields<T extends object>(instance: T, ours: readonly string[]): T {
   const plain = (text: string): string => text.replaceAll(/(?<!^)_/g, '').toLowerCase();

@@ -160,12 +160,13 @@ function turnsFrom(parts: SamplerParts, asking: Asking, source: Source, seeds: r
   const { startedAt } = call;
   const before = model ? latestTurn(caller) : session.turns[prompt.after ?? prompt.fork?.from ?? -1];
   const ignored = request.ignored.length > 0 ? { ignored: request.ignored } : {};
-  const recorded = { ...(dialect === undefined ? {} : { dialect }), ...sharedWith(before, request), ...ignored };
+  const words = sharedWith(before, request, prompt.after !== undefined);
+  const recorded = { ...(dialect === undefined ? {} : { dialect }), ...words, ...ignored };
   const push = listener && startingOnce(listener, { startedAt, promptTokens: prompt.promptIds.length, seeds });
   return async (seed, choice, signal) => {
     const onPieces = push && ((pieces: readonly StreamPiece[]) => push(choice, pieces));
     const said = model
-      ? await askDefaultModel(model, { ...request, requested: source.sent }, signal, onPieces)
+      ? await askDefaultModel(model, { ...request, requested: source.sent }, { signal, waits: session.spec.waits }, onPieces)
       : await sample(tokenPolicy(parts, 'sampling'), asking, source, { seed, signal, onPieces });
     return {
       ...prompt,

@@ -137,7 +137,7 @@ describe('a judge’s server', () => {
   it('that sends elsewhere is not followed', async () => {
     const elsewhere = await answering(honest);
     const { grade } = await judged(status(307, { location: `${elsewhere.baseURL}/chat/completions` }));
-    expect(grade).toMatchObject(unscorable(/307: redirects are not followed/));
+    expect(grade).toMatchObject(unscorable(/307, a redirect to .*: redirects are not followed/));
     expect(elsewhere.requests).toHaveLength(0);
   });
 
@@ -167,7 +167,7 @@ describe('a judge’s server', () => {
       },
       { tries: 1 },
     );
-    expect(grade).toMatchObject(unscorable(/more than 1048576 bytes/));
+    expect(grade).toMatchObject(unscorable(/more than 16777216 bytes/));
   });
 
   it.each([['{"choices": []}'], ['not JSON'], ['null'], ['{"choices": [{"message": {"content": {"a": 1}}}]}']])(

@@ -14,17 +14,9 @@ import { unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined, digestOf, isObject, parsedJson } from '../core/json.ts';
 import type { ChatServer } from '../gateway/chat-client.ts';
+import { longestMs } from '../gateway/model-server.ts';
 import { answerOf, checkOptions, type OptionKinds, optionFaults, optionKind, saidBy, type TextOptions } from './answer-text.ts';
-import {
-  askJudge,
-  type Criterion,
-  cleaned,
-  MOST_WAIT_MS,
-  type OptionalParameter,
-  type Patience,
-  type Scores,
-  type Shown,
-} from './judge-request.ts';
+import { askJudge, type Criterion, cleaned, type Patience, type Scores, type Shown } from './judge-request.ts';
 
 export interface JudgeEndpoint {
   readonly baseURL: string;
@@ -126,7 +118,6 @@ function asking(kind: string, options: JudgeOptions, criteria: readonly Criterio
   const by = { instructions, scale, criteria: criteria.map(({ name, description }) => ({ name, description })) };
   const count = Math.max(1, criteria.length);
   const cache = scoreCache(options, count);
-  const unsupported = new Set<OptionalParameter>();
   const rewardOf = ({ scores, clamped }: Scores, metrics: Readonly<Record<string, number>>): GraderResult => {
     const { value, ...parts } = combine(scores);
     const success = value >= successFrom - Number.EPSILON * Math.abs(successFrom) * 8;
@@ -136,7 +127,7 @@ function asking(kind: string, options: JudgeOptions, criteria: readonly Criterio
     name: `${kind}(${model === 'policy' ? 'policy' : model.model})`,
     judges: true,
     ...(model === 'policy' ? { asksPolicy: true } : model.apiKeyEnv === undefined ? {} : { needsEnv: [model.apiKeyEnv] }),
-    deadlineMs: patience.tries * (patience.timeoutMs + MOST_WAIT_MS),
+    deadlineMs: longestMs(patience),
     async grade(input, ctx) {
       const said = saidBy(input, of);
       if (cleaned(said, said.length).trim() === '') {
@@ -147,11 +138,10 @@ function asking(kind: string, options: JudgeOptions, criteria: readonly Criterio
       const key = digestOf([JSON.stringify([server.baseURL, server.name, by, shown, patience.maxTokens])]);
       const known = await cache.get(key);
       if (known !== undefined) return rewardOf(known, { calls: 0, cached: 1 });
-      const reply = await askJudge(server, by, shown, patience, unsupported, ctx.signal);
-      await cache.put(key, reply);
-      const { calls, promptTokens, completionTokens } = reply;
+      const { value, calls, promptTokens, completionTokens } = await askJudge(server, by, shown, patience, ctx.signal);
+      await cache.put(key, value);
       const cost = price && (promptTokens * price.prompt + completionTokens * price.completion) / 1e6;
-      return rewardOf(reply, { calls, cached: 0, promptTokens, completionTokens, ...(cost === undefined ? {} : { cost }) });
+      return rewardOf(value, { calls, cached: 0, promptTokens, completionTokens, ...(cost === undefined ? {} : { cost }) });
     },
   });
 }

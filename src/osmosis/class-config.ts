@@ -4,7 +4,7 @@
  * only be checked once its workflow or grader is lowered.
  */
 import type { EntryModule } from '../core/contracts.ts';
-import { isConcrete, methodKind } from '../core/define.ts';
+import { isConcrete, methodKind, processOf } from '../core/define.ts';
 import { checkNames, describeThrown, describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { copyConfig } from '../core/json.ts';
@@ -125,8 +125,10 @@ function classMistakes(kind: ConfigKind, Class: ConfiguredClass<unknown>, config
     mistakes.push(new TrainyardError(badName, `the name of the ${kind} class: ${unlike(NAME, Class.name)}`));
   }
   try {
-    new Class(copyConfig(config) ?? null);
+    const instance = new Class(copyConfig(config) ?? null) as object;
+    if (kind === 'workflow') processOf(Class, instance);
   } catch (cause) {
+    if (cause instanceof TrainyardError) return [...mistakes, cause];
     const message = `new ${Class.name}(config) threw ${describeThrown(cause)}`;
     mistakes.push(new TrainyardError(initFailed, message, { cause, ...initHint }));
   }

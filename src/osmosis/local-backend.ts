@@ -14,6 +14,7 @@ import { asGrader, asWorkflow } from '../core/define.ts';
 import { describeThrown, describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Json } from '../core/types.ts';
+import { importUserModule } from '../processes/user-modules.ts';
 import { exportsOf, together } from '../rollout/discovery.ts';
 import { startWorkflow } from '../rollout/runner.ts';
 import type {
@@ -268,7 +269,7 @@ async function loaded(given: unknown): Promise<unknown> {
   if (typeof given !== 'string') return given;
   const colon = given.lastIndexOf(':');
   const [specifier, name] = [given.slice(0, colon), given.slice(colon + 1)];
-  const exports = (await import(urlOf(specifier, given))) as Readonly<Record<string, unknown>>;
+  const exports = await importUserModule(urlOf(specifier, given));
   if (Object.hasOwn(exports, name)) return exports[name];
   const names = Object.keys(exports).join(', ') || 'nothing';
   throw new TrainyardError('WORKFLOW_NOT_FOUND', `${specifier} does not export ${JSON.stringify(name)}; it exports ${names}`, {

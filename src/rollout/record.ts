@@ -71,8 +71,13 @@ export function recordOf(
   };
 }
 
+/** A side call is trained only if it is named. */
 export function onlyTrained(turns: readonly Turn[], trained: readonly number[] | undefined): readonly Turn[] {
-  return turns.map((turn) => (turn.trainable && trained?.includes(turn.index) === false ? { ...turn, trainable: false } : turn));
+  if (trained === undefined) return turns;
+  return turns.map((turn) => {
+    const trainable = trained.includes(turn.index) && (turn.trainable || turn.fork?.cause === 'side_call');
+    return trainable === turn.trainable ? turn : { ...turn, trainable };
+  });
 }
 
 /** What else decided the grade: what the grader got besides the output, the credit, and the turns excluded from training afterwards. */

@@ -54,6 +54,8 @@ const runShape = {
   limits: z.strictObject({ turns: count, tokens: count, deadlineMs: milliseconds }),
   /** Maximum tokens per model call. */
   callTokens: count,
+  /** Overrides what the entry says: 'process' runs each rollout in a process of its own. */
+  isolation: z.enum(['none', 'process']).optional(),
   /** Processes for workflows with isolation 'process', and so their rollouts in parallel. */
   workflowWorkers: workers,
   graderWorkers: workers,

@@ -87,8 +87,8 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
     opened.defer(release);
     const grader = entry.grader && opened.use(await openGrader(settings, entry.grader, entry.graderModule, stop));
     if (grader && 'warning' in grader) warn('UNKILLABLE_GRADER', grader.warning);
-    const module = entry.workflowModule;
-    const isolation = { module, workers: settings.workflowWorkers, signal: stop, files, sources: sourcesOfModule(module) };
+    const module = entry.workflowModule ?? entry.flowModule;
+    const isolation = { module, model, workers: settings.workflowWorkers, signal: stop, files, sources: sourcesOfModule(module) };
     const sampled = engine(policy.engine);
     const gateway = new Gateway({ engine: recovery?.around(sampled) ?? sampled, renderer, modelName: 'policy' });
     const grading = grader && withPolicy(grader, entry.grader!, { sessions: gateway, seed, signal });

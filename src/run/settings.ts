@@ -20,6 +20,7 @@ export const ENGINES = ['embedded', 'tinker'] as const;
 export const EVAL_DEFAULTS = {
   flow: undefined,
   flows: undefined,
+  isolation: undefined,
   engine: 'embedded',
   model: BASE_MODEL,
   baseModel: undefined,

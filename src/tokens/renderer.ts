@@ -5,6 +5,7 @@
  * and the cost does not grow with the conversation. `extension.ts` finds out whether a template allows this; `history.ts` decides whether a
  * request continues a conversation.
  */
+import type { ModelHandle } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Message, Tool, Turn } from '../core/types.ts';
 import { type ChatTemplate, createChatTemplate } from './chat-template.ts';
@@ -60,6 +61,20 @@ export type PreviousTurn = Pick<Turn, 'promptIds' | 'sampledIds' | 'stopReason'>
 
 export async function loadRenderer(dir: string): Promise<Renderer> {
   return createRenderer(await loadTokenizer(dir));
+}
+
+/** The parts of a model handle that work on token ids. `rendererFor` may refuse: not every policy has tokens. */
+export function tokensOf(rendererFor: (what: 'render' | 'decode') => Renderer): Pick<ModelHandle, 'render' | 'decode'> {
+  return {
+    render: (messages, { tools = [], after } = {}) => {
+      const renderer = rendererFor('render');
+      const ids = after === undefined ? renderer.open(messages, tools) : renderer.extend(after, messages);
+      if (ids !== undefined) return ids;
+      const found = 'the chat template writes what came before in another way once these messages follow';
+      throw new TrainyardError('REQUEST_INVALID', found, { hint: 'render the whole conversation afresh' });
+    },
+    decode: (ids) => rendererFor('decode').text(Int32Array.from(ids)),
+  };
 }
 
 export function createRenderer(tokenizer: Tokenizer): Renderer {

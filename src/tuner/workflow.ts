@@ -14,8 +14,16 @@ import {
   type WorkflowResult,
   workflowSymbol,
 } from '../core/contracts.ts';
-import { isConcrete, methodKind } from '../core/define.ts';
-import { checkedFields, checkNames, describeThrown, describeValue, unknownOptions } from '../core/describe.ts';
+import { isConcrete, methodKind, processOf, rolesIn } from '../core/define.ts';
+import {
+  checkedFields,
+  checkNames,
+  describeThrown,
+  describeValue,
+  noAnswer,
+  refusing,
+  unknownOptions,
+} from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined, isObject } from '../core/json.ts';
 import type { Json, PromptMessage, TaskView, Task as WholeTask } from '../core/types.ts';
@@ -46,9 +54,9 @@ function lowered(Class: WorkflowClass, module: EntryModule): CoreWorkflow | unde
   return {
     [workflowSymbol]: true,
     name: instance.name === UNNAMED ? Class.name : instance.name,
-    // Unknown in advance: each episode registers its own roles.
-    roles: {},
-    isolation: 'none',
+    // Unless declared, unknown in advance: each episode registers its own roles.
+    ...rolesIn(Class, instance.trainableTargets),
+    ...processOf(Class, instance),
     grading: 'when-missing',
     run: (ctx) => episode(Class, ctx),
   };
@@ -127,7 +135,16 @@ export class WorkflowTask {
 
   constructor(rollout: WorkflowContext) {
     this.rollout = rollout;
-    this.task = taskOf(rollout.task);
+    const renamed = { main_query: 'it is mainQuery here', init_messages: 'it is initMessages here' };
+    this.task = refusing(taskOf(rollout.task), 'task.task', {
+      ...renamed,
+      ...noAnswer('a judge (defineJudge) gets task.task.answer'),
+    });
+    refusing(this, 'task', {
+      task_id: 'it is taskId here',
+      env_type: 'it is envType here',
+      episode_uuid: 'it is episodeUuid here',
+    });
     ({ taskId: this.taskId, envType: this.envType, metadata: this.metadata } = this.task);
     this.episodeUuid = rollout.rolloutId;
   }

@@ -103,6 +103,10 @@ describe('a flow', () => {
     const fields = { trajectoryUid: 'g1-0', promptUid: 'g1', rawPrompt: 'How much?', kind: 'price', channel: 'train' };
     expect(seen).toMatchObject([SAMPLING, fields, { k: [1] }, expect.stringMatching(/^http:/), {}]);
     expect(JSON.stringify(seen)).not.toContain(ANSWER);
+    const [, given] = seen as [unknown, Record<string, unknown>];
+    expect(() => given['raw_prompt']).toThrow(/fields has no raw_prompt: it is rawPrompt here/);
+    expect(() => given['trajectory_uid']).toThrow(/it is trajectoryUid here/);
+    expect(() => given['answer']).toThrow(/gatewayComputeReward asks the grader/);
     expect(JSON.stringify(seen)).not.toMatch(/ty-/);
   });
 

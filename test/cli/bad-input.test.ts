@@ -75,6 +75,8 @@ describe('the entry', () => {
     ['two.ts', `${GOOD} export const other = defineWorkflow(async () => {});`, 'WORKFLOW_AMBIGUOUS', 'default, other'],
     ['sync.ts', `${IMPORT}${GRADER} export default defineWorkflow((() => {}) as never);`, 'WORKFLOW_NOT_ASYNC', 'not async'],
     ['enum.ts', `${GOOD} export enum Colour { Red }`, 'ENTRY_UNLOADABLE', 'use const objects'],
+    ['needs-tsx.ts', `${GOOD} enum Colour { Red }`, 'ENTRY_UNLOADABLE', 'npm install --save-dev tsx'],
+    ['decorator.ts', `${GOOD}\n@seal class A {}`, 'ENTRY_UNLOADABLE', 'a decorator (decorator.ts:'],
     ['view.tsx', GOOD, 'ENTRY_UNLOADABLE', '.tsx'],
     ['extensionless.ts', `${GOOD} import './no-workflow';`, 'ENTRY_UNLOADABLE', 'write ./file.ts'],
     ['package.ts', `${GOOD} import 'no-such-package-here';`, 'ENTRY_UNLOADABLE', 'install the missing package'],

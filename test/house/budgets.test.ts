@@ -17,34 +17,34 @@ import {
 /** Files and code lines of each folder of src/; `*` is the public surface. */
 const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> = {
   '*': [16, 375],
-  areal: [6, 791],
+  areal: [6, 828],
   cli: [17, 2400],
-  core: [15, 2190],
+  core: [15, 2215],
   dataset: [6, 843],
   flows: [13, 2110],
-  gateway: [20, 3450],
+  gateway: [20, 3650],
   grader: [4, 460],
-  graders: [19, 4034],
+  graders: [19, 3934],
   http: [4, 553],
   integrations: [6, 1154],
-  isolation: [3, 520],
+  isolation: [3, 530],
   nn: [25, 3586],
-  osmosis: [11, 1836],
-  processes: [10, 1577],
-  rollout: [7, 1054],
+  osmosis: [11, 1845],
+  processes: [11, 1740],
+  rollout: [7, 1079],
   run: [20, 3480],
   store: [7, 1040],
   testing: [8, 1733],
   tinker: [18, 4193],
-  tokens: [13, 2268],
+  tokens: [13, 2370],
   trainer: [4, 372],
-  tuner: [4, 693],
+  tuner: [4, 725],
 };
 /** Files that are loaded with one, itself included. */
 const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 112 };
 const WORDS = 30;
 const REPEATED_NAMES = 10;
-const TEST_LINES = 46_600;
+const TEST_LINES = 47_000;
 
 const sources = shippedSources();
 const over = ({ files, code }: Size, [mostFiles, mostCode]: readonly [number, number]): boolean =>
