@@ -6,7 +6,7 @@
  */
 import { currentRollout } from '../core/context.ts';
 import { type ModelHandle, type Workflow, type WorkflowContext, type WorkflowResult, workflowSymbol } from '../core/contracts.ts';
-import { describeValue, noAnswer, refusing } from '../core/describe.ts';
+import { describeValue, refusing } from '../core/describe.ts';
 import { boundary, TrainyardError } from '../core/errors.ts';
 import { isObject, isPlain } from '../core/json.ts';
 import type { Json, PromptMessage, Trajectory } from '../core/types.ts';
@@ -22,7 +22,7 @@ export interface EpisodeData<Metadata = Json | undefined> {
 export function episodeData({ task }: Pick<WorkflowContext, 'task'>): EpisodeData<never> {
   const { id, prompt: messages, metadata } = task;
   const instead = 'an AsyncRewardWrapper gives data.answer to its reward, and a grader (defineGrader) gets task.answer';
-  return refusing(structuredClone({ id, messages, metadata }) as EpisodeData<never>, 'data', noAnswer(instead));
+  return refusing(structuredClone({ id, messages, metadata }) as EpisodeData<never>, 'data', [], instead);
 }
 
 /** What a wrapped reward gets for the episode's data. */
@@ -86,7 +86,9 @@ export function arealWorkflow<T>(parts: ArealWorkflowParts<T>): Workflow {
     ...(shouldAccept === undefined ? {} : { accepts }),
     attach:
       async () =>
-      (ctx, { answer }) => {
+      (ctx, { answer }, apart) => {
+        // A process of its own gets no answer.
+        if (apart !== undefined) return apart(null);
         answers.set(ctx, answer);
         return run(ctx);
       },

@@ -41,9 +41,10 @@ export interface Clock {
 export const workflowSymbol: unique symbol = Symbol.for('trainyard.workflow') as never;
 export const graderSymbol: unique symbol = Symbol.for('trainyard.grader') as never;
 
-/** What a lowering can use: all exports of the module, and a way to report problems. */
+/** What a lowering can use: all exports of the module, what it announced while it was imported, and a way to report problems. */
 export interface EntryModule {
   readonly exports: readonly (readonly [name: string, value: unknown])[];
+  readonly announced?: readonly object[];
   problem(mistake: TrainyardError): void;
 }
 

@@ -281,8 +281,8 @@ export function asGrader(value: unknown, module: EntryModule = alone): Grader | 
 }
 
 /** Throws each problem as soon as it is found. */
-export function moduleOf(exports: object): EntryModule {
-  return { exports: Object.entries(exports), problem: alone.problem };
+export function moduleOf(exports: object, announced: readonly object[] = []): EntryModule {
+  return { exports: Object.entries(exports), announced, problem: alone.problem };
 }
 
 const alone: EntryModule = {

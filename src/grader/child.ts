@@ -3,6 +3,7 @@
 import { asGrader, moduleOf } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { importedModule, namesOf, serveCalls } from '../processes/serve-calls.ts';
+import { announcedBy } from '../processes/user-modules.ts';
 import { callGrader, type GraderCall } from './call.ts';
 
 /** Characters per grading that are told. */
@@ -19,7 +20,7 @@ for (const stream of [process.stdout, process.stderr]) {
 
 await serveCalls(async (url = '', exportName = '') => {
   const exports = await importedModule(url, 'grader', 'GRADER_FAILED');
-  const grader = asGrader(exports[exportName], moduleOf(exports));
+  const grader = asGrader(exports[exportName], moduleOf(exports, announcedBy(url)));
   if (grader === undefined) {
     throw new TrainyardError(
       'GRADER_NOT_FOUND',

@@ -13,6 +13,7 @@ import type { Purpose, TaskView } from '../core/types.ts';
 import { type FetchIn, httpModel, inThread, type ModelAddress } from '../gateway/chat-client.ts';
 import { agentEnvironment } from '../processes/agent-process.ts';
 import { importedModule, namesOf, type ServedCall, serveCalls } from '../processes/serve-calls.ts';
+import { announcedBy } from '../processes/user-modules.ts';
 import { Rejection, workflowContext } from '../rollout/rollout-context.ts';
 import { loadRenderer, tokensOf } from '../tokens/renderer.ts';
 
@@ -55,7 +56,7 @@ await serveCalls(async (url = '', exportName = '', folder = '', by?: string, ...
 
 async function exportedBy(url: string, exportName: string): Promise<Workflow> {
   const exports = await importedModule(url, 'workflow', 'ENTRY_UNLOADABLE');
-  const workflow = asWorkflow(exports[exportName], moduleOf(exports));
+  const workflow = asWorkflow(exports[exportName], moduleOf(exports, announcedBy(url)));
   if (workflow !== undefined) return workflow;
   const found = `export ${JSON.stringify(exportName)} of ${url} is not a workflow; it exports ${namesOf(exports)}`;
   throw new TrainyardError('WORKFLOW_NOT_FOUND', found);

@@ -9,6 +9,7 @@ import { readFile } from 'node:fs/promises';
 import { createRequire, findPackageJSON, type ResolveHookSync, registerHooks } from 'node:module';
 import { basename, dirname, join, relative, resolve } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
+import { whileImporting } from '../core/context.ts';
 import { tried } from '../core/errors.ts';
 import { digestOf } from '../core/json.ts';
 
@@ -80,11 +81,8 @@ async function* sourceFiles(files: readonly string[]): AsyncGenerator<SourceFile
 function syntaxOf(file: string, text: string): string | undefined {
   if (/\.[jt]sx$/.test(file)) return `JSX (${basename(file)})`;
   if (!/\.[cm]?ts$/.test(file)) return undefined;
-  for (const [what, pattern] of SYNTAX) {
-    const match = pattern.exec(text);
-    if (match !== null) return `${what} ${placeIn(file, text, match.index)}`;
-  }
-  return undefined;
+  const found = SYNTAX.find(([, pattern]) => pattern.test(text));
+  return found && `${found[0]} ${placeIn(file, text, text.search(found[1]))}`;
 }
 
 function placeIn(file: string, text: string, index: number): string {
@@ -172,23 +170,30 @@ let transformer = '';
 
 export const transformerInUse = (): string => transformer;
 
+const announced = new Map<string, object[]>();
+
+/** What the module announced while this process first imported it. */
+export const announcedBy = (url: string): readonly object[] => announced.get(url) ?? [];
+
 /** Throws what Node throws. */
 export async function importUserModule(url: string): Promise<Exports> {
   const isTransformed = transformer !== '' || ((await needsTransform(url)) !== undefined && (await transforms(url)));
+  const found = announced.get(url) ?? [];
+  announced.set(url, found);
+  const load = (): Promise<Exports> => whileImporting(found, () => import(url));
   try {
-    return (await import(url)) as Exports;
+    return await load();
   } catch (thrown) {
     if (isTransformed || !isCurable(thrown) || !(await transforms(url))) throw thrown;
-    return (await import(url)) as Exports;
+    return await load();
   }
 }
 
 const CURABLE = /^ERR_(UNSUPPORTED_(TYPESCRIPT_SYNTAX|DIR_IMPORT|NODE_MODULES_TYPE_STRIPPING)|UNKNOWN_FILE_EXTENSION)$/;
 
 /** Whether tsx might load what Node refused with this error. */
-export function isCurable(thrown: unknown): boolean {
+function isCurable(thrown: unknown): boolean {
   const { code, message = '' } = (thrown ?? {}) as { readonly code?: unknown; readonly message?: unknown };
-  if (code === 'ERR_UNKNOWN_FILE_EXTENSION') return /"\.[jt]sx"/.test(String(message));
   if (code === 'ERR_MODULE_NOT_FOUND') return String(message).startsWith('Cannot find module');
   return CURABLE.test(String(code)) || (thrown instanceof SyntaxError && message === 'Invalid or unexpected token');
 }

@@ -9,7 +9,7 @@ import { type EntryModule, type Grader, graderSymbol, type Workflow, workflowSym
 import { asGrader, asWorkflow, isClass } from '../core/define.ts';
 import { describeThrown, kindOf } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { type Exports, importUserModule, needsTransform, transformerInUse } from '../processes/user-modules.ts';
+import { announcedBy, type Exports, importUserModule, needsTransform, transformerInUse } from '../processes/user-modules.ts';
 
 export interface ModuleExport {
   readonly url: string;
@@ -70,6 +70,7 @@ async function read(path: string, problem: EntryModule['problem'], given?: () =>
   let mistakes = 0;
   const module: EntryModule = {
     exports,
+    announced: announcedBy(url),
     problem: (mistake) => {
       mistakes++;
       problem(mistake);
