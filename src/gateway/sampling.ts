@@ -142,7 +142,7 @@ interface OneAnswer {
 
 async function sample(
   { engine, renderer }: SamplerParts,
-  { caller, request: { stopTexts, logprobs: wantsLogprobs }, call }: Asking,
+  { caller, request: { stopTexts, logprobs: wantsLogprobs, forced, tools }, call }: Asking,
   { prompt, prefill, sampling }: Source,
   { seed, signal, onPieces }: OneAnswer,
 ): Promise<Sampled> {
@@ -165,18 +165,21 @@ async function sample(
   // Copies, so that the engine cannot change what is recorded and trained.
   const promptIds = prompt.promptIds.slice();
   const affinity = caller.session.spec.identity.groupId;
-  const request = { promptIds, sampling: { ...sampling }, stopIds: renderer.stopIds, seed, affinity };
+  const constraint = forced && engine.constrains ? renderer.callConstraint(forced.name, tools) : undefined;
+  const asked = { promptIds, sampling: { ...sampling }, stopIds: renderer.stopIds, seed, affinity };
+  const request = constraint ? { ...asked, constraint } : asked;
   const servedBefore = engine.policyVersion;
   const given = await engine.sample(request, signal, view && onTokens);
   const kept = view?.stoppedAt === undefined ? undefined : seen;
   const expected = { engine, request: { ...request, sampling }, servedBefore, kept };
-  const { ids, logprobs, policyVersion, stopReason } = checkSampled(given, expected);
+  const { ids, logprobs, redrawn, policyVersion, stopReason } = checkSampled(given, expected);
   await yieldToEventLoop();
   const assistant = renderer.readResponse(ids, stopTexts, prefill);
   const rest = view?.end(ids, assistant);
   tell(ids, logprobs, seen, ids.length);
   onPieces?.(rest ?? []);
-  return { assistant, stopReason, ids: { sampledIds: ids, logprobs, policyVersion } };
+  const constrained = redrawn && { constrained: { ...(forced?.name && { tool: forced.name }), redrawn } };
+  return { assistant, stopReason, ids: { sampledIds: ids, logprobs, policyVersion, ...constrained } };
 }
 
 function responseOf({ renderer }: SamplerParts, { caller, request }: Asking, seed: number, said: Assistant) {
@@ -236,7 +239,7 @@ interface Expected {
 
 /**
  * Checks an engine's result: ids in the vocabulary, a log-probability for each, no more than requested, a stop id exactly where the engine
- * reports one, and a policy version served meanwhile. Throws POLICY_GARBLED. Returns copies, because the engine may reuse its buffers.
+ * reports one, redrawn positions under a constraint, and a policy version served meanwhile. Throws POLICY_GARBLED. Returns copies, because the engine may reuse its buffers.
  */
 function checkSampled(result: SampleResult, { engine, request, servedBefore, kept }: Expected): SampleResult {
   const { ids: givenIds, logprobs: given, stopReason, policyVersion } = result ?? {};
@@ -261,7 +264,17 @@ function checkSampled(result: SampleResult, { engine, request, servedBefore, kep
   if (!(Number.isSafeInteger(policyVersion) && policyVersion >= oldest && policyVersion <= newest)) {
     throw garbled(`from policy version ${policyVersion}`, `version ${oldest === newest ? newest : `${oldest} to ${newest}`}`);
   }
-  return { ids, logprobs, stopReason: stop >= 0 ? 'stop' : stopReason, policyVersion };
+  const redrawn = request.constraint && checkRedrawn(result.redrawn, ids.length);
+  return { ids, logprobs, ...(redrawn && { redrawn }), stopReason: stop >= 0 ? 'stop' : stopReason, policyVersion };
+}
+
+function checkRedrawn(redrawn: readonly number[] | undefined, length: number): readonly number[] {
+  if (!isList(redrawn)) throw garbled('without naming what it redrew', 'the positions, since the request has a constraint');
+  const positions = Array.from(redrawn);
+  const bad = positions.find((position, i) => !(Number.isInteger(position) && position > (positions[i - 1] ?? -1)));
+  const beyond = bad ?? positions.find((position) => position >= length);
+  if (beyond !== undefined) throw garbled(`with redrawn position ${beyond}`, `rising ones below ${length}`);
+  return positions;
 }
 
 function checkIds(ids: ArrayLike<number>, vocabSize: number): void {
