@@ -9,17 +9,20 @@ import { isObject } from './json.ts';
 import { referred } from './json-schema.ts';
 import type { Json } from './types.ts';
 
+/** Bytes, and `CONTROL` before the text of a control token. */
+type Bytes = ArrayLike<number>;
+
 /** The bytes of all tokens, one after the other, and where each token's end. Both in shared memory, so that threads get them for free. */
 export interface TokenBytes {
-  readonly bytes: Uint8Array;
+  readonly bytes: Uint16Array;
   readonly ends: Int32Array;
 }
 
-/** `before`, JSON of the schema, `after`. In bytes, the text of a control token follows `CONTROL`. */
+/** `before`, JSON of the schema, `after`. */
 export interface ConstrainedText {
-  readonly before: Uint8Array;
+  readonly before: Bytes;
   readonly schema: Json;
-  readonly after: Uint8Array;
+  readonly after: Bytes;
 }
 
 /** Plain data. The completion must be one of the texts, then a stop id, unless its length ends it first. */
@@ -28,8 +31,8 @@ export interface SampleConstraint {
   readonly vocabulary: TokenBytes;
 }
 
-/** Marks control tokens in `TokenBytes`; occurs in no UTF-8, so no JSON can hold one. */
-export const CONTROL = 0xff;
+/** Not a byte, because there are tokens for every byte: so no JSON can hold a control token. */
+export const CONTROL = 0x100;
 
 /** What may follow after a byte: nothing, or one state for each way to read the text so far. */
 type State = (byte: number) => readonly State[];
@@ -77,21 +80,28 @@ function stepped(states: readonly State[], byte: number): readonly State[] {
   return [...new Set(states.flatMap((state) => state(byte)))].slice(0, MOST_STATES);
 }
 
-const bytesIn = (text: string): Uint8Array => new TextEncoder().encode(text);
+const bytesIn = (text: string): Bytes => new TextEncoder().encode(text);
 const code = (character: string): number => character.charCodeAt(0);
-const [QUOTE, BACKSLASH, COMMA, MINUS, ZERO, NINE] = [code('"'), code('\\'), code(','), code('-'), code('0'), code('9')];
+const [SPACE, QUOTE, BACKSLASH, COMMA, MINUS, ZERO, NINE] = [' ', '"', '\\', ',', '-', '0', '9'].map(code) as [
+  number,
+  number,
+  number,
+  number,
+  number,
+  number,
+  number,
+];
 const isDigit = (byte: number): boolean => byte >= ZERO && byte <= NINE;
-const isSpace = (byte: number): boolean => byte === 0x20 || byte === 0x0a || byte === 0x0d || byte === 0x09;
 
-function literal(bytes: Uint8Array, next: State, at = 0): State {
+function literal(bytes: Bytes, next: State, at = 0): State {
   return at === bytes.length ? next : (byte) => (byte === bytes[at] ? [literal(bytes, next, at + 1)] : []);
 }
 
-/** White space, then whatever `first` makes of the next byte. */
-function spaced(first: State): State {
-  const self: State = (byte) => (isSpace(byte) ? [self] : first(byte));
-  return self;
-}
+/** At most one space, since a policy may go on with white space for ever; then whatever `first` makes of the next byte. */
+const spaced =
+  (first: State): State =>
+  (byte) =>
+    byte === SPACE ? [first] : first(byte);
 
 const colon = (next: State): State => spaced((byte) => (byte === code(':') ? [next] : []));
 
@@ -152,7 +162,7 @@ function string(next: State): State {
     (left: number): State =>
     (byte) =>
       /[0-9a-f]/i.test(String.fromCharCode(byte)) ? [left === 1 ? content : hex(left - 1)] : [];
-  const escape: State = (byte) => {
+  const escaped: State = (byte) => {
     if (byte === code('u')) return [hex(4)];
     return byte > 0 && '"\\/bfnrt'.includes(String.fromCharCode(byte)) ? [content] : [];
   };
@@ -162,7 +172,7 @@ function string(next: State): State {
       byte >= 0x80 && byte < 0xc0 ? [left === 1 ? content : continuation(left - 1)] : [];
   const content: State = (byte) => {
     if (byte === QUOTE) return [next];
-    if (byte === BACKSLASH) return [escape];
+    if (byte === BACKSLASH) return [escaped];
     if (byte < 0x80) return byte < 0x20 ? [] : [content];
     // The first byte of a character tells how many follow it.
     if (byte < 0xc2 || byte > 0xf4) return [];

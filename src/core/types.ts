@@ -114,8 +114,9 @@ export interface Turn {
   readonly logprobs: Float32Array;
   readonly policyVersion: number;
   readonly stopReason: StopReason;
-  /** Present if sampling was constrained to calls whose arguments fit the schema of `tool`, or of any of the tools. */
+  /** Present if sampling was constrained: to JSON of `format`, or to a call whose arguments fit the schema of `tool`, or of any tool. */
   readonly constrained?: {
+    readonly format?: Json;
     readonly tool?: string;
     /** Positions in `sampledIds` where the constraint refused what the policy drew first. They are not trained. */
     readonly redrawn: readonly number[];

@@ -8,7 +8,7 @@ import { yieldToEventLoop } from '../core/async.ts';
 import type { Clock, DefaultModel } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
-import type { DialectName, Fork, Message, SamplingSettings, Turn } from '../core/types.ts';
+import type { DialectName, Fork, Json, Message, SamplingSettings, Tool, Turn } from '../core/types.ts';
 import { relate } from '../tokens/history.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 import type { Assistant } from '../tokens/response-parser.ts';
@@ -142,10 +142,11 @@ interface OneAnswer {
 
 async function sample(
   { engine, renderer }: SamplerParts,
-  { caller, request: { stopTexts, logprobs: wantsLogprobs, forced, tools }, call }: Asking,
+  { caller, request: wanted, call }: Asking,
   { prompt, prefill, sampling }: Source,
   { seed, signal, onPieces }: OneAnswer,
 ): Promise<Sampled> {
+  const { stopTexts, logprobs: wantsLogprobs } = wanted;
   const view = onPieces || stopTexts.length > 0 ? renderer.streamResponse(stopTexts, prefill) : undefined;
   let seen = 0;
   const tell = (ids: Int32Array, logprobs: Float32Array, from: number, to: number): void => {
@@ -165,7 +166,8 @@ async function sample(
   // Copies, so that the engine cannot change what is recorded and trained.
   const promptIds = prompt.promptIds.slice();
   const affinity = caller.session.spec.identity.groupId;
-  const constraint = forced && engine.constrains ? renderer.callConstraint(forced.name, tools) : undefined;
+  const how = engine.constrains && constrainedBy(wanted);
+  const constraint = how && constraintOf(renderer, how, wanted.tools);
   const asked = { promptIds, sampling: { ...sampling }, stopIds: renderer.stopIds, seed, affinity };
   const request = constraint ? { ...asked, constraint } : asked;
   const servedBefore = engine.policyVersion;
@@ -178,8 +180,21 @@ async function sample(
   const rest = view?.end(ids, assistant);
   tell(ids, logprobs, seen, ids.length);
   onPieces?.(rest ?? []);
-  const constrained = redrawn && { constrained: { ...(forced?.name && { tool: forced.name }), redrawn } };
+  const constrained = redrawn && { constrained: { ...how, redrawn } };
   return { assistant, stopReason, ids: { sampledIds: ids, logprobs, policyVersion, ...constrained } };
+}
+
+type Constrained = Omit<NonNullable<Turn['constrained']>, 'redrawn'>;
+
+/** A policy with tools may call one first, so its response need not be of the format. */
+function constrainedBy({ forced, formatErrorOf, tools }: ModelRequest): Constrained | undefined {
+  if (forced !== undefined) return forced.name === undefined ? {} : { tool: forced.name };
+  return formatErrorOf && tools.length === 0 ? { format: formatErrorOf.schema as Json } : undefined;
+}
+
+/** The same constraint for a request and for the verification of its turn. */
+export function constraintOf(renderer: Renderer, { format, tool }: Constrained, tools: readonly Tool[]) {
+  return format === undefined ? renderer.callConstraint(tool, tools) : renderer.formatConstraint(format);
 }
 
 function responseOf({ renderer }: SamplerParts, { caller, request }: Asking, seed: number, said: Assistant) {

@@ -15,6 +15,7 @@ import { messageOf } from '../core/errors.ts';
 import type { RunEvent, Warn } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import type { BatchManifest, Grade, Task, Trajectory, Turn } from '../core/types.ts';
+import { constraintOf } from '../gateway/sampling.ts';
 import { graderInput } from '../grader/call.ts';
 import { removeFolder, temporaryFolder } from '../processes/limits.ts';
 import { gradeOf } from '../rollout/record.ts';
@@ -269,13 +270,14 @@ async function policyOf({ plan, found, warn, stop }: Work, vocabSize: number): P
 async function sampleAgain(
   { engine }: Policy,
   turns: readonly { readonly rolloutId: string; readonly turn: Turn }[],
-  { stopIds, callConstraint }: Renderer,
+  renderer: Renderer,
   { plan, found, stop }: Work,
 ): Promise<void> {
+  const { stopIds } = renderer;
   await mapConcurrently(turns, plan.settings.concurrency, async ({ rolloutId, turn }) => {
     const { promptIds, sampledIds, logprobs, sampling, constrained } = turn;
     const { effective, seed } = sampling;
-    const constraint = constrained && callConstraint(constrained.tool, turn.request.tools);
+    const constraint = constrained && constraintOf(renderer, constrained, turn.request.tools);
     const request = { promptIds, sampling: effective, stopIds, seed, affinity: rolloutId, ...(constraint && { constraint }) };
     const result = await engine.sample(request, stop);
     found.counts.turns++;

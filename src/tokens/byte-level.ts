@@ -226,12 +226,12 @@ export function byteLevelDecoder({ verbatim, spelt }: Spelling): (ids: Iterable<
 }
 
 /** The bytes of one id. Those of a control token, and of an id that is no token, begin with `CONTROL`; white space among them is text. */
-export function byteLevelSpeller({ verbatim, spelt }: Spelling): (id: number) => Uint8Array {
+export function byteLevelSpeller({ verbatim, spelt }: Spelling): (id: number) => readonly number[] {
   const byteOf = spelling();
   return (id) => {
     const text = verbatim(id);
-    if (text === undefined) return Uint8Array.from(spelt(id), (character) => byteOf.get(character) ?? 0);
-    return Uint8Array.of(...(text.trim() === '' ? [] : [CONTROL]), ...new TextEncoder().encode(text));
+    if (text === undefined) return Array.from(spelt(id), (character) => byteOf.get(character) ?? 0);
+    return [...(text.trim() === '' ? [] : [CONTROL]), ...new TextEncoder().encode(text)];
   };
 }
 

@@ -7,7 +7,7 @@
  */
 import { TrainyardError } from '../core/errors.ts';
 import type { ConstrainedText, SampleConstraint, TokenBytes } from '../core/json-machine.ts';
-import type { Message, Tool, Turn } from '../core/types.ts';
+import type { Json, Message, Tool, Turn } from '../core/types.ts';
 import { type ChatTemplate, createChatTemplate } from './chat-template.ts';
 import {
   callWithId,
@@ -48,6 +48,8 @@ export interface Renderer {
   readonly callBeginning: CallBeginning;
   /** What may follow `callBeginning`: arguments that fit the tool's schema, and the end. Undefined where that cannot be told in bytes. */
   readonly callConstraint: CallConstraint;
+  /** A response that is JSON of this schema; undefined where that cannot be told in bytes, or reasoning comes first. */
+  formatConstraint(schema: Json): SampleConstraint | undefined;
   /** What was said, up to the first of these texts. `begun`: ids at the end of the prompt that are part of what is said. */
   readResponse(sampledIds: Int32Array, stopTexts?: readonly string[], begun?: Int32Array): Assistant;
   /** The same while it is sampled. */
@@ -72,6 +74,8 @@ export function createRenderer(tokenizer: Tokenizer): Renderer {
   const extension = createExtension(template, stopIds);
   const responseFormat = responseFormatOf(template);
 
+  const vocabulary = remembered(() => tokenizer.bytesOf && packed(tokenizer.vocabSize, tokenizer.bytesOf));
+
   return {
     vocabSize: tokenizer.vocabSize,
     stopIds,
@@ -85,7 +89,11 @@ export function createRenderer(tokenizer: Tokenizer): Renderer {
       const closed = stopReason === 'stop' && sampledIds.at(-1) === after[0];
       return grown(promptIds, sampledIds, closed ? after.subarray(1) : after);
     },
-    ...forcedCalls(template, tokenizer, responseFormat.format),
+    ...forcedCalls(template, tokenizer, responseFormat.format, vocabulary),
+    formatConstraint(schema) {
+      const known = responseFormat.thinks === 'unmarked' ? vocabulary() : undefined;
+      return known && { texts: [{ before: [], schema, after: [] }], vocabulary: known };
+    },
     readResponse(sampledIds, stopTexts = [], begun = NOTHING) {
       const said = stripStop(sampledIds, stopIds);
       const opening = tokenizer.decode(begun);
@@ -153,6 +161,7 @@ function forcedCalls(
   template: ChatTemplate,
   tokenizer: Tokenizer,
   format: CallFormat,
+  vocabulary: () => TokenBytes | undefined,
 ): { readonly callBeginning: CallBeginning; readonly callConstraint: CallConstraint } {
   const probed = promptsThoughts(template) ? undefined : probe(template, format);
   if (probed === undefined) return { callBeginning: () => undefined, callConstraint: () => undefined };
@@ -172,17 +181,15 @@ function forcedCalls(
   };
   const closing = closingOf(spoken, nameAt + PROBE_CALL.name.length + (toArguments?.length ?? 0), template.endOfTurn);
   const { bytesOf } = tokenizer;
-  let vocabulary: TokenBytes | undefined;
   const callConstraint: CallConstraint = (name, tools) => {
     const allowed = tools.filter(({ function: { name: one } }) => name === undefined || one === name);
     if (closing === undefined || !bytesOf || !allowed.every((tool) => PLAIN_NAME.test(tool.function.name))) return undefined;
-    vocabulary ??= packed(tokenizer.vocabSize, bytesOf);
-    const bytesIn = (text: string) => Uint8Array.from([...tokenizer.encodeRendered(text)].flatMap((id) => [...bytesOf(id)]));
+    const bytesIn = (text: string) => Array.from(tokenizer.encodeRendered(text)).flatMap(bytesOf);
     const texts = allowed.map(({ function: { name: one, parameters } }): ConstrainedText => {
       const before = bytesIn(textOf(one).slice(textOf(name).length));
       return { before, schema: parameters ?? { type: 'object' }, after: bytesIn(closing) };
     });
-    return { texts, vocabulary };
+    return { texts, vocabulary: vocabulary()! };
   };
   return { callBeginning, callConstraint };
 }
@@ -195,7 +202,15 @@ function closingOf(spoken: string, argumentsAt: number, endOfTurn: string | unde
   return closing?.includes(PROBE_ID) ? undefined : closing;
 }
 
-function packed(vocabSize: number, bytesOf: (id: number) => Uint8Array): TokenBytes {
+function remembered<T>(make: () => T): () => T {
+  let known: { readonly value: T } | undefined;
+  return () => {
+    known ??= { value: make() };
+    return known.value;
+  };
+}
+
+function packed(vocabSize: number, bytesOf: (id: number) => readonly number[]): TokenBytes {
   const ends = new Int32Array(new SharedArrayBuffer(vocabSize * Int32Array.BYTES_PER_ELEMENT));
   const tokens = Array.from(ends, (_, id) => bytesOf(id));
   let length = 0;
@@ -203,7 +218,7 @@ function packed(vocabSize: number, bytesOf: (id: number) => Uint8Array): TokenBy
     length += own;
     ends[id] = length;
   }
-  const bytes = new Uint8Array(new SharedArrayBuffer(length));
+  const bytes = new Uint16Array(new SharedArrayBuffer(length * Uint16Array.BYTES_PER_ELEMENT));
   for (const [id, token] of tokens.entries()) bytes.set(token, ends[id]! - token.length);
   return { bytes, ends };
 }

@@ -35,7 +35,7 @@ export interface Tokenizer {
   encodeRendered(rendered: string, restore?: (text: string) => string): Int32Array;
   decode(ids: Iterable<number>): string;
   /** The bytes of one id, as `byteLevelSpeller` gives them. Undefined for tokenizers whose tokens are no bytes. */
-  readonly bytesOf: ((id: number) => Uint8Array) | undefined;
+  readonly bytesOf: ((id: number) => readonly number[]) | undefined;
 }
 
 /** Models may have more logits than the tokenizer has tokens; such an id is decoded as a broken character. */

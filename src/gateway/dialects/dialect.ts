@@ -32,7 +32,10 @@ export interface ModelRequest {
   readonly formatErrorOf?: FormatChecker | undefined;
 }
 
-export type FormatChecker = (content: string) => string | undefined;
+export interface FormatChecker {
+  (content: string): string | undefined;
+  readonly schema: Schema;
+}
 
 /** What is known at the first token. */
 export interface AnswerHead {
@@ -210,15 +213,15 @@ export function openAIFormat(format: unknown, param: string, ...path: readonly s
 }
 
 /**
- * Checks a completion's format. Sampling is not constrained, since that would change the distribution: the client gets the text as sampled,
- * and the turn records what is wrong with it. Without a schema, any JSON object passes. Throws REQUEST_INVALID for a bad schema.
+ * Checks a completion's format. Where sampling cannot be constrained to it, the client gets the text as sampled, and the turn records what
+ * is wrong with it. Without a schema, any JSON object passes. Throws REQUEST_INVALID for a bad schema.
  */
 export function formatChecker(schema: unknown, param: string): FormatChecker {
   if (schema !== undefined && typeof schema !== 'boolean' && !isObject(schema)) {
     throw invalid(param, 'expected a JSON Schema: an object, true or false');
   }
   const expected = (schema ?? { type: 'object' }) as Schema;
-  return (content) => {
+  const errorOf = (content: string): string | undefined => {
     let value: unknown;
     try {
       value = JSON.parse(content);
@@ -227,6 +230,7 @@ export function formatChecker(schema: unknown, param: string): FormatChecker {
     }
     return schemaFault(expected, value);
   };
+  return Object.assign(errorOf, { schema: expected });
 }
 
 /** Not line ends in the standard, but clients that split lines by Unicode's rules break at them. */
