@@ -19,6 +19,7 @@ export type {
   GraderRunner,
   GraderTurn,
   ModelHandle,
+  ModelServer,
   Role,
   SeatOptions,
   Session,

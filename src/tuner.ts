@@ -12,6 +12,7 @@ export {
 } from './tuner/environment.ts';
 export { executePythonCode, type PythonOptions } from './tuner/execute-python-code.ts';
 export {
+  type ChatModelLike,
   type DefaultModelGiven,
   type LanguageModelLike,
   ModelTuner,

@@ -75,9 +75,9 @@ const LABELS: Readonly<Record<string, string>> = {
 const ABSENT: Readonly<Record<string, string>> = {
   shape: 'an agent flow',
   config: 'none',
-  concurrency: 'as many as the run has',
+  concurrency: 'as many rollouts as --concurrency allows',
   grader: 'none: run must return rewards',
-  graderConcurrency: 'as many as the run has processes for it',
+  graderConcurrency: 'one for each process of --grader-workers',
   tasks: 'none: put train.jsonl beside the entry, or give --tasks',
   heldOut: 'none: put held-out.jsonl beside the entry, or give --held-out; without them a training is not measured',
 };

@@ -69,6 +69,11 @@ suite('plain lines', () => {
     expect(lines(stepEnd({ rolloutSeconds: 0.01, trainSeconds: 0.002, saveSeconds: 0 }))[0]).toMatch(/ {2}12 ms$/);
   });
 
+  it('draw a bar only for rewards between 0 and 1', () => {
+    expect(lines(stepEnd({ reward: 0.5 }))[0]).toContain('reward 0.50 ████████████░░░░░░░░░░░░  ');
+    for (const reward of [1.2, 40, -3, Number.NaN]) expect(lines(stepEnd({ reward }))[0]).not.toMatch(/[█░]/);
+  });
+
   it('are none for errors, and at a terminal for progress, which the view shows', () => {
     expect(lines(progress())).toEqual([]);
     expect(lines({ type: 'error', code: 'INTERNAL', message: 'm' })).toEqual([]);
@@ -109,6 +114,17 @@ suite('the summary', () => {
   ] as const)('says why a run ended early: %s', (ending, reason) => {
     expect(summary(done({ ending }))).toMatch(new RegExp(`Stopped early: .*${reason}`));
     expect(summary(done({ ending })).includes('--resume')).toBe(ending.startsWith('max-'));
+  });
+
+  it('does not say Done where nothing got better, and says what is solved already', () => {
+    const score = { success: 0.25, ci: [0, 1], n: 4, failed: 0, ungraded: 0, meanReward: 0.25 } as const;
+    const same = summary(done({ before: score, after: score }));
+    expect(same).toContain('Ended without improvement after 42 s, 40 steps: held-out success 25.0 % → 25.0 %');
+    expect(summary(done({ before: score, after: { ...score, meanReward: 0.3 } }))).toContain('Done in 42 s');
+    const none = { before: null, after: null, steps: 0, checkpoint: null, best: null } as const;
+    expect(summary(done({ ...none, ending: 'max-time' }))).toContain('Ended without improvement after 42 s, 0 steps');
+    const solved = summary(done({ ...none, ending: 'solved' }));
+    expect(solved).toContain('Solved already, after 42 s, 0 steps\nStopped early: every rollout succeeded, so there is nothing');
   });
 
   it('of an interrupted run ends with the command that goes on with it', () => {

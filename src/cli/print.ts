@@ -4,8 +4,9 @@
  */
 import { styleText } from 'node:util';
 import { printableLine, shortLine } from '../core/describe.ts';
-import type { Emit, EvalDone, RunEnding, RunEvent, TagReport, TrainDone, Unusual } from '../core/events.ts';
-import type { TurnSummary } from '../core/turns.ts';
+import type { CallReport, Emit, EvalDone, RunEnding, RunEvent, TagReport, TrainDone, Unusual } from '../core/events.ts';
+import { OVERFLOW_HINT } from '../core/policy.ts';
+import { overflowOf, type TurnSummary } from '../core/turns.ts';
 import type { Grade, Message, Outcome, Reward, Trajectory, UnansweredCall } from '../core/types.ts';
 import type { Rewritten } from '../run/inspect.ts';
 import { resumeCommand, shellWord } from '../run/settings.ts';
@@ -113,7 +114,8 @@ function evaluationStart(event: Event<'eval-start'>): readonly string[] {
     resumedAt === undefined
       ? `Evaluating ${what} on ${count(tasks, 'task')}${perTask === 1 ? '' : ` × ${perTask}`}`
       : `Going on with ${what}, ${resumedAt} of ${tasks * perTask} rollouts done`;
-  return [`${doing}, temperature ${temperature}, seed ${seed}`, ...places(event)];
+  const unless = event.agentTemperature ? ' unless the agent asks for another' : '';
+  return [`${doing}, temperature ${temperature}${unless}, seed ${seed}`, ...places(event)];
 }
 
 function places({ model, server, run }: Event<'run-start'> | Event<'eval-start'>): readonly string[] {
@@ -136,16 +138,22 @@ function some(gap: string, n: number, what: string): string {
 }
 
 function step(event: Event<'step-end'>): string {
-  const filled = Math.round(Math.max(0, Math.min(1, event.reward || 0)) * BAR);
   const { failedRollouts, failedGrades, groups, groupsWithoutSignal } = event;
   const left = some('  ', event.staleGroups, 'stale') + some('  ', event.excludedRollouts, 'excluded');
   const failures = failedRollouts + failedGrades > 0 ? `  ${failedRollouts} rollouts and ${failedGrades} gradings failed` : '';
   const seconds = took(event.rolloutSeconds + event.trainSeconds + event.saveSeconds);
   return (
-    `step ${String(event.step).padStart(3)}  reward ${event.reward.toFixed(2)} ${'█'.repeat(filled)}${'░'.repeat(BAR - filled)}` +
+    `step ${String(event.step).padStart(3)}  reward ${event.reward.toFixed(2)} ${bar(event.reward)}` +
     `  ${groups - groupsWithoutSignal}/${groups} groups with signal${left}${some('  ', event.ungraded, 'not graded')}` +
     `  ${event.trainedTokens} tokens  ${seconds}${failures}`
   );
+}
+
+/** Empty for rewards outside 0 … 1, whose range is not known. */
+function bar(reward: number): string {
+  if (!(reward >= 0 && reward <= 1)) return ' '.repeat(BAR);
+  const filled = Math.round(reward * BAR);
+  return '█'.repeat(filled) + '░'.repeat(BAR - filled);
 }
 
 /** The parts of the reward, and the log-probability agreement unless it is exact, as with the embedded policy. */
@@ -164,16 +172,26 @@ function trainingSummary(event: TrainDone, entry: string): readonly string[] {
   const change =
     before !== null && after !== null ? `: held-out success ${percent(before.success)} → ${percent(after.success)}` : '';
   const whole = seconds < 100 ? `${seconds.toFixed(0)} s` : duration(seconds);
-  const head = ending === 'interrupted' ? 'Interrupted after' : 'Done in';
+  const isSolved = steps === 0 && ending === 'solved';
+  const ended = isSolved ? 'Solved already, after' : learned(event) ? 'Done in' : 'Ended without improvement after';
+  const head = ending === 'interrupted' ? 'Interrupted after' : ended;
   return [
     '',
     styleText('bold', `${head} ${whole}, ${count(steps, 'step')}${change}`),
-    ...(STOPPED[ending] === null ? [] : [`Stopped early: ${STOPPED[ending]}`]),
+    ...(STOPPED[ending] === null ? [] : [`Stopped early: ${isSolved ? SOLVED_ALREADY : STOPPED[ending]}`]),
     ...models(event, entry),
     `Every rollout is in ${run}/store.sqlite, every event in ${run}/events.jsonl`,
     `Prove it with: ${asCalled(`trainyard verify ${shellWord(run)}`)}`,
     ...(CAN_GO_ON.has(ending) ? wayOn(run) : []),
   ];
+}
+
+const SOLVED_ALREADY = 'every rollout succeeded, so there is nothing to learn from these tasks';
+
+/** Whether there was a step, and success or mean reward rose where they were measured. */
+function learned({ before, after, steps }: TrainDone): boolean {
+  if (before === null || after === null || before.success === 1) return steps > 0;
+  return after.success > before.success || (after.meanReward ?? 0) > (before.meanReward ?? 0);
 }
 
 function models({ best, after, checkpoint: last, server, ...unusual }: TrainDone, entry: string): readonly string[] {
@@ -225,8 +243,14 @@ export function evaluationSummary(event: EvalDone): readonly string[] {
     ...(hidden > 0 ? [`${count(hidden, 'more tag')}: see metrics.json`] : []),
     ...(perTask === 1 ? [] : [`pass@k  ${chances(passAtK)}`, `pass^k  ${chances(passHatK)}`]),
     ...named,
+    ...(event.calls === undefined ? [] : [callsLine(event.calls)]),
     ...(run === null ? [] : [kept, ...(failed === 0 ? [] : again)]),
   ];
+}
+
+function callsLine({ n, medianSeconds, p95Seconds, promptTokens, completionTokens }: CallReport): string {
+  const times = `median ${medianSeconds.toFixed(2)} s, 95 % within ${p95Seconds.toFixed(2)} s`;
+  return `${count(n, 'model call')}: ${times}; ${promptTokens} prompt and ${completionTokens} completion tokens`;
 }
 
 function rowOf(name: string, { success, ci, meanReward, n, failed, ungraded }: TagReport): readonly string[] {
@@ -255,13 +279,16 @@ export function turnText(
 ): string {
   const { index, thread, after, fork, promptTokens, sampledTokens, stopReason, response } = turn;
   const where = fork?.message === undefined ? '' : ` at message ${fork.message}`;
+  const causes = fork === null ? '' : [fork.cause, ...(fork.also ?? [])].join(' and ');
+  const instead = fork?.cause === 'side_call' ? 'next to' : 'instead of going on from';
   const origin = after === null ? 'rendered afresh' : `extends turn ${after}`;
   const cut = stopReason === 'length' ? ['cut off'] : [];
+  const tokens = `${promptTokens} + ${sampledTokens} tokens`;
   const marks = [
     ...(turn.model === null
-      ? [`${promptTokens} + ${sampledTokens} tokens`, ...cut, origin]
-      : [`said by ${printableLine(turn.model)}`, ...cut]),
-    ...(fork === null ? [] : [styleText('yellow', `${fork.cause}${where}, instead of going on from turn ${fork.from}`)]),
+      ? [tokens, ...cut, origin]
+      : [`said by ${printableLine(turn.model)}`, ...(turn.usage === null ? [] : [tokens]), took(turn.seconds), ...cut]),
+    ...(fork === null ? [] : [styleText('yellow', `${causes}${where}, ${instead} turn ${fork.from}`)]),
     ...(turn.undelivered ? ['nobody got it'] : []),
     ...(turn.trainable ? [] : ['not trained']),
     ...(turn.formatError === null ? [] : [`not in the format asked for: ${printableLine(turn.formatError)}`]),
@@ -298,10 +325,12 @@ function wordsOf({ reasoning, content, tool_calls: calls = [] }: Message, longes
 
 export function endingLines(trajectory: Trajectory): readonly string[] {
   const { outcome, grade, output, metadata, metrics, logs = [], unanswered = [], startedAt } = trajectory;
+  const sizes = outcome.kind === 'truncated' && outcome.limit === 'context' ? printableLine(overflowOf(trajectory, ': ')) : '';
+  const todo = sizes === '' ? '' : `${sizes} (${OVERFLOW_HINT})`;
   return [
     ...unanswered.slice(-MOST_CALLS).map(callLine),
     ...logs.map(({ at, text }) => styleText('dim', `    ${((at - startedAt) / 1000).toFixed(2)} s  ${printableLine(text)}`)),
-    `${styleText('bold', outcome.kind)}${outcomeDetail(outcome)} · ${gradeText(grade, outcome)}`,
+    `${styleText('bold', outcome.kind)}${outcomeDetail(outcome)}${todo} · ${gradeText(grade, outcome)}`,
     ...Object.entries({ output, metadata, metrics }).flatMap(([name, value]) => valueLine(name, value)),
   ];
 }

@@ -123,14 +123,18 @@ const MIN_TEMPERATURE = 1e-3;
 
 const isTemperature = (value: number): boolean => Number.isFinite(value) && value >= MIN_TEMPERATURE;
 
+export const OVERFLOW_HINT = 'shorten the conversation, instructions and tools included, or use a model with a longer context';
+
+export function checkFits({ length }: Int32Array, contextLength: number): void {
+  if (length < contextLength) return;
+  const found = `the prompt has ${length} tokens, the context is ${contextLength}`;
+  throw new TrainyardError('CONTEXT_OVERFLOW', found, { hint: OVERFLOW_HINT });
+}
+
 /** Throws CONTEXT_OVERFLOW if the prompt leaves no room for a token, REQUEST_INVALID for anything else that cannot be sampled. */
 export function checkRequest({ promptIds, sampling, seed }: SampleRequest, { contextLength, vocabSize }: ModelBounds): void {
   if (promptIds.length === 0) throw invalid('the prompt is empty, expected at least one token');
-  const hint = 'shorten the conversation or use a model with a longer context';
-  if (promptIds.length >= contextLength)
-    throw new TrainyardError('CONTEXT_OVERFLOW', `the prompt has ${promptIds.length} tokens, the context is ${contextLength}`, {
-      hint,
-    });
+  checkFits(promptIds, contextLength);
   const badId = promptIds.find((id) => id < 0 || id >= vocabSize);
   if (badId !== undefined) throw invalid(`prompt id ${badId} is outside the vocabulary of ${vocabSize}`);
 

@@ -1,6 +1,11 @@
 /** How turns and rollouts are named, summarised and excluded from training. Reads no store. */
 import type { Exclusion, Mark, RolloutIdentity, Trajectory, Turn } from './types.ts';
 
+/** As the engine sampled them, or as the model behind an API counted them. */
+export function tokensOf({ usage, promptIds, sampledIds }: Pick<Turn, 'usage' | 'promptIds' | 'sampledIds'>) {
+  return { promptTokens: usage?.promptTokens ?? promptIds.length, sampledTokens: usage?.completionTokens ?? sampledIds.length };
+}
+
 export function turnSummary(turn: Turn) {
   const { index, thread, role, after, fork, stopReason, policyVersion, trainable, request, formatError, response } = turn;
   return {
@@ -9,12 +14,13 @@ export function turnSummary(turn: Turn) {
     role,
     after: after ?? null,
     fork: fork ?? null,
-    promptTokens: turn.promptIds.length,
-    sampledTokens: turn.sampledIds.length,
+    ...tokensOf(turn),
     stopReason,
     policyVersion,
     trainable,
     model: turn.model ?? null,
+    usage: turn.usage ?? null,
+    seconds: Math.max(0, turn.endedAt - turn.startedAt) / 1000,
     undelivered: turn.undelivered ?? false,
     dialect: request.dialect ?? null,
     ignored: request.ignored ?? [],
@@ -74,4 +80,10 @@ export function placeOf({ rolloutId, turn }: Exclusion): string {
 function byRolloutAndTurn(a: Exclusion, b: Exclusion): number {
   if (a.rolloutId !== b.rolloutId) return a.rolloutId < b.rolloutId ? -1 : 1;
   return (a.turn ?? -1) - (b.turn ?? -1);
+}
+
+/** The sizes of the last call that did not fit into the context, after `before`; empty if all fitted. */
+export function overflowOf({ unanswered = [] }: Pick<Trajectory, 'unanswered'>, before = ''): string {
+  const last = unanswered.findLast(({ failure }) => failure?.limit === 'context');
+  return last?.failure === undefined ? '' : `${before}${last.failure.message}`;
 }

@@ -69,7 +69,7 @@ export interface Limits {
 /** `stop`: a stop token was sampled and is the last id. `length`: the token budget or the context ran out first. */
 export type StopReason = 'stop' | 'length';
 
-/** Why a turn's prompt does not simply extend the latest turn of its thread. */
+/** Why a turn's prompt does not simply extend the latest turn of its conversation. */
 export const FORK_CAUSES = [
   'asked_again',
   'changed_tools',
@@ -77,6 +77,7 @@ export const FORK_CAUSES = [
   'dropped_reasoning',
   'dropped_tool_call',
   'edited_message',
+  'new_conversation',
   'rewound',
   'role_change',
   'side_call',
@@ -84,9 +85,13 @@ export const FORK_CAUSES = [
 ] as const;
 export type ForkCause = (typeof FORK_CAUSES)[number];
 
-/** `from`: the turn that this one would have continued. `message`: index in the request of the first message that differs, if any. */
+/**
+ * `from`: the turn that this one would have continued, or that a side call accompanies. `message`: index in the request of the first message
+ * that differs, if any. `also`: what else changed.
+ */
 export interface Fork {
   readonly cause: ForkCause;
+  readonly also?: readonly ForkCause[];
   readonly from: number;
   readonly message?: number;
 }
@@ -104,8 +109,10 @@ export interface Turn {
   readonly thread: string;
   readonly role: string;
   readonly trainable: boolean;
-  /** The model that answered instead of the policy. Such a turn has no ids and is not trained. */
+  /** A model of which only messages are known: a default model, or a policy behind an API. Such a turn has no ids and is not trained. */
   readonly model?: string;
+  /** Tokens as that model counted them. Absent if it did not. */
+  readonly usage?: { readonly promptTokens: number; readonly completionTokens: number };
   /** Present if no client received the response, or asked for it again, before the rollout ended. Such a turn is not trained. */
   readonly undelivered?: true;
   readonly promptIds: Int32Array;

@@ -72,7 +72,10 @@ const KNOWN: ReadonlySet<string> = new Set(COLUMNS);
 const NULLABLE = ['id', 'system_prompt', 'answer', 'ground_truth', 'label'];
 /** Names used elsewhere, suggested if the row has none of our columns for the same purpose. */
 const ELSEWHERE = [
-  { ours: ['prompt', 'user_prompt'], theirs: ['question', 'query', 'input', 'instruction', 'problem', 'messages', 'text'] },
+  {
+    ours: ['prompt', 'user_prompt'],
+    theirs: ['question', 'query', 'main_query', 'raw_prompt', 'input', 'instruction', 'problem', 'messages', 'text'],
+  },
   {
     ours: ['answer', 'ground_truth', 'label'],
     theirs: ['target', 'gold', 'solution', 'output', 'response', 'completion', 'expected', 'reference'],

@@ -7,7 +7,8 @@ import { type EntryModule, type Workflow, workflowSymbol } from '../core/contrac
 import { isConcrete } from '../core/define.ts';
 import { messageOf } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
-import type { Tool } from '../core/types.ts';
+import type { Tool, ToolCall } from '../core/types.ts';
+import { parseAssistant } from '../tokens/response-parser.ts';
 import { type FlowClass, type FlowFields, type FlowSetup, flowRegistry, register } from './flow-registry.ts';
 import { flowWorkflow } from './flow-workflow.ts';
 import {
@@ -87,8 +88,11 @@ export class SingleStepSingleTurnAgentFlow<Config = unknown, Row extends object 
 export const SINGLE_STEP = 'single_step_single_turn_agent';
 register(SINGLE_STEP)(SingleStepSingleTurnAgentFlow);
 
+/** Also a call that cannot be read: the policy is told so, and can learn from it. */
 const TOOL_CALL = /<tool_call>\s*(.*?)\s*<\/tool_call>/s;
 const MOST_STEPS = 32;
+
+type Called = { readonly name: string; readonly arguments?: Readonly<Record<string, unknown>> };
 
 export interface FlowTool {
   readonly description?: string;
@@ -108,6 +112,8 @@ export abstract class MultiStepAgentFlow<Config = unknown, Row extends object = 
   readonly tools: Readonly<Record<string, FlowTool>> = {};
   /** The flow ends after this many steps, even if the last turn calls a tool. */
   readonly maxSteps: number = MOST_STEPS;
+  /** Calls by the text they were made in, as the gateway read them: it knows how the model writes calls. */
+  readonly #calls = new Map<string, readonly Pick<ToolCall, 'function'>[]>();
 
   get toolSchemas(): readonly Tool[] {
     return Object.entries(this.tools).map(([name, { description, parameters }]) => ({
@@ -120,16 +126,33 @@ export abstract class MultiStepAgentFlow<Config = unknown, Row extends object = 
     return [...fields.prompt];
   }
 
-  /** Whether this turn ends the flow. By default: it calls no tool. */
-  isTerminal(text: string): boolean {
-    return !TOOL_CALL.test(text);
+  override async gatewayGenerate(fields: GenerateFields): Promise<GatewayGeneration> {
+    const said = await super.gatewayGenerate(fields);
+    this.#calls.set(said.text, said.message.tool_calls ?? []);
+    return said;
   }
 
-  /** Runs the tool call in `text`. Returns the result as JSON, or an error for an invalid call: the policy can learn from it. */
+  #callsIn(text: string): readonly Pick<ToolCall, 'function'>[] {
+    return this.#calls.get(text) ?? parseAssistant(text).toolCalls.map((call) => ({ function: call }));
+  }
+
+  /** Whether this turn ends the flow. By default: it calls no tool, in whatever format the model writes calls. */
+  isTerminal(text: string): boolean {
+    return this.#callsIn(text).length === 0 && !TOOL_CALL.test(text);
+  }
+
+  /** Runs the tool calls in `text`. Returns the result as JSON, a list if there are several; an error for an invalid call. */
   async executeTool(text: string): Promise<string> {
+    const calls = this.#callsIn(text);
+    if (calls.length === 0) return await this.#resultOf(() => JSON.parse(TOOL_CALL.exec(text)?.[1] ?? '') as Called);
+    const called = calls.map(({ function: { name, arguments: given } }) => () => ({ name, arguments: JSON.parse(given) }));
+    const results = await Promise.all(called.map((call) => this.#resultOf(call)));
+    return results.length === 1 ? results[0]! : `[${results.join(',')}]`;
+  }
+
+  async #resultOf(called: () => Called): Promise<string> {
     try {
-      type Call = { readonly name: string; readonly arguments?: Record<string, unknown> };
-      const { name, arguments: given } = JSON.parse(TOOL_CALL.exec(text)?.[1] ?? '') as Call;
+      const { name, arguments: given } = called();
       const tool = Object.hasOwn(this.tools, name) ? this.tools[name] : undefined;
       return JSON.stringify(tool === undefined ? { error: 'no such tool' } : await tool.run(given ?? {}));
     } catch (thrown) {

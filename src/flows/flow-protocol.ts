@@ -128,17 +128,17 @@ const tokenForm = z.strictObject({
 });
 const messageForm = z.strictObject({ ...names, ...sampling, messages: z.unknown(), tools: z.unknown().optional() });
 
-const unused = z.unknown().optional();
+const rowFields = metadata.transform((given) => given ?? undefined).optional();
 const tokenReward = z.strictObject({
   ...names,
   prompt_ids: ids,
   response_ids: ids,
   multi_modal_data: nothing.optional(),
   num_turns: z.int().min(0).nullish(),
-  extra_fields: unused,
-  dataset_fields: unused,
+  extra_fields: rowFields,
+  dataset_fields: rowFields,
 });
-const messageReward = z.strictObject({ ...names, messages: z.unknown(), dataset_fields: unused, extra_fields: unused });
+const messageReward = z.strictObject({ ...names, messages: z.unknown(), dataset_fields: rowFields, extra_fields: rowFields });
 
 const isInTokens = (raw: unknown): boolean => typeof raw === 'object' && raw !== null && 'prompt_ids' in raw;
 

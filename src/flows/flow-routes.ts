@@ -120,7 +120,7 @@ async function callModel(
   // An agent may not name its prompt: that would choose its group and the task it is graded on.
   if (grant.capability === 'agent') trajectory?.checkPrompt(prompt);
   else trajectory?.isOfPrompt(prompt);
-  return await gateway.answer({ ...request, path: `/r/${encodeURIComponent(uid)}/v1/${segments['rest']}` });
+  return await gateway.answer({ ...request, path: `/r/${encodeURIComponent(trajectory?.uid ?? uid)}/v1/${segments['rest']}` });
 }
 
 function namesIn({ trajectory, prompt }: RouteMatch<never>['segments']): { trajectory?: string; prompt?: string } {

@@ -3,11 +3,11 @@
  *
  * A step must be a turn that was generated here, named by its signed id or by its exact token ids. Its log-probabilities and policy version
  * come from the gateway's record, not from the step. A submission is validated as a whole before any step is accepted. Rewards are graded
- * with the answer of the trajectory's task; dataset fields in a request are ignored.
+ * with the answer of the trajectory's task; graders see a request's dataset fields beside it, in `result.metadata`.
  */
 import { hash } from 'node:crypto';
 import { defined } from '../core/json.ts';
-import type { Message, Purpose, Turn } from '../core/types.ts';
+import type { Json, Message, Purpose, Turn } from '../core/types.ts';
 import { isMarkedRetry } from '../gateway/answers.ts';
 import { chat } from '../gateway/dialects/chat.ts';
 import { invalid, parsed } from '../gateway/dialects/dialect.ts';
@@ -134,8 +134,8 @@ function withRecordedAnswers({ gateway }: FlowParts, turns: readonly Turn[], mes
 export async function submitSteps(parts: FlowParts, { request, grant, raw }: FlowCall): Promise<HttpReply> {
   const purpose = channelIn(request.query);
   const { steps } = parsed(submission, raw);
-  const groups = [...Map.groupBy(steps.entries(), ([, { trajectory_uid }]) => trajectory_uid)];
-  const staged = groups.map(([uid, own]) => stage(parts, parts.table.find(grant, uid), own, purpose));
+  const groups = [...Map.groupBy(steps.entries(), ([, { trajectory_uid }]) => parts.table.find(grant, trajectory_uid))];
+  const staged = groups.map(([trajectory, own]) => stage(parts, trajectory, own, purpose));
   for (const { trajectory, fresh, promptUid } of staged) {
     if (trajectory.isHeld || fresh.length === 0) continue;
     const groupId = promptUid ?? trajectory.promptUid;
@@ -229,7 +229,8 @@ export async function computeReward({ table }: FlowParts, call: FlowCall): Promi
     'prompt_ids' in body
       ? messagesOf(session.turns, body.prompt_ids, body.response_ids)
       : chat.read({ messages: body.messages }, session).request.messages;
-  const grade = await table.grade(trajectory, messages);
+  const { dataset_fields, extra_fields } = body;
+  const grade = await table.grade(trajectory, messages, defined({ dataset_fields, extra_fields }) as Record<string, Json>);
   if (grade.kind === 'graded') {
     const { value, parts: info = {} } = grade.reward;
     return jsonReply(200, { reward: value, reward_score: value, reward_extra_info: info });

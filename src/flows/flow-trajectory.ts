@@ -2,7 +2,7 @@
  * What the flow routes know about a trajectory beyond its session: registration, steps, completion, reward. Holds all rules about the order
  * of steps, and does no I/O.
  */
-import { sameJson } from '../core/json.ts';
+import { defined, sameJson } from '../core/json.ts';
 import type { Json, Purpose, Reward, Turn } from '../core/types.ts';
 import type { LiveSession } from '../gateway/sessions.ts';
 import type { Refusal } from '../http/refusal.ts';
@@ -43,6 +43,8 @@ export class FlowTrajectory {
   kept: Promise<void> | undefined;
   #purpose: Purpose | undefined;
   #promptUid: string | undefined;
+  /** The flow's own name for a trajectory that a run holds. */
+  #ownName: string | undefined;
   readonly #steps: FlowStep[] = [];
 
   /** `beginning` is absent if a run holds the session. */
@@ -71,6 +73,13 @@ export class FlowTrajectory {
 
   get steps(): readonly FlowStep[] {
     return this.#steps;
+  }
+
+  /** What its registration said, and its steps by index: graders see it, and it is stored. */
+  get saidOfItself(): Readonly<Record<string, Json>> | undefined {
+    if (this.#steps.length === 0) return this.metadata;
+    const rows = this.#steps.map(({ index, turn, reward, metadata }) => [index, defined({ turn, reward, metadata })]);
+    return { ...this.metadata, steps: Object.fromEntries(rows) as Json };
   }
 
   /** If no steps were submitted, every turn counts as one. */
@@ -109,6 +118,17 @@ export class FlowTrajectory {
     return { value, ...(isSame ? {} : { byTurn: Object.fromEntries(fromThere.toReversed()) }), source: 'workflow' };
   }
 
+  /** In a run, a flow may choose the uids itself, as on a server; a rollout is still one trajectory. Throws trajectory_conflict. */
+  isCalled(name: string): void {
+    if (name === this.uid) return;
+    this.#ownName ??= name;
+    if (this.#ownName === name) return;
+    throw flowRefusal('trajectory_conflict', `trajectory ${this.#ownName} is not also ${name}: a rollout is one trajectory`, {
+      hint: "use one trajectory uid in a flow's run: fields.trajectoryUid, or one of your own",
+      param: 'trajectory_uid',
+    });
+  }
+
   /** The first caller to name the prompt decides. Throws trajectory_conflict. */
   isOfPrompt(promptUid: string): void {
     this.checkPrompt(promptUid);
@@ -117,6 +137,8 @@ export class FlowTrajectory {
 
   checkPrompt(promptUid: string): void {
     if (promptUid === UNNAMED_PROMPT && !this.isHeld) return;
+    // The run decides the group, whatever a flow with names of its own calls it.
+    if (this.#ownName !== undefined) return;
     if (this.#promptUid === undefined || this.#promptUid === promptUid) return;
     const found = `trajectory ${this.uid} belongs to prompt ${this.#promptUid}, not ${promptUid}`;
     throw flowRefusal('trajectory_conflict', found, { param: 'prompt_uid' });
@@ -130,6 +152,8 @@ export class FlowTrajectory {
 
   checkPurpose(purpose: Purpose | undefined): void {
     if (purpose === undefined || this.#purpose === undefined || this.#purpose === purpose) return;
+    // The protocol's default, which flows write out: an evaluation stays one.
+    if (this.isHeld && purpose === 'train') return;
     throw flowRefusal('trajectory_conflict', `trajectory ${this.uid} is for ${this.#purpose}, not for ${purpose}`, {
       hint: 'the channel is fixed when the trajectory begins; leave it out',
       param: 'channel',

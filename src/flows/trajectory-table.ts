@@ -5,7 +5,6 @@
 import { randomBytes } from 'node:crypto';
 import type { GraderRunner } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { defined } from '../core/json.ts';
 import type { Grade, Json, Message, Outcome, Task, Trajectory } from '../core/types.ts';
 import type { SessionDefaults } from '../gateway/control.ts';
 import type { Gateway } from '../gateway/gateway.ts';
@@ -49,13 +48,15 @@ export class TrajectoryTable {
   }
 
   /** Undefined if the trajectory is unknown. Throws if the key is for another one. */
-  get(grant: Grant, uid: string): FlowTrajectory | undefined {
-    if (grant.rollout !== undefined && grant.rollout !== uid) throw unknown(uid);
+  get(grant: Grant, name: string): FlowTrajectory | undefined {
+    const uid = grant.rollout ?? name;
+    if (uid !== name && !this.#isOwnName(grant, name)) throw unknown(name);
     const session = this.#parts.gateway.session(uid);
     if (session === undefined) return this.#endedAs(uid);
     if (grant.session !== undefined && grant.session !== session.number) throw sealed(uid);
     const known = this.#known.get(session) ?? new FlowTrajectory(session);
     this.#known.set(session, known);
+    known.isCalled(name);
     return known;
   }
 
@@ -128,8 +129,8 @@ export class TrajectoryTable {
     await Promise.all([...this.#owed].map((trajectory) => this.complete(trajectory).catch(unlessTold)));
   }
 
-  /** Throws no_grader if there is no grader or no task. `messages`: the conversation, if the flow supplies it. */
-  async grade(trajectory: FlowTrajectory, messages?: readonly Message[]): Promise<Grade> {
+  /** Throws no_grader if there is no grader or no task. `messages`, `fields`: the conversation and metadata that the flow supplies. */
+  async grade(trajectory: FlowTrajectory, messages?: readonly Message[], fields: Record<string, Json> = {}): Promise<Grade> {
     const { grader, taskOf } = this.#parts;
     if (grader === undefined) {
       const hint = 'export one from the entry, or serve with --entry and --tasks';
@@ -141,10 +142,17 @@ export class TrajectoryTable {
       const hint = 'say task_id at /init_trajectory, or use the id of a task as prompt_uid';
       throw flowRefusal('no_grader', `there is no task ${name} to grade by`, { hint });
     }
-    const input = graderInput(task, { turns: trajectory.session.turns, outcome: { kind: 'completed' } });
+    const result = { metadata: { ...trajectory.saidOfItself, ...fields } };
+    const input = graderInput(task, { turns: trajectory.session.turns, outcome: { kind: 'completed' }, result });
     const whole = messages ?? input.messages;
     const last = whole.findLast(({ role }) => role === 'assistant')?.content ?? undefined;
     return await grader.grade({ ...input, messages: whole, ...(last === undefined ? {} : { output: last }) });
+  }
+
+  /** A flow's key is for one rollout, which the flow may call by a name that is no other rollout's. */
+  #isOwnName({ capability }: Grant, name: string): boolean {
+    const { gateway } = this.#parts;
+    return capability === 'flow' && gateway.session(name) === undefined && !gateway.hasEnded(name);
   }
 
   /** Throws if the trajectory was stored incomplete: further data would be acknowledged and lost. */
@@ -179,12 +187,11 @@ export class TrajectoryTable {
   }
 
   async #recordOf(trajectory: FlowTrajectory): Promise<Trajectory> {
-    const { session, uid, metadata, purpose, promptUid, taskId = promptUid, trainedTurns } = trajectory;
+    const { session, uid, saidOfItself: metadata, purpose, promptUid, taskId = promptUid, trainedTurns } = trajectory;
     const { unanswered, openedAt: startedAt } = session;
     const endedAt = Date.now();
     const outcome = outcomeOf(trajectory);
-    const steps = stepsIn(trajectory);
-    const result = metadata === undefined && steps === undefined ? {} : { metadata: { ...metadata, ...steps } };
+    const result = metadata === undefined ? {} : { metadata };
     const turns = onlyTrained(session.turns, trainedTurns);
     const grade = await this.#gradeOf(trajectory, outcome);
     const identity = { rolloutId: uid, groupId: promptUid, taskId, purpose };
@@ -199,12 +206,6 @@ export class TrajectoryTable {
     const canGrade = grader !== undefined && taskOf?.(trajectory) !== undefined;
     return canGrade ? await this.grade(trajectory) : { kind: 'ungraded', why: 'nothing grades what is served' };
   }
-}
-
-function stepsIn({ steps }: FlowTrajectory): { readonly steps: Json } | undefined {
-  if (steps.length === 0) return undefined;
-  const rows = steps.map(({ index, turn, reward, metadata }) => [index, defined({ turn, reward, metadata })]);
-  return { steps: Object.fromEntries(rows) };
 }
 
 function outcomeOf({ session, completion }: FlowTrajectory): Outcome {

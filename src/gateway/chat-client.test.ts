@@ -38,6 +38,7 @@ describe('an answer over Chat Completions', () => {
       toolCalls: [],
       reasoning: undefined,
       stopReason: 'stop',
+      withheld: false,
     });
   });
 
@@ -50,6 +51,7 @@ describe('an answer over Chat Completions', () => {
       toolCalls: [call],
       reasoning: 'hm',
       stopReason: 'length',
+      withheld: false,
     });
   });
 

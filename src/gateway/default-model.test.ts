@@ -11,6 +11,7 @@ import { ANSWER, all, ask, clientOf, LOOKUP, open, post, type specOf, tools } fr
 import type { DefaultModelLike, DefaultModelRequest, Role, Session } from '../core/contracts.ts';
 import type { Turn } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';
+import { defaultModelOf } from './default-model.ts';
 import { listen } from './gateway.ts';
 
 const SAID = 'The house always wins.';
@@ -169,6 +170,7 @@ describe('a default model that fails', () => {
     'says content of another kind': () => ({ content: 3 }),
     'calls nothing': () => ({ content: null, toolCalls: [{}] }),
     'calls with arguments that are no text': () => ({ content: null, toolCalls: [{ name: 'f', arguments: {} }] }),
+    'counts what is no number': () => ({ content: 'x', usage: { promptTokens: '3', completionTokens: 1 } }),
     'stops for no reason we know': () => ({ content: 'x', stopReason: 'tired' }),
   };
 
@@ -207,6 +209,34 @@ describe('a default model at a server', () => {
       code: 'DEFAULT_MODEL_FAILED',
       message: expect.stringMatching('401'),
     });
+  });
+});
+
+describe('what a server answers', () => {
+  const asked = async (body: object, sampling: object = {}) => {
+    const sent: string[] = [];
+    const fetch: typeof globalThis.fetch = async (_, init) => {
+      sent.push(String(init?.body));
+      return Response.json(body);
+    };
+    const { generate } = defaultModelOf({ name: 'house', baseURL: 'https://api.openai.com/v1', fetch });
+    return { answer: generate({ messages: ask, tools: [], sampling, signal: new AbortController().signal }), sent };
+  };
+
+  it('is the choice with index 0, in whatever order they come', async () => {
+    const choices = [1, 0].map((index) => ({ index, message: { content: `choice ${index}` } }));
+    const { answer, sent } = await asked({ choices }, { topK: 5, temperature: 1 });
+    expect(await answer).toMatchObject({ content: 'choice 0' });
+    expect(JSON.parse(sent[0]!)).toEqual({ model: 'house', messages: ask, temperature: 1 });
+  });
+
+  it('is a failure where its content filter withheld it, and not an empty answer', async () => {
+    const { answer, sent } = await asked({ choices: [{ finish_reason: 'content_filter', message: { content: null } }] });
+    await expect(answer).rejects.toMatchObject({
+      code: 'DEFAULT_MODEL_FAILED',
+      message: expect.stringMatching(/its content filter withheld/),
+    });
+    expect(sent).toHaveLength(1);
   });
 });
 
@@ -261,7 +291,13 @@ describe('the key of a default model at a server', () => {
 
   it('is not in the message about a default model that is none', () => {
     const { session } = open();
-    const none = [{ name: 'house', url: 'http://x', apiKey: KEY }, KEY, [KEY]];
+    const none = [
+      { name: 'house', url: 'http://x', apiKey: KEY },
+      { name: 'house', baseURL: `http://me:${KEY}@x/v1` },
+      { name: 'house', baseURL: `http://x/v1?key=${KEY}` },
+      { name: 'house', baseURL: KEY },
+      ...[KEY, [KEY]],
+    ];
     for (const given of none) {
       const naming = () => session.model('judge', { default: given as never });
       expect(naming).toThrowError(

@@ -8,14 +8,14 @@ import { fetchInThread } from '../core/context.ts';
 import type { Clock, GenerateRequest, Generation, ModelHandle, Session, SessionHost, SessionSpec } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { deepCopy } from '../core/json.ts';
-import type { Engine } from '../core/policy.ts';
 import { completionId } from '../core/turns.ts';
-import type { Message, Tool, Turn } from '../core/types.ts';
+import type { Turn } from '../core/types.ts';
 import { WrongKeys } from '../http/guard.ts';
 import { type Listener, serve, type Timeouts } from '../http/http-server.ts';
-import { fetchWith, type HttpReply, type HttpRequest, jsonReply, routeFor } from '../http/message.ts';
+import { fetchWith, type HttpReply, type HttpRequest, jsonReply, parseJson, readText, routeFor } from '../http/message.ts';
 import type { Failure, Refusal } from '../http/refusal.ts';
-import type { Renderer } from '../tokens/renderer.ts';
+import { tokensOf } from '../tokens/renderer.ts';
+import { isMarkedRetry } from './answers.ts';
 import { clientFields, type ModelAddress } from './chat-client.ts';
 import { listSessions, models, openSession, type SessionDefaults, showSession } from './control.ts';
 import { chat } from './dialects/chat.ts';
@@ -25,10 +25,11 @@ import { responses } from './dialects/responses.ts';
 import { inOurNames, readRequest } from './generate-request.ts';
 import { authorize, callerOf, checkRollout, checkThread, type Grant, Keyring, nameCallers } from './identity.ts';
 import { answerCall, countTokens } from './model-call.ts';
-import { answer, type SamplerParts } from './sampling.ts';
+import { answer, type SamplerParts, type ServedPolicy, type TokenPolicy, tokenPolicy } from './sampling.ts';
 import { type Caller, type LiveSession, SessionTable, sealed } from './sessions.ts';
 import {
   type Capability,
+  GATEWAY_LIMITS,
   gatewayFailure,
   type MatchedPath,
   matchPath,
@@ -39,9 +40,7 @@ import {
 
 export type { Listener };
 
-export interface GatewayOptions {
-  readonly engine: Engine;
-  readonly renderer: Renderer;
+interface CommonOptions {
   /** The model name reported to clients. */
   readonly modelName: string;
   readonly clock?: Clock;
@@ -54,6 +53,8 @@ export interface GatewayOptions {
   /** Called for every call that is answered with an error. */
   readonly onFailure?: (failure: Failure, path: string) => void;
 }
+
+export type GatewayOptions = CommonOptions & (TokenPolicy | ServedPolicy);
 
 const IDLE_MS = 3_600_000;
 const ROUTES_HINT = 'a base URL ends in /r/<rollout>/v1; clients add chat/completions, responses or messages to it';
@@ -83,8 +84,9 @@ export class Gateway implements SessionHost {
     if (ready !== undefined) void this.#awaitEngine(ready);
   }
 
-  get policy(): Pick<GatewayOptions, 'engine' | 'renderer' | 'modelName'> {
-    return this.#options;
+  /** Throws REQUEST_INVALID if the policy is behind an API. */
+  get policy(): TokenPolicy & Pick<GatewayOptions, 'modelName'> {
+    return { ...tokenPolicy(this.#options, 'this protocol'), modelName: this.#options.modelName };
   }
 
   get openSessions(): number {
@@ -167,6 +169,7 @@ export class Gateway implements SessionHost {
     if (does === 'ready') return this.#ready();
     const grant = authorize(this.#keyring, call, who);
     if (does === 'ask' || does === 'count_tokens') return await this.#callModel(route, match, grant, call);
+    if (does === 'ids') return await this.#generateTokens(match, grant, call);
     if (does === 'models' || does === 'model') return this.#models(match, grant, call);
     if (does === 'list') return listSessions(this.#sessions);
     if (does === 'open') return await openSession(this.#sessions, this.#options.sessionDefaults, call);
@@ -189,6 +192,21 @@ export class Gateway implements SessionHost {
     return await caller.session.calling(caller, call.signal, (modelCall) =>
       answerCall(this.#options, caller, call, dialect, modelCall),
     );
+  }
+
+  /** `ModelHandle.generate` for a process that has no gateway: the whole turn goes back. */
+  async #generateTokens({ rollout }: MatchedPath, grant: Grant, call: HttpRequest): Promise<HttpReply> {
+    const { header, signal } = call;
+    const caller = callerOf(this.#sessions, grant, rollout, call);
+    const text = await readText(call, GATEWAY_LIMITS.bodyBytes);
+    const request = { ...(parseJson(text, GATEWAY_LIMITS) as GenerateRequest), ...(signal && { signal }) };
+    const sample = async () => [(await generate(this.#generateParts(), caller, request)).turn];
+    const key = ['generate_tokens', caller.role, caller.thread, header('idempotency-key') ?? '', text].join('\n');
+    const { value, miss } = await caller.session.answers.get(key, isMarkedRetry(header), sample);
+    const { promptIds, sampledIds, logprobs, ...words } = value[0]!;
+    const turn = { ...words, promptIds: [...promptIds], sampledIds: [...sampledIds], logprobs: [...logprobs] };
+    const id = completionId(caller.session.spec.identity, words.sampling.seed);
+    return { ...jsonReply(200, { id, turn }), undelivered: miss };
   }
 
   #models({ rollout, segments: { id } }: MatchedPath, grant: Grant, call: HttpRequest): HttpReply {
@@ -219,7 +237,8 @@ export class Gateway implements SessionHost {
 
   #ready(): HttpReply {
     this.#checkReady();
-    return jsonReply(200, { status: 'ready', policyVersion: this.#options.engine.policyVersion });
+    const policyVersion = 'engine' in this.#options ? this.#options.engine.policyVersion : 0;
+    return jsonReply(200, { status: 'ready', policyVersion });
   }
 
   #generateParts(): GenerateParts {
@@ -266,9 +285,7 @@ export async function listen(gateway: Gateway, { token, ...options }: ListenOpti
   return { origin: listener.origin, [Symbol.asyncDispose]: close };
 }
 
-interface GenerateParts extends SamplerParts {
-  checkReady(): void;
-}
+type GenerateParts = SamplerParts & { checkReady(): void };
 
 /** In the gateway's own process, a generation always has its turn. */
 export type Generated = Generation & { readonly turn: Turn };
@@ -281,8 +298,7 @@ function modelHandle(parts: GenerateParts, reach: Reach, caller: Caller): ModelH
   return {
     ...clientFields(reach, thread === role ? reach.fetch : fetchInThread(reach.fetch, thread)),
     generate: (request) => generate(parts, caller, request),
-    render: (messages, options) => rendered(parts, messages, options),
-    decode: (ids) => parts.renderer.text(Int32Array.from(ids)),
+    ...tokensOf((what) => tokenPolicy(parts, what).renderer),
     thread: (other) => {
       checkThread(session, role, other);
       return modelHandle(parts, reach, { ...caller, thread: other });
@@ -335,15 +351,4 @@ function copyOf(turn: Turn): Turn {
   const { promptIds, sampledIds, logprobs, ...words } = turn;
   const ids = { promptIds: promptIds.slice(), sampledIds: sampledIds.slice(), logprobs: logprobs.slice() };
   return { ...deepCopy(words), ...ids };
-}
-
-function rendered(
-  { renderer }: SamplerParts,
-  messages: readonly Message[],
-  { tools = [], after }: { readonly tools?: readonly Tool[]; readonly after?: Turn } = {},
-): Int32Array {
-  const ids = after === undefined ? renderer.open(messages, tools) : renderer.extend(after, messages);
-  if (ids !== undefined) return ids;
-  const found = 'the chat template writes what came before in another way once these messages follow';
-  throw new TrainyardError('REQUEST_INVALID', found, { hint: 'render the whole conversation afresh' });
 }

@@ -3,7 +3,7 @@
  * one body or as events. The caller is already authorized.
  */
 import { hash } from 'node:crypto';
-import { completionId } from '../core/turns.ts';
+import { completionId, tokensOf } from '../core/turns.ts';
 import type { Turn } from '../core/types.ts';
 import { type HttpReply, type HttpRequest, jsonReply, parseJson, readText } from '../http/message.ts';
 import type { Failure } from '../http/refusal.ts';
@@ -12,14 +12,14 @@ import { type Answer, isMarkedRetry } from './answers.ts';
 import { type AnswerHead, checkSize, type Dialect, type ModelRequest, type Writer } from './dialects/dialect.ts';
 import { EventStream } from './event-stream.ts';
 import { promptOf } from './prompt.ts';
-import { type AnswerStart, answer, type SamplerParts, type StreamListener, toolCallId } from './sampling.ts';
+import { type AnswerStart, answer, type SamplerParts, type StreamListener, tokenPolicy, toolCallId } from './sampling.ts';
 import type { Caller, ModelCall } from './sessions.ts';
 import { GATEWAY_LIMITS, gatewayFailure } from './wire-protocol.ts';
 
-export interface ModelCallParts extends SamplerParts {
+export type ModelCallParts = SamplerParts & {
   readonly modelName: string;
   readonly onFailure?: (failure: Failure, path: string) => void;
-}
+};
 
 /** Length, in characters, of the header that names ignored parameters. */
 const MOST_REPORTED = 2000;
@@ -58,7 +58,8 @@ export async function answerCall(
 /** Returns the length of the prompt. Samples and records nothing. */
 export async function countTokens(parts: SamplerParts, caller: Caller, http: HttpRequest, dialect: Dialect): Promise<HttpReply> {
   const { request } = readRequest(caller, await readText(http, GATEWAY_LIMITS.bodyBytes), dialect);
-  return jsonReply(200, { input_tokens: promptOf(parts, caller, request).prompt.promptIds.length });
+  const policy = tokenPolicy(parts, 'count_tokens');
+  return jsonReply(200, { input_tokens: promptOf(policy, caller, request).prompt.promptIds.length });
 }
 
 function readRequest({ session }: Caller, text: string, dialect: Dialect): ReturnType<Dialect['read']> {
@@ -130,20 +131,21 @@ function replay(parts: ModelCallParts, { caller, request, writer }: ReadCall, tu
   }
 }
 
-function headOf({ renderer, modelName }: ModelCallParts, caller: Caller, { seeds, ...start }: AnswerStart): AnswerHead {
+function headOf(parts: ModelCallParts, caller: Caller, { seeds, ...start }: AnswerStart): AnswerHead {
+  const none = (): string => '';
+  const { tokenText, text } = 'renderer' in parts ? parts.renderer : { tokenText: none, text: none };
   return {
     ...start,
     id: completionId(caller.session.spec.identity, seeds[0]!),
-    model: modelName,
-    toolCallId: (choice, index) => toolCallId(renderer, caller, seeds[choice]!, index),
-    tokenText: renderer.tokenText,
-    text: renderer.text,
+    model: parts.modelName,
+    toolCallId: (choice, index) => toolCallId(parts, caller, seeds[choice]!, index),
+    ...{ tokenText, text },
   };
 }
 
 function startOf(turns: readonly Turn[]): AnswerStart {
-  const { startedAt, promptIds } = turns[0]!;
-  return { startedAt, promptTokens: promptIds.length, seeds: turns.map((turn) => turn.sampling.seed) };
+  const { startedAt } = turns[0]!;
+  return { startedAt, promptTokens: tokensOf(turns[0]!).promptTokens, seeds: turns.map((turn) => turn.sampling.seed) };
 }
 
 /** Clients choose the names, so this keeps only characters that headers allow, and no more than every client accepts. */

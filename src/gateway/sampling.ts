@@ -5,10 +5,10 @@
  */
 import { hash } from 'node:crypto';
 import { yieldToEventLoop } from '../core/async.ts';
-import type { Clock, DefaultModel } from '../core/contracts.ts';
+import type { Clock, DefaultModel, DefaultModelLike, Role } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
-import type { DialectName, Fork, Json, Message, SamplingSettings, Tool, Turn } from '../core/types.ts';
+import type { DialectName, Fork, Message, SamplingSettings, Tool, Turn } from '../core/types.ts';
 import { relate } from '../tokens/history.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 import type { Assistant } from '../tokens/response-parser.ts';
@@ -18,10 +18,31 @@ import type { StreamPiece } from './event-stream.ts';
 import { conversationOf, type PrefilledPrompt, promptOf, sharedWith } from './prompt.ts';
 import { type Caller, type Draw, effectiveSampling, type ModelCall, sealed } from './sessions.ts';
 
-export interface SamplerParts {
+export interface TokenPolicy {
   readonly engine: Engine;
   readonly renderer: Renderer;
-  readonly clock: Clock;
+}
+
+/** A policy behind an API, known by its messages only. It plays every role that has no default model of its own. */
+export interface ServedPolicy {
+  readonly model: DefaultModelLike;
+  /** Overrides what agents ask for. Default: what they ask for, else the run's. */
+  readonly temperature?: number | undefined;
+}
+
+export type SamplerParts = (TokenPolicy | ServedPolicy) & { readonly clock: Clock };
+
+/** Throws REQUEST_INVALID if the policy is behind an API. `what`: what needs its tokens. */
+export function tokenPolicy(policy: TokenPolicy | ServedPolicy, what: string, param?: string): TokenPolicy {
+  if ('engine' in policy) return policy;
+  throw new TrainyardError(
+    'REQUEST_INVALID',
+    `${what} needs the policy's tokens, and ${defaultModelOf(policy.model).name} is behind an API`,
+    {
+      hint: 'give and read messages, or sample the embedded policy or one at a Tinker server',
+      ...(param === undefined ? {} : { param }),
+    },
+  );
 }
 
 /** What is known at the first token. */
@@ -55,6 +76,42 @@ interface Source extends PrefilledPrompt {
   readonly model: DefaultModel | undefined;
   readonly trainable: boolean;
   readonly sampling: SamplingSettings;
+  /** What the model is asked for, if it is not sampled here. */
+  readonly sent: Partial<SamplingSettings>;
+}
+
+interface Wanted {
+  /** Undefined if the policy is sampled here. */
+  readonly model: DefaultModel | undefined;
+  readonly sampling: SamplingSettings;
+  readonly sent: Partial<SamplingSettings>;
+  /** Tokens to reserve of the rollout's limit, per completion. */
+  readonly reserved: number;
+}
+
+function wantedOf(
+  parts: SamplerParts,
+  { session }: Caller,
+  role: Role,
+  { requested, logprobs, promptIds }: ModelRequest,
+): Wanted {
+  const run = session.spec.sampling;
+  if (!role.trainable && role.default !== undefined) {
+    // A default model's completions are not trained, so it gets what the agent requested, then its own settings.
+    return { model: defaultModelOf(role.default), sampling: { ...run, ...requested }, sent: requested, reserved: 0 };
+  }
+  if ('engine' in parts) {
+    const sampling = effectiveSampling(session, role, requested);
+    return { model: undefined, sampling, sent: {}, reserved: sampling.maxTokens };
+  }
+  if (logprobs) tokenPolicy(parts, 'logprobs', 'logprobs');
+  if (promptIds !== undefined) tokenPolicy(parts, 'promptIds', 'promptIds');
+  const temperature = parts.temperature ?? requested.temperature ?? run.temperature;
+  const maxTokens = Math.min(run.maxTokens, requested.maxTokens ?? run.maxTokens);
+  // Some servers refuse a number of tokens that does not fit beside the prompt, so it is sent only if someone asked for one.
+  const isAsked = requested.maxTokens !== undefined || maxTokens < session.spec.limits.tokens;
+  const sent = { ...requested, temperature, ...(isAsked ? { maxTokens } : {}) };
+  return { model: defaultModelOf(parts.model), sampling: { ...run, ...requested, temperature, maxTokens }, sent, reserved: 1 };
 }
 
 export async function answer(parts: SamplerParts, asking: Asking): Promise<readonly Turn[]> {
@@ -62,31 +119,40 @@ export async function answer(parts: SamplerParts, asking: Asking): Promise<reado
   const { session } = caller;
   // Read once, because a role's trainability may change during the call.
   const role = session.role(caller.role);
-  const model = role.trainable || role.default === undefined ? undefined : defaultModelOf(role.default);
-  // A default model's completions are not trained, so it gets what the agent requested, then the run's settings.
-  const wanted = model ? { ...session.spec.sampling, ...request.requested } : effectiveSampling(session, role, request.requested);
-  const reservation = session.begin(request.count, model ? 0 : wanted.maxTokens);
+  const { model, sampling: wanted, sent, reserved } = wantedOf(parts, caller, role, request);
+  const reservation = session.begin(request.count, reserved);
   const draws: Draw[] = [];
   try {
-    const prompt = model ? NO_PROMPT : promptOf(parts, caller, request);
+    const prompt = model ? NO_PROMPT : promptOf(tokenPolicy(parts, 'sampling'), caller, request);
     call.promptTokens = prompt.prompt.promptIds.length;
     const known = session.turns.length;
     const asked = model ? JSON.stringify([request.messages, request.tools]) : prompt.prompt.promptIds;
     while (draws.length < request.count) draws.push(session.seeds.draw(caller, asked));
     const sampling = model ? wanted : { ...wanted, maxTokens: reservation.maxTokens };
-    const source = { ...prompt, model, trainable: role.trainable, sampling };
+    const source = { ...prompt, model, trainable: role.trainable, sampling, sent };
     const seeds = draws.map(({ seed }) => seed);
     const turns = await allOrNone(signal, seeds, turnsFrom(parts, asking, source, seeds));
     const fork = model ? undefined : (prompt.prompt.fork ?? forkMeanwhile(caller, request, known));
+    if (model && reserved > 0) for (const { usage } of turns) session.sampledTokens += usage?.completionTokens ?? 0;
     return session.record(fork ? turns.map((turn) => ({ ...turn, fork })) : turns, call);
   } catch (thrown) {
     for (const draw of draws) draw.giveBack();
     session.keepUnanswered(call, thrown, signal);
     // Engines report a cancellation in their own words; the caller must learn that the rollout has ended.
-    throw session.signal.aborted ? sealed(session.rolloutId) : thrown;
+    if (session.signal.aborted) throw sealed(session.rolloutId);
+    throw model && reserved > 0 ? ofPolicy(thrown) : thrown;
   } finally {
     reservation.release();
   }
+}
+
+/** The same failure, of the model that a run measures instead of one that plays a role beside it. */
+function ofPolicy(thrown: unknown): unknown {
+  if (!(thrown instanceof TrainyardError) || thrown.code !== 'DEFAULT_MODEL_FAILED') return thrown;
+  return new TrainyardError('ENGINE_FAILED', thrown.message.replace(/^default model /, 'model '), {
+    cause: thrown.cause,
+    hint: 'check --base-url, --model and the key in the variable that --api-key-env names',
+  });
 }
 
 type TurnFrom = (seed: number, choice: number, signal: AbortSignal) => Promise<UnrecordedTurn>;
@@ -98,16 +164,18 @@ function turnsFrom(parts: SamplerParts, asking: Asking, source: Source, seeds: r
   const { startedAt } = call;
   const before = model ? latestTurn(caller) : session.turns[prompt.after ?? prompt.fork?.from ?? -1];
   const ignored = request.ignored.length > 0 ? { ignored: request.ignored } : {};
-  const recorded = { ...(dialect === undefined ? {} : { dialect }), ...sharedWith(before, request), ...ignored };
+  const words = sharedWith(before, request, prompt.after !== undefined);
+  const recorded = { ...(dialect === undefined ? {} : { dialect }), ...words, ...ignored };
   const push = listener && startingOnce(listener, { startedAt, promptTokens: prompt.promptIds.length, seeds });
   return async (seed, choice, signal) => {
     const onPieces = push && ((pieces: readonly StreamPiece[]) => push(choice, pieces));
     const said = model
-      ? await askDefaultModel(model, request, signal, onPieces)
-      : await sample(parts, asking, source, { seed, signal, onPieces });
+      ? await askDefaultModel(model, { ...request, requested: source.sent }, { signal, waits: session.spec.waits }, onPieces)
+      : await sample(tokenPolicy(parts, 'sampling'), asking, source, { seed, signal, onPieces });
     return {
       ...prompt,
       ...(model ? { model: model.name } : {}),
+      ...(said.usage ? { usage: said.usage } : {}),
       ...said.ids,
       stopReason: said.stopReason,
       ...responseOf(parts, asking, seed, said.assistant),
@@ -141,7 +209,7 @@ interface OneAnswer {
 }
 
 async function sample(
-  { engine, renderer }: SamplerParts,
+  { engine, renderer }: TokenPolicy,
   { caller, request: wanted, call }: Asking,
   { prompt, prefill, sampling }: Source,
   { seed, signal, onPieces }: OneAnswer,
@@ -189,7 +257,7 @@ type Constrained = Omit<NonNullable<Turn['constrained']>, 'redrawn'>;
 /** A policy with tools may call one first, so its response need not be of the format. */
 function constrainedBy({ forced, formatErrorOf, tools }: ModelRequest): Constrained | undefined {
   if (forced !== undefined) return forced.name === undefined ? {} : { tool: forced.name };
-  return formatErrorOf && tools.length === 0 ? { format: formatErrorOf.schema as Json } : undefined;
+  return formatErrorOf && tools.length === 0 ? { format: formatErrorOf.format.schema ?? { type: 'object' } } : undefined;
 }
 
 /** The same constraint for a request and for the verification of its turn. */
@@ -197,9 +265,9 @@ export function constraintOf(renderer: Renderer, { format, tool }: Constrained, 
   return format === undefined ? renderer.callConstraint(tool, tools) : renderer.formatConstraint(format);
 }
 
-function responseOf({ renderer }: SamplerParts, { caller, request }: Asking, seed: number, said: Assistant) {
+function responseOf(parts: SamplerParts, { caller, request }: Asking, seed: number, said: Assistant) {
   const calls = said.toolCalls.map((call, i) => {
-    return { id: toolCallId(renderer, caller, seed, i), type: 'function' as const, function: call };
+    return { id: toolCallId(parts, caller, seed, i), type: 'function' as const, function: call };
   });
   // If the policy calls tools instead of answering, there is nothing to check yet.
   const formatError = said.content === null ? undefined : request.formatErrorOf?.(said.content);
@@ -225,8 +293,9 @@ async function allOrNone(signal: AbortSignal, seeds: readonly number[], start: T
 }
 
 /** Ids are needed before a turn is complete, so they derive from its seed, unique in the rollout. A template may prescribe their length. */
-export function toolCallId({ toolCallIdLength }: Renderer, { session }: Caller, seed: number, index: number): string {
+export function toolCallId(parts: SamplerParts, { session }: Caller, seed: number, index: number): string {
   const name = `${session.rolloutId.replaceAll(/[^\w-]/g, '_')}_${seed.toString(36)}_${index}`;
+  const toolCallIdLength = 'renderer' in parts ? parts.renderer.toolCallIdLength : undefined;
   if (toolCallIdLength === undefined) return `call_${name}`;
   const letters = hash('sha256', name, 'base64').replaceAll(/[^A-Za-z0-9]/g, '');
   return letters.slice(0, toolCallIdLength);

@@ -35,7 +35,7 @@ import type { RolloutEnding, RolloutOrder } from './workflow-child.ts';
 
 interface IsolatedWorkflow extends AsyncDisposable {
   /** Throws what the workflow threw, as in process. */
-  run(own: OwnContext): Promise<unknown>;
+  run(own: OwnContext, handed?: unknown): Promise<unknown>;
 }
 
 /** Resolves when every process has imported the module and set the workflow up. Otherwise rejects, also with SANDBOX_MISSING. */
@@ -48,17 +48,17 @@ export async function openIsolated(workflow: Workflow, options: IsolationOptions
     kind: 'workflow',
     words: { ...WORDS, explain },
     script: siblingScript(import.meta.url, 'workflow-child'),
-    args: [module.url, module.exportName],
+    args: [module.url, module.exportName, options.model === undefined ? '' : resolve(options.model), ...(module.by ?? [])],
     sources,
     ...surroundings,
   };
   const pool = opened.use(await openProcessPool({ program, workers, signal }));
   const held = opened.move();
   return {
-    run: async (own) => {
+    run: async (own, handed) => {
       let process: number | undefined;
       let keepsFiles = false;
-      const answer = await pool.call(orderOf(workflow, own), {
+      const answer = await pool.call(orderOf(workflow, own, handed), {
         signal: own.ctx.signal,
         onNote: (note) => {
           keepsFiles = heed(own, note) || keepsFiles;
@@ -136,14 +136,14 @@ async function reserved(folder: string): Promise<AsyncDisposable> {
   };
 }
 
-function orderOf(workflow: Workflow, { ctx, folder }: OwnContext): RolloutOrder {
+function orderOf(workflow: Workflow, { ctx, folder }: OwnContext, handed: unknown): RolloutOrder {
   const { task, rolloutId, groupId, purpose, seed } = ctx;
   const roles = new Set(['default', ...Object.keys(workflow.roles)]);
   const addresses = [...roles].map((role) => {
     const { name, baseURL, apiKey } = ctx.model(role);
     return { role, name, baseURL, apiKey };
   });
-  return { task, rolloutId, groupId, purpose, seed, folder, addresses };
+  return { task, rolloutId, groupId, purpose, seed, folder, addresses, handed };
 }
 
 /** Whether the rollout keeps files. Ignores invalid notes: code that found its way to the channel must not end the run. */

@@ -75,9 +75,9 @@ export function planArena(config: LlamaConfig, layout: Layout, threads: number) 
     const gib = (end / 2 ** 30).toFixed(1);
     throw new TrainyardError(
       'MODEL_INVALID',
-      `a model of ${layout.length} parameters on ${threads} threads needs ${gib} GiB, expected at most 4`,
+      `a model of ${layout.length} parameters on ${threads} ${threads === 1 ? 'thread' : 'threads'} needs ${gib} GiB, expected at most 4`,
       {
-        hint: 'use a smaller model, a shorter context or fewer threads; large models belong on a Tinker server',
+        hint: 'use fewer --threads, a smaller model, or a smaller max_position_embeddings in its config.json (the context); large models belong on a Tinker server',
       },
     );
   }

@@ -18,9 +18,10 @@ import { heldOutFileOf, type TrainRequest, unusualIn } from './check-settings.ts
 import { createRunDirectory, eventLog, type RunDirectory, reopenRunDirectory } from './directory.ts';
 import { HeldOut } from './evaluate.ts';
 import { groupsOf, withoutMarked } from './groups.ts';
+import { endingWithoutSignal, nothingTrainable, tellNoSignalYet } from './no-signal.ts';
 import { openParts, type Rollouts, type RunParts } from './parts.ts';
 import { planResumedTraining, planTraining, type ResumeRequest, type TrainPlan } from './plan.ts';
-import { endingWithoutSignal, meansOf, noSignalYet, nothingTrainable, rolloutReport, trajectoriesOf } from './results.ts';
+import { meansOf, rolloutReport, trajectoriesOf } from './results.ts';
 import { restorePolicy } from './resume.ts';
 import { learningRateAt } from './settings.ts';
 import { agreementIn, batchOf, checkpointAt, ONCE, type StepLog, takeStep } from './step.ts';
@@ -89,7 +90,7 @@ async function open(plan: TrainPlan, warn: Warn, options: TrainOptions & { reado
   if (finish.aborted) interrupt();
   finish.addEventListener('abort', interrupt);
   const files = { run: settings.run, tasks: [settings.tasks, settings.heldOut] };
-  const own = { stop: begun.signal, warn, kernels, engine: through?.engine, files, watchStalls };
+  const own = { stop: begun.signal, warn, kernels, engine: through?.engine, files, watchStalls, trains: true };
   return openParts(settings, entry, own).finally(() => finish.removeEventListener('abort', interrupt));
 }
 
@@ -102,9 +103,9 @@ async function stepLog(
   const heldOutFile = heldOutFileOf(settings);
   if (heldOutFile !== undefined) await writeFile(heldOutFile, heldOut.map((task) => `${JSON.stringify(task)}\n`).join(''));
   const work = recovery ?? ONCE;
-  if (settings.kl > 0) await work.step(() => trainer.freezeReference());
   const bound = new AgreementBound(await kept.store.manifests());
-  const log: StepLog = { trainer, work, settings, identity, bound, ...kept };
+  const log: StepLog = { trainer: trainer!, work, settings, identity, bound, ...kept };
+  if (settings.kl > 0) await work.step(() => log.trainer.freezeReference());
   if (recovery !== undefined) recovery.restore = () => restorePolicy(log);
   return log;
 }
@@ -131,6 +132,7 @@ async function learn(training: Training): Promise<TrainResult> {
   if (plan.isResumed && from.step === 0) await heldOut.refuseFailedStart(log.store, settings.maxErrorShare);
   const before = await heldOut.full('before', 0);
   const scheduler = groupsOf(plan, from, rollouts, (done, of) => progress('rolling-out', done, of));
+  const trained = { model: training.parts.policy.name, workflow: plan.entry.workflow };
   let [step, withoutSignal] = [from.step, 0];
   let ending = await assess(step, training, heldOut);
   try {
@@ -142,8 +144,8 @@ async function learn(training: Training): Promise<TrainResult> {
       const batch = batchOf(trajectories, settings);
       if (batch.trainedTokens === 0) {
         if (trajectories.length > 0) throw nothingTrainable(trajectories);
-        tell(noSignalYet(groups));
-        if (++withoutSignal === MOST_WITHOUT_SIGNAL) ending = endingWithoutSignal(groups);
+        tellNoSignalYet(groups, plan.entry, tell);
+        if (++withoutSignal === MOST_WITHOUT_SIGNAL) ending = endingWithoutSignal(groups, trained);
         continue;
       }
       withoutSignal = 0;

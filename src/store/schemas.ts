@@ -72,15 +72,18 @@ function listOf<T>(item: z.ZodType<T>): z.ZodType<readonly T[]> {
 const settings = <T extends z.ZodType>(number: T) =>
   z.object({ temperature: number, topP: number, topK: number, maxTokens: number });
 
+const cause = z.enum(FORK_CAUSES);
+
 const turn: z.ZodType<Turn> = z
   .object({
     index: natural,
     after: optional(natural),
-    fork: optional(z.object({ cause: z.enum(FORK_CAUSES), from: natural, message: optional(natural) })),
+    fork: optional(z.object({ cause, also: optional(z.array(cause)), from: natural, message: optional(natural) })),
     thread: z.string(),
     role: z.string(),
     trainable: z.boolean(),
     model: optional(z.string()),
+    usage: optional(z.object({ promptTokens: natural, completionTokens: natural })),
     undelivered: optional(z.literal(true)),
     promptIds: z.instanceof(Int32Array),
     sampledIds: z.instanceof(Int32Array),

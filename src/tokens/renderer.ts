@@ -5,6 +5,7 @@
  * and the cost does not grow with the conversation. `extension.ts` finds out whether a template allows this; `history.ts` decides whether a
  * request continues a conversation.
  */
+import type { ModelHandle } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { ConstrainedText, SampleConstraint, TokenBytes } from '../core/json-machine.ts';
 import type { Json, Message, Tool, Turn } from '../core/types.ts';
@@ -36,6 +37,8 @@ export interface Renderer {
   readonly extends: boolean;
   /** Where the template demands tool-call ids of letters and digits, how many of them. */
   readonly toolCallIdLength: number | undefined;
+  /** What the template leaves out, so that it is written in our own form. */
+  readonly leftOut: readonly ('tools' | 'tool calls')[];
   /** Ids of a fresh prompt, up to where the policy begins to speak. Throws REQUEST_INVALID with what the template raised. */
   open(messages: readonly Message[], tools: readonly Tool[]): Int32Array;
   /**
@@ -67,6 +70,20 @@ export async function loadRenderer(dir: string): Promise<Renderer> {
   return createRenderer(await loadTokenizer(dir));
 }
 
+/** The parts of a model handle that work on token ids. `rendererFor` may refuse: not every policy has tokens. */
+export function tokensOf(rendererFor: (what: 'render' | 'decode') => Renderer): Pick<ModelHandle, 'render' | 'decode'> {
+  return {
+    render: (messages, { tools = [], after } = {}) => {
+      const renderer = rendererFor('render');
+      const ids = after === undefined ? renderer.open(messages, tools) : renderer.extend(after, messages);
+      if (ids !== undefined) return ids;
+      const found = 'the chat template writes what came before in another way once these messages follow';
+      throw new TrainyardError('REQUEST_INVALID', found, { hint: 'render the whole conversation afresh' });
+    },
+    decode: (ids) => rendererFor('decode').text(Int32Array.from(ids)),
+  };
+}
+
 export function createRenderer(tokenizer: Tokenizer): Renderer {
   const template = createChatTemplate(tokenizer);
   const stopIds = stopIdsOf(tokenizer, template);
@@ -81,6 +98,10 @@ export function createRenderer(tokenizer: Tokenizer): Renderer {
     stopIds,
     extends: extension.always,
     toolCallIdLength: toolCallIdLengthOf(template),
+    leftOut: [
+      ...(template.ownForm.tools ? (['tools'] as const) : []),
+      ...(template.ownForm.calls ? (['tool calls'] as const) : []),
+    ],
     open,
     extend(previous, newMessages) {
       const { promptIds, sampledIds, stopReason } = previous;

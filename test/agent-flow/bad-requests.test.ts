@@ -34,17 +34,26 @@ describe('keys', () => {
     },
   );
 
-  it('of one rollout do not reach another, whether or not there is one', async () => {
+  it('of one rollout do not reach another; it may have one name of the flow’s own', async () => {
     const { step } = await generated(bench, 't1');
-    const { key } = held(bench);
-    for (const uid of ['t1', 'nobody']) {
-      const foreign = { ...step, trajectory_uid: uid };
-      await refused(await bench.send('/submit_steps', { steps: [foreign] }, { key }), 404, 'not_found');
-      await refused(await bench.send('/generate', { trajectory_uid: uid, messages: ASK }, { key }), 404);
-      await refused(await bench.send('/compute_reward', { trajectory_uid: uid, messages: ASK }, { key }), 404);
-      await refused(await bench.send(`/${uid}/g1/v1/complete_trajectory`, { reward: 1 }, { key }), 404);
-      await refused(await bench.send(`/${uid}/g1/v1/chat/completions`, { messages: ASK }, { key }), 404);
+    const { key, session } = held(bench);
+    await refused(await bench.send('/submit_steps', { steps: [step] }, { key }), 404, 'not_found');
+    await refused(await bench.send('/generate', { trajectory_uid: 't1', messages: ASK }, { key }), 404);
+    await refused(await bench.send('/compute_reward', { trajectory_uid: 't1', messages: ASK }, { key }), 404);
+    await refused(await bench.send('/t1/g1/v1/complete_trajectory', { reward: 1 }, { key }), 404);
+    await refused(await bench.send('/t1/g1/v1/chat/completions', { messages: ASK }, { key }), 404);
+    for (const name of ['traj-abc', 'g1-0']) {
+      expect(await bench.send('/generate', { trajectory_uid: name, messages: ASK }, { key })).toMatchObject({ status: 200 });
     }
+    expect(await bench.send('/traj-abc/p/v1/chat/completions', { messages: ASK }, { key })).toMatchObject({ status: 200 });
+    await refused(
+      await bench.send('/generate', { trajectory_uid: 'traj-xyz', messages: ASK }, { key }),
+      409,
+      'trajectory_conflict',
+    );
+    const { apiKey } = session.model();
+    await refused(await bench.send('/traj-abc/g1/v1/chat/completions', { messages: ASK }, { key: apiKey }), 404);
+    expect(session.turns).toHaveLength(3);
     expect(bench.gateway.session('t1')?.turns).toHaveLength(1);
   });
 

@@ -3,6 +3,7 @@ import { describe, expect, it } from 'vitest';
 import {
   AgentFlowBase,
   BlackBoxAgentFlowBase,
+  BlackBoxGSM8KAgentFlow,
   type FlowFields,
   flowRegistry,
   MultiStepAgentFlow,
@@ -11,7 +12,9 @@ import {
   type SamplingParams,
   SingleStepSingleTurnAgentFlow,
   Step,
+  type StepFields,
 } from '../../src/agent-flow.ts';
+import type { GraderInput, GraderResult } from '../../src/core/contracts.ts';
 import { asWorkflow, defineGrader } from '../../src/core/define.ts';
 import type { Task, Trajectory } from '../../src/core/types.ts';
 import { flowWorkflow } from '../../src/flows/flow-workflow.ts';
@@ -30,14 +33,20 @@ interface Options {
   readonly replies?: readonly string[];
   readonly metadata?: Task['metadata'];
   readonly graded?: boolean;
+  readonly purpose?: 'train' | 'eval';
 }
 
 /** One rollout of the flow, as a run makes it. */
-async function rollout(flow: unknown, { replies, metadata = METADATA, graded = true }: Options = {}): Promise<Trajectory> {
+async function rollout(
+  flow: unknown,
+  { replies, metadata = METADATA, graded = true, purpose = 'train' }: Options = {},
+): Promise<Trajectory> {
   const gateway = new Gateway({ engine: replying(replies), renderer, modelName: 'policy' });
   await using _listener = await listen(gateway);
-  const right = ({ task: { answer }, output }: { task: Task; output?: unknown }): number =>
-    answer === ANSWER && output === 'It costs $81.' ? 1 : 0;
+  const right = ({ task: { answer }, output, result }: GraderInput): GraderResult => ({
+    value: answer === ANSWER && output === 'It costs $81.' ? 1 : 0,
+    metrics: { said: Object.keys(result.metadata ?? {}).length },
+  });
   const grader = graded ? inlineGrader(defineGrader(right)) : undefined;
   const workflow = asWorkflow(flow)!;
   await using started = await startWorkflow(workflow, undefined, { gateway, grader });
@@ -58,7 +67,7 @@ async function rollout(flow: unknown, { replies, metadata = METADATA, graded = t
     {
       task: { ...TASK, metadata },
       sampling: SAMPLING,
-      identity: { rolloutId: 'g1-0', groupId: 'g1', taskId: 't', purpose: 'train' },
+      identity: { rolloutId: 'g1-0', groupId: 'g1', taskId: 't', purpose },
     },
   );
   expect(gateway.openSessions).toBe(0);
@@ -96,6 +105,10 @@ describe('a flow', () => {
     const fields = { trajectoryUid: 'g1-0', promptUid: 'g1', rawPrompt: 'How much?', kind: 'price', channel: 'train' };
     expect(seen).toMatchObject([SAMPLING, fields, { k: [1] }, expect.stringMatching(/^http:/), {}]);
     expect(JSON.stringify(seen)).not.toContain(ANSWER);
+    const [, given] = seen as [unknown, Record<string, unknown>];
+    expect(() => given['raw_prompt']).toThrow(/fields has no raw_prompt: it is rawPrompt here/);
+    expect(() => given['trajectory_uid']).toThrow(/it is trajectoryUid here/);
+    expect(() => given['answer']).toThrow(/gatewayComputeReward asks the grader/);
     expect(JSON.stringify(seen)).not.toMatch(/ty-/);
   });
 
@@ -119,6 +132,63 @@ describe('a flow', () => {
       turns: [{ trainable: false }, { trainable: true }],
       grade: { kind: 'graded', reward: { value: 2, source: 'workflow' } },
     });
+  });
+
+  it('may choose its uids, write the default channel out in an evaluation, and say things of a step that graders see', async () => {
+    class Literal extends AgentFlowBase {
+      async run(_: SamplingParams, { prompt }: FlowFields): Promise<number> {
+        const names = { trajectoryUid: 'traj-abc', promptUid: 'prompt-xyz' };
+        const { promptIds, responseIds, message } = await this.gatewayGenerate({ ...names, messages: prompt });
+        const messages = [...prompt, message];
+        const datasetFields = { kind: 'price' };
+        const { reward } = await this.gatewayComputeReward({ trajectoryUid: 'traj-abc', messages, datasetFields });
+        const step = new Step({ promptIds, responseIds, ...names, isLast: true, metadata: { flow: 'two', reward } });
+        return await this.gatewaySubmitSteps([step], 'train');
+      }
+    }
+    expect(await rollout(Literal, { purpose: 'eval' })).toMatchObject({
+      purpose: 'eval',
+      groupId: 'g1',
+      metadata: { steps: { 0: { turn: 0, metadata: { flow: 'two', reward: 1 } } } },
+      grade: { reward: { value: 1, metrics: { said: 1 } } },
+    });
+  });
+
+  it('knows calls in the model’s own format, and runs each of them', async () => {
+    const texts = ['{"name":"lookup","parameters":{"item":"Bin"}}', '[TOOL_CALLS][{"name":"lookup","arguments":{}}]'];
+    const calls = [{ function: { name: 'lookup', arguments: '{"item":"Bin"}' } }, { function: { name: 'fly', arguments: '{}' } }];
+    const reply = (text: string | undefined) => ({ response_text: text, message: { tool_calls: calls } });
+    class Tools extends MultiStepAgentFlow {
+      override readonly tools = { lookup: { run: ({ item }: { item?: unknown }) => ({ item }) } };
+    }
+    const door = {
+      url: 'http://g',
+      key: 'k',
+      signal: new AbortController().signal,
+      fetch: async () => Response.json(reply(texts.pop())),
+    };
+    const flow = new Tools({ config: undefined, door });
+    for (const _ of [1, 2]) {
+      const { text } = await flow.gatewayGenerate({ messages: [] });
+      expect(flow.isTerminal(text)).toBe(false);
+      expect(await flow.executeTool(text)).toBe('[{"item":"Bin"},{"error":"no such tool"}]');
+    }
+    expect(flow.isTerminal('{"name":"an answer in JSON","parameters":{}}')).toBe(true);
+    expect(await flow.executeTool('<tool_call>{"name":"lookup","arguments":{"item":1}}</tool_call>')).toBe('{"item":1}');
+    expect(await flow.executeTool('<tool_call>{bad</tool_call>')).toMatch(/^{"error":/);
+    expect(flow.isTerminal('<tool_call>{bad</tool_call>')).toBe(false);
+  });
+
+  it('that submits reward 0 logs where', async () => {
+    class Zero extends SingleStepSingleTurnAgentFlow {
+      override async gatewaySubmitSteps(steps: readonly StepFields[]): Promise<number> {
+        return await super.gatewaySubmitSteps(steps.map((step) => ({ ...step, reward: 0 })));
+      }
+    }
+    const { logs } = await rollout(Zero);
+    expect(logs).toMatchObject([
+      { text: expect.stringMatching(/^Zero submitted reward 0 at .*flows\.test\.ts:\d+:\d+\); leave it out/) },
+    ]);
   });
 
   it('that says another number of steps than it submitted is noted; that says no number fails', async () => {
@@ -210,6 +280,12 @@ describe('a black box', () => {
       metadata: { kind: 'price' },
       metrics: { steps: 1 },
     });
+  });
+
+  it('for mathematics asks one question', async () => {
+    const trajectory = await rollout(BlackBoxGSM8KAgentFlow);
+    expect(trajectory).toMatchObject({ outcome: { kind: 'completed' }, grade: { reward: { value: 1 } } });
+    expect(trajectory.turns.map(({ request }) => request.messages.map(({ role }) => role))).toEqual([['system', 'user']]);
   });
 
   it('may have a row with a whole book in it', async () => {

@@ -14,6 +14,7 @@ import { lineCount, listFiles, readText, repository } from './sources.ts';
 interface PackageJson {
   readonly version: string;
   readonly scripts?: Readonly<Record<string, string>>;
+  readonly files: readonly string[];
 }
 
 const packageJson = JSON.parse(readText('package.json')) as PackageJson;
@@ -143,6 +144,13 @@ describe('Markdown links', () => {
 });
 
 describe('the pages around the code', () => {
+  it('are packed, if README.md or a page of docs/ links to them', () => {
+    const linked = ['README.md', ...listFiles('docs', '.md')].flatMap((page) =>
+      [...readText(page).matchAll(/\]\((?:\.\.\/)*([A-Z]+\.md)[)#]/g)].map(([, name]) => name as string),
+    );
+    expect([...new Set(linked)].filter((name) => name !== 'README.md' && !packageJson.files.includes(name))).toEqual([]);
+  });
+
   it('CHANGELOG.md has a section for what is unreleased or for the current version', () => {
     const titles = sectionsOf(readText('CHANGELOG.md')).map(({ title }) => title);
     const current = titles.filter(

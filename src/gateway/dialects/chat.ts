@@ -5,6 +5,7 @@
  */
 import { z } from 'zod';
 import { isObject } from '../../core/json.ts';
+import { tokensOf } from '../../core/turns.ts';
 import type { Json, Message, Tool, Turn } from '../../core/types.ts';
 import type { ChoicePiece, EventEncoder } from '../event-stream.ts';
 import { gatewayFailure, openAIError } from '../wire-protocol.ts';
@@ -247,8 +248,8 @@ function finishReason({ stopReason, response }: Turn): 'length' | 'tool_calls' |
 
 /** The prompt counts once for all completions. */
 function usageOf(turns: readonly Turn[]): object {
-  const prompt = turns[0]?.promptIds.length ?? 0;
-  const completion = turns.reduce((sum, turn) => sum + turn.sampledIds.length, 0);
+  const prompt = turns[0] === undefined ? 0 : tokensOf(turns[0]).promptTokens;
+  const completion = turns.reduce((sum, turn) => sum + tokensOf(turn).sampledTokens, 0);
   return { prompt_tokens: prompt, completion_tokens: completion, total_tokens: prompt + completion };
 }
 

@@ -6,7 +6,7 @@ import { z } from 'zod';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import { defined, isObject } from '../../core/json.ts';
 import { type Schema, schemaFault } from '../../core/json-schema.ts';
-import type { DialectName, Message, SamplingSettings, Tool, ToolCall, Turn } from '../../core/types.ts';
+import type { DialectName, Json, Message, SamplingSettings, Tool, ToolCall, Turn } from '../../core/types.ts';
 import type { Failure } from '../../http/refusal.ts';
 import type { EventEncoder } from '../event-stream.ts';
 import { GATEWAY_LIMITS } from '../wire-protocol.ts';
@@ -34,7 +34,8 @@ export interface ModelRequest {
 
 export interface FormatChecker {
   (content: string): string | undefined;
-  readonly schema: Schema;
+  /** As requested, for models that enforce it themselves. */
+  readonly format: { readonly schema?: Json };
 }
 
 /** What is known at the first token. */
@@ -221,7 +222,7 @@ export function formatChecker(schema: unknown, param: string): FormatChecker {
     throw invalid(param, 'expected a JSON Schema: an object, true or false');
   }
   const expected = (schema ?? { type: 'object' }) as Schema;
-  const errorOf = (content: string): string | undefined => {
+  const check = (content: string): string | undefined => {
     let value: unknown;
     try {
       value = JSON.parse(content);
@@ -230,7 +231,7 @@ export function formatChecker(schema: unknown, param: string): FormatChecker {
     }
     return schemaFault(expected, value);
   };
-  return Object.assign(errorOf, { schema: expected });
+  return Object.assign(check, { format: schema === undefined ? {} : { schema: schema as Json } });
 }
 
 /** Not line ends in the standard, but clients that split lines by Unicode's rules break at them. */

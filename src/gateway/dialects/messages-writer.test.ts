@@ -126,7 +126,12 @@ describe('a message streamed and in one body', () => {
             : {}),
           ...(reasoning === undefined ? {} : { reasoning }),
         };
-        const turn = { response, stopReason: 'stop', sampledIds: new Int32Array(3) } as unknown as Turn;
+        const turn = {
+          response,
+          stopReason: 'stop',
+          promptIds: new Int32Array(2),
+          sampledIds: new Int32Array(3),
+        } as unknown as Turn;
         const encoder = messageEvents(head, []);
         const told = pieces.map((piece) => encoder.pieces([{ choice: 0, piece }])).join('');
         const streamed = assembled(eventsIn(encoder.start() + told + encoder.end([turn])));

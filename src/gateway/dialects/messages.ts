@@ -6,6 +6,7 @@
  */
 import { z } from 'zod';
 import { TrainyardError } from '../../core/errors.ts';
+import { tokensOf } from '../../core/turns.ts';
 import type { Json, Message, Tool, ToolCall, Turn } from '../../core/types.ts';
 import type { Failure } from '../../http/refusal.ts';
 import type { Piece } from '../../tokens/response-stream.ts';
@@ -243,12 +244,12 @@ export function messageBody(turn: Turn, head: AnswerHead, stopTexts: readonly st
       return { type: 'tool_use', id: head.toolCallId(0, i), name, input: inputOf(given) };
     }),
   ];
-  return { ...messageHead(head), content: blocks, ...endOf(turn, head, stopTexts), usage: usageOf(head, turn.sampledIds.length) };
+  return { ...messageHead(head), content: blocks, ...endOf(turn, head, stopTexts), usage: usageOf(tokensOf(turn)) };
 }
 
 const messageHead = ({ id, model }: AnswerHead): object => ({ id: `msg_${id}`, type: 'message', role: 'assistant', model });
 
-function usageOf({ promptTokens }: AnswerHead, sampledTokens: number): object {
+function usageOf({ promptTokens, sampledTokens }: ReturnType<typeof tokensOf>): object {
   return {
     input_tokens: promptTokens,
     cache_creation_input_tokens: 0,
@@ -261,7 +262,7 @@ function usageOf({ promptTokens }: AnswerHead, sampledTokens: number): object {
 function endOf(turn: Turn, head: AnswerHead, stopTexts: readonly string[]): object {
   if (turn.stopReason === 'length') return { stop_reason: 'max_tokens', stop_sequence: null };
   if ((turn.response.tool_calls ?? []).length > 0) return { stop_reason: 'tool_use', stop_sequence: null };
-  const stop = firstIn(stopTexts.length === 0 ? '' : head.text(turn.sampledIds), stopTexts);
+  const stop = firstIn(stopTexts.length === 0 || turn.model !== undefined ? '' : head.text(turn.sampledIds), stopTexts);
   return { stop_reason: stop === undefined ? 'end_turn' : 'stop_sequence', stop_sequence: stop ?? null };
 }
 
@@ -287,12 +288,12 @@ export function messageEvents(head: AnswerHead, stopTexts: readonly string[]): E
   const blocks = new Blocks(head);
   return {
     start: () => {
-      const beginning = { content: [], stop_reason: null, stop_sequence: null, usage: usageOf(head, 0) };
+      const beginning = { content: [], stop_reason: null, stop_sequence: null, usage: usageOf({ ...head, sampledTokens: 0 }) };
       return event('message_start', { message: { ...messageHead(head), ...beginning } });
     },
     pieces: (pieces) => pieces.map(({ piece }) => (piece.kind === 'tokens' ? '' : blocks.write(piece))).join(''),
     end: ([turn]) => {
-      const usage = usageOf(head, turn!.sampledIds.length);
+      const usage = usageOf(tokensOf(turn!));
       return `${blocks.close()}${event('message_delta', { delta: endOf(turn!, head, stopTexts), usage })}${event('message_stop', {})}`;
     },
     failure: (thrown) => event('error', anthropicError(gatewayFailure(thrown))),

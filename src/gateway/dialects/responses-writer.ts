@@ -4,6 +4,7 @@
  * final event lists the items as streamed. A failure after the start is sent as `response.failed` and as `error`: some clients throw at
  * one, some at the other.
  */
+import { tokensOf } from '../../core/turns.ts';
 import type { Message, Turn } from '../../core/types.ts';
 import type { ParsedCall } from '../../tokens/tool-calls.ts';
 import type { EventEncoder, StreamPiece } from '../event-stream.ts';
@@ -75,13 +76,14 @@ export function responseOf(head: AnswerHead, echo: object, { status, output, tur
   };
 }
 
-function usageOf({ promptIds, sampledIds }: Turn): object {
+function usageOf(turn: Turn): object {
+  const { promptTokens, sampledTokens } = tokensOf(turn);
   return {
-    input_tokens: promptIds.length,
+    input_tokens: promptTokens,
     input_tokens_details: { cached_tokens: 0 },
-    output_tokens: sampledIds.length,
+    output_tokens: sampledTokens,
     output_tokens_details: { reasoning_tokens: 0 },
-    total_tokens: promptIds.length + sampledIds.length,
+    total_tokens: promptTokens + sampledTokens,
   };
 }
 
