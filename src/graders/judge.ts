@@ -10,7 +10,7 @@ import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Grader, GraderContext, GraderInput, GraderResult } from '../core/contracts.ts';
 import { defineGrader, unscorable } from '../core/define.ts';
-import { unknownOptions } from '../core/describe.ts';
+import { baseURLFault, unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined, digestOf, isObject, parsedJson } from '../core/json.ts';
 import type { ChatServer } from '../gateway/chat-client.ts';
@@ -23,6 +23,8 @@ export interface JudgeEndpoint {
   readonly model: string;
   /** Name of the environment variable that holds the key. Absent: no key is sent. */
   readonly apiKeyEnv?: string;
+  /** Default: openai. */
+  readonly api?: 'openai' | 'anthropic';
 }
 
 export interface JudgeOptions extends TextOptions, Partial<Patience> {
@@ -164,12 +166,12 @@ function serverOf(model: JudgeOptions['model'], ctx: GraderContext): ChatServer 
   if (model === 'policy') {
     return ctx.model ?? unscorable("this judge asks the run's policy, and there is none: it is graded outside of a run");
   }
-  const { baseURL, model: name, apiKeyEnv } = model;
-  if (apiKeyEnv === undefined) return { baseURL, name };
+  const { baseURL, model: name, apiKeyEnv, api = 'openai' } = model;
+  if (apiKeyEnv === undefined) return { baseURL, name, api };
   const apiKey = process.env[apiKeyEnv]?.trim() ?? '';
   if (apiKey === '') return unscorable(`the environment variable ${apiKeyEnv} with the judge's key is not set`);
   if (!/^[\x21-\x7e]+$/.test(apiKey)) return unscorable(`the environment variable ${apiKeyEnv} holds something that is no key`);
-  return { baseURL, name, apiKey };
+  return { baseURL, name, apiKey, api };
 }
 
 const MOST_KEPT = 10_000;
@@ -249,15 +251,14 @@ function* endpointFaults(model: unknown): Generator<string> {
     yield `model is ${JSON.stringify(model) ?? 'missing'}, expected { baseURL, model, apiKeyEnv } or 'policy'`;
     return;
   }
-  const { baseURL, model: name, apiKeyEnv, ...others } = model;
-  yield* unknownOptions(others, ['baseURL', 'model', 'apiKeyEnv'], 'model');
+  const { baseURL, model: name, apiKeyEnv, api = 'openai', ...others } = model;
+  yield* unknownOptions(others, ['baseURL', 'model', 'apiKeyEnv', 'api'], 'model');
+  if (api !== 'openai' && api !== 'anthropic') yield "model.api: expected 'openai' or 'anthropic'";
   if (Object.keys(others).some((key) => /key|token|secret/i.test(key))) {
     yield 'put the key into the environment and name the variable in model.apiKeyEnv';
   }
-  const url = typeof baseURL === 'string' ? URL.parse(baseURL) : null;
-  if (url === null || !/^https?:$/.test(url.protocol)) yield 'model.baseURL: expected a URL that begins with http:// or https://';
-  else if (url.username !== '' || url.password !== '') yield 'model.baseURL: expected a URL without user and password';
-  else if (url.search !== '' || url.hash !== '') yield 'model.baseURL: expected a URL without ? and #: a path is added to it';
+  const fault = baseURLFault(baseURL);
+  if (fault !== undefined) yield `model.baseURL: ${fault}`;
   if (typeof name !== 'string' || name === '') yield 'model.model: expected the name of a model';
   if (apiKeyEnv !== undefined && (typeof apiKeyEnv !== 'string' || !/^\w+$/.test(apiKeyEnv))) {
     yield 'model.apiKeyEnv: expected the name of an environment variable, not a key';

@@ -54,9 +54,10 @@ export function endingWithoutSignal(batch: Tried, trained: Trained): RunEnding {
   throw new TrainyardError('NO_SIGNAL', `in several tries ${found.join('; ')}`, { hint });
 }
 
-export function nothingTrainable(trajectories: readonly Trajectory[]): TrainyardError {
+/** `found`: how it was noticed. */
+export function nothingTrainable(trajectories: readonly Trajectory[], found = 'rewards differ'): TrainyardError {
   const roles = [...new Set(trajectories.flatMap(({ turns }) => turns.map(({ role }) => role)))].toSorted().join(', ') || 'none';
-  return new TrainyardError('NO_SIGNAL', `rewards differ, but no turn of a trainable role was sampled (roles seen: ${roles})`, {
+  return new TrainyardError('NO_SIGNAL', `${found}, but no turn of a trainable role was sampled (roles seen: ${roles})`, {
     hint: 'make at least one of these roles trainable, in the workflow or with --trainable',
   });
 }
