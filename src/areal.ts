@@ -16,6 +16,7 @@ export {
   type EpisodeData,
   type EpisodeGroup,
   type HttpClient,
+  type RewardData,
   type WorkflowContextView,
   workflowContext,
 } from './areal/episode.ts';

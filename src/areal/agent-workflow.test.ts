@@ -1,8 +1,10 @@
+import { setTimeout } from 'node:timers/promises';
 import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
 import { scriptedRollouts } from '../../test/fixtures/scripted-rollouts.ts';
 import { defineGrader } from '../core/define.ts';
 import type { Trajectory } from '../core/types.ts';
+import { listen } from '../gateway/gateway.ts';
 import { type AgentExtras, type AgentOptions, agentWorkflow } from './agent-workflow.ts';
 import type { EpisodeData } from './episode.ts';
 
@@ -36,6 +38,31 @@ async function rollout(
 }
 
 describe('an agent', () => {
+  it('finds its policy in the environment, among other rollouts at the same time: new OpenAI()', async () => {
+    const before = { ...process.env };
+    const agent = agentWorkflow(async (data) => {
+      await setTimeout(Math.random() * 20);
+      const client = new OpenAI();
+      await setTimeout(Math.random() * 20);
+      await client.chat.completions.create({ model: 'policy', messages: [{ role: 'user', content: data.id }] });
+      expect(Object.keys(process.env)).toContain('OPENAI_BASE_URL');
+      process.env['OF_AN_EPISODE'] = data.id;
+      return 1;
+    });
+    {
+      await using rollouts = await scriptedRollouts(agent);
+      await using _listener = await listen(rollouts.gateway);
+      const ids = Array.from({ length: 8 }, (_, i) => `task ${i}`);
+      const ended = await Promise.all(ids.map((id) => rollouts.run({ id })));
+      expect(ended.map(({ turns }) => turns.map(({ request }) => request.messages.at(-1)?.content))).toEqual(
+        ids.map((id) => [id]),
+      );
+    }
+    expect(process.env['OF_AN_EPISODE']).toMatch(/^task/);
+    delete process.env['OF_AN_EPISODE'];
+    expect({ ...process.env }).toEqual(before);
+  });
+
   it('may be a function, an object, an instance or a class, without a base', async () => {
     class Own {
       async run(data: EpisodeData, extras: AgentExtras): Promise<number> {

@@ -3,7 +3,7 @@
  * instance or a function, without a base class. Its calls under the base URL are recorded; its return value is its reward.
  */
 import type { Workflow, WorkflowResult } from '../core/contracts.ts';
-import { isClass } from '../core/define.ts';
+import { isClass, processOf } from '../core/define.ts';
 import { checkNames, describeValue, kindOf } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
@@ -61,11 +61,11 @@ const OPTIONS = ['name', 'turnDiscount', 'export', 'shouldAccept', 'isolation', 
 export function agentWorkflow<Metadata = Json | undefined>(agent: Agent<Metadata>, options: AgentOptions = {}): Workflow {
   const { name, make } = partsOf(agent as Agent<never>);
   checkNames(options, OPTIONS, 'agentWorkflow', 'WORKFLOW_INVALID');
-  const { shouldAccept, isolation, env, concurrency } = options;
+  const { shouldAccept, concurrency } = options;
   const credit = creditOf(options);
   return arealWorkflow({
     name: options.name || name || 'agent',
-    settings: defined({ isolation, env, concurrency }),
+    settings: { ...processOf(options), ...defined({ concurrency }) },
     make,
     shouldAccept,
     run: async (agentRun, ctx) => {

@@ -39,6 +39,21 @@ describe('a wrapped reward function', () => {
     expect(await id()).not.toBe(process.pid);
   });
 
+  it('is given the answer in the episode’s data or a copy of it, which the workflow does not see', async () => {
+    await using reward = wrap('isRight');
+    const agent = agentWorkflow(async (data, { baseURL, apiKey, httpClient }) => {
+      const body = JSON.stringify({ model: 'policy', messages: data.messages });
+      const headers = { authorization: `Bearer ${apiKey}` };
+      const reply = await httpClient(`${baseURL}/chat/completions`, { method: 'POST', body, headers });
+      const { choices } = (await reply.json()) as { choices: [{ message: { content: string } }] };
+      const said = choices[0].message.content;
+      return (await reward('', said, data)) + (await reward('', said, { ...data }));
+    });
+    await using rollouts = await scriptedRollouts(agent);
+    expect(await rollouts.run({ answer: 'answer 0' })).toMatchObject({ grade: { reward: { value: 2 } } });
+    expect(await rollouts.run({ answer: 'another' })).toMatchObject({ grade: { reward: { value: 0 } } });
+  });
+
   it('shares its processes with other wrappers of it, and the last one ends them', async () => {
     const [one, two] = [wrap('workerId'), wrap('workerId')];
     const pid = await one();

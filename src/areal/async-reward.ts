@@ -11,7 +11,7 @@ import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import { type FunctionAnswer, type FunctionPool, openFunctionPool } from '../processes/function-pool.ts';
 import { SharedPools } from '../processes/process-pool.ts';
-import { closeWithWorkflows } from './episode.ts';
+import { closeWithWorkflows, type EpisodeData, type RewardData, withAnswer } from './episode.ts';
 
 export interface RewardReference {
   readonly module: string | URL;
@@ -31,9 +31,14 @@ export interface AsyncRewardOptions {
 
 type RewardFunction = (...args: never[]) => number | Promise<number>;
 
+/** In an episode, the wrapper adds the answer to the episode's data. */
+type Given<Args extends readonly unknown[]> = {
+  [I in keyof Args]: Args[I] extends RewardData<infer Metadata> ? EpisodeData<Metadata> : Args[I];
+};
+
 /** Throws USAGE once disposed. */
 export interface AsyncReward<F extends RewardFunction = RewardFunction> extends AsyncDisposable {
-  (...args: Parameters<F>): Promise<number>;
+  (...args: Given<Parameters<F>>): Promise<number>;
 }
 
 /** Use: `new AsyncRewardWrapper<typeof reward>({ module: import.meta.url, exportName: 'reward' })`. */
@@ -58,7 +63,8 @@ function wrapped(reference: RewardReference, options: AsyncRewardOptions = {}): 
       openFunctionPool({ module, exportName, workers: maxWorkers, deadlineMs: 60_000, signal });
     const pool = await pools.use(key, user, open);
     const limits = defined({ deadlineMs: timeoutSeconds * 1000, signal: currentRollout()?.signal });
-    const answer = await attempts(() => pool.call(args, limits), maxRetries + 1);
+    const given = withAnswer(args);
+    const answer = await attempts(() => pool.call(given, limits), maxRetries + 1);
     if (answer.kind === 'answered') return rewardOf(answer.value, exportName);
     if (answer.why === 'timeout' && onTimeout === 0) return 0;
     if (answer.why === 'timeout' && onTimeout === null) currentRollout()?.reject('reward_timeout');

@@ -2,14 +2,15 @@
  * Shared by both AReaL workflow shapes: lowering to core's workflow, and what an episode gets (its data, the shared HTTP client,
  * `workflowContext`). There is ONE instance per process, created at setup or at the first rollout, so expensive work belongs in its
  * constructor. The HTTP client and the reward processes are created on first use and closed when the last workflow of the process is torn
- * down.
+ * down. In an episode, the environment names its policy.
  */
 import { currentRollout } from '../core/context.ts';
 import { type ModelHandle, type Workflow, type WorkflowContext, type WorkflowResult, workflowSymbol } from '../core/contracts.ts';
-import { describeValue } from '../core/describe.ts';
+import { describeValue, refusing } from '../core/describe.ts';
 import { boundary, TrainyardError } from '../core/errors.ts';
 import { isObject, isPlain } from '../core/json.ts';
 import type { Json, PromptMessage, Trajectory } from '../core/types.ts';
+import { agentEnvironment } from '../processes/agent-process.ts';
 
 /** A dataset row without its answer; each rollout gets its own copy. */
 export interface EpisodeData<Metadata = Json | undefined> {
@@ -20,7 +21,23 @@ export interface EpisodeData<Metadata = Json | undefined> {
 
 export function episodeData({ task }: Pick<WorkflowContext, 'task'>): EpisodeData<never> {
   const { id, prompt: messages, metadata } = task;
-  return structuredClone({ id, messages, metadata }) as EpisodeData<never>;
+  const instead = 'an AsyncRewardWrapper gives data.answer to its reward, and a grader (defineGrader) gets task.answer';
+  return refusing(structuredClone({ id, messages, metadata }) as EpisodeData<never>, 'data', [], instead);
+}
+
+/** What a wrapped reward gets for the episode's data. */
+export interface RewardData<Metadata = Json | undefined> extends EpisodeData<Metadata> {
+  answer: Json | undefined;
+}
+
+const answers = new WeakMap<WorkflowContext, Json | undefined>();
+
+/** A reward's arguments, the episode's data (or a copy) with its row's answer. For processes of rewards, never for a workflow. */
+export function withAnswer(args: readonly unknown[]): readonly unknown[] {
+  const ctx = currentRollout();
+  if (ctx === undefined || !answers.has(ctx)) return args;
+  const isData = (arg: unknown): arg is object => isObject(arg) && arg['id'] === ctx.task.id && 'messages' in arg;
+  return args.map((arg) => (isData(arg) ? { ...arg, answer: answers.get(ctx) } : arg));
 }
 
 /** A task's rollouts, as passed to `shouldAccept`. */
@@ -32,7 +49,7 @@ export interface EpisodeGroup {
 
 export interface ArealWorkflowParts<T> {
   readonly name: string;
-  readonly settings?: { readonly isolation?: 'process'; readonly env?: readonly string[]; readonly concurrency?: number };
+  readonly settings?: Partial<Pick<Workflow, 'isolation' | 'env' | 'concurrency' | 'usesTokens'>>;
   /** Called once per process. */
   make(): T;
   /** Null rejects the rollout. */
@@ -52,6 +69,13 @@ export function arealWorkflow<T>(parts: ArealWorkflowParts<T>): Workflow {
     const rewards = trajectories.flatMap(({ grade }) => (grade.kind === 'graded' ? [grade.reward.value] : []));
     return shouldAccept!({ rewards, trajectories }, instance);
   };
+  const run: Workflow['run'] = async (ctx) => {
+    const scalars: Episode['scalars'] = new Map();
+    episodes.set(ctx, { model: ctx.model(), scalars });
+    const result = await parts.run(await ready(), ctx);
+    if (result === null) return ctx.reject('returned_none');
+    return { ...result, metrics: Object.fromEntries([...scalars].map(([key, { sum, count }]) => [key, sum / count])) };
+  };
   return {
     [workflowSymbol]: true,
     name,
@@ -60,18 +84,20 @@ export function arealWorkflow<T>(parts: ArealWorkflowParts<T>): Workflow {
     grading: 'when-missing',
     ...settings,
     ...(shouldAccept === undefined ? {} : { accepts }),
+    attach:
+      async () =>
+      (ctx, { answer }, apart) => {
+        // A process of its own gets no answer.
+        if (apart !== undefined) return apart(null);
+        answers.set(ctx, answer);
+        return run(ctx);
+      },
     setup: async () => {
-      workflows++;
+      if (workflows++ === 0) process.env = policyEnvironment(environment);
       await ready();
     },
     teardown: closeShared,
-    run: async (ctx) => {
-      const scalars: Episode['scalars'] = new Map();
-      episodes.set(ctx, { model: ctx.model(), scalars });
-      const result = await parts.run(await ready(), ctx);
-      if (result === null) return ctx.reject('returned_none');
-      return { ...result, metrics: Object.fromEntries([...scalars].map(([key, { sum, count }]) => [key, sum / count])) };
-    },
+    run,
   };
 }
 
@@ -108,8 +134,10 @@ export function badReturn(found: string, hint?: string): TrainyardError {
  */
 export type HttpClient = typeof globalThis.fetch & { readonly closed: boolean };
 
+const environment = process.env;
 let workflows = 0;
 let client: HttpClient | undefined;
+let closing = new AbortController();
 const closers = new Set<() => Promise<void>>();
 
 export function closeWithWorkflows(close: () => Promise<void>): void {
@@ -119,23 +147,31 @@ export function closeWithWorkflows(close: () => Promise<void>): void {
 async function closeShared(): Promise<void> {
   workflows = Math.max(0, workflows - 1);
   if (workflows > 0) return;
+  process.env = environment;
   client = undefined;
+  closing.abort(new TrainyardError('USAGE', CLOSED));
+  closing = new AbortController();
   await Promise.all([...closers].map((close) => close()));
 }
 
-/** The same client in every rollout. Once closed, it refuses every request with USAGE. */
+const CLOSED = 'the shared HTTP client was closed with its workflow';
+
+/** The same client in every rollout. When it is closed, requests under way are aborted, and later ones refused with USAGE. */
 export function getHttpClient(): HttpClient {
   client ??= makeClient();
   return client;
 }
 
 function makeClient(): HttpClient {
+  const { signal: closed } = closing;
   const fetch: typeof globalThis.fetch = (input, init) => {
     if (made.closed) {
       const hint = 'ask workflowContext.getHttpClient() for it in the rollout instead of keeping it';
-      return Promise.reject(new TrainyardError('USAGE', 'the shared HTTP client was closed with its workflow', { hint }));
+      return Promise.reject(new TrainyardError('USAGE', CLOSED, { hint }));
     }
-    return (inProcess(input) ?? globalThis.fetch)(input, init);
+    const given = init?.signal ?? (input instanceof Request ? input.signal : undefined);
+    const signal = given ? AbortSignal.any([given, closed]) : closed;
+    return inProcess(input)?.(input, init) ?? globalThis.fetch(input, { ...init, signal });
   };
   const made = Object.defineProperty(fetch, 'closed', { get: () => client !== made }) as HttpClient;
   return made;
@@ -158,6 +194,26 @@ const episodes = new WeakMap<WorkflowContext, Episode>();
 function currentEpisode(): Episode | undefined {
   const ctx = currentRollout();
   return ctx && episodes.get(ctx);
+}
+
+/** A view of the environment: in an episode, some names are its policy's, so that `new OpenAI()` finds it, as in a process of its own. */
+function policyEnvironment(environment: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
+  const ownOf = (): NodeJS.ProcessEnv => {
+    const model = currentEpisode()?.model;
+    return model === undefined ? {} : agentEnvironment(model);
+  };
+  const holding = (env: NodeJS.ProcessEnv, name: string | symbol): NodeJS.ProcessEnv => {
+    const own = ownOf();
+    return Object.hasOwn(own, name) ? own : env;
+  };
+  return new Proxy(environment, {
+    get: (env, name) => Reflect.get(holding(env, name), name),
+    has: (env, name) => name in holding(env, name),
+    ownKeys: (env) => [...new Set([...Reflect.ownKeys(env), ...Object.keys(ownOf())])],
+    getOwnPropertyDescriptor: (env, name) => Reflect.getOwnPropertyDescriptor(holding(env, name), name),
+    // The default would define properties in a form that `process.env` refuses.
+    set: (env, name, value) => Reflect.set(env, name, value),
+  });
 }
 
 /** The current rollout, for code deep inside an episode that has no context at hand. */

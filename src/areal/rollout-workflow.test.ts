@@ -110,7 +110,7 @@ describe('an episode', () => {
     const seen: EpisodeData[] = [];
     const episode = workflowOf(async (engine, data) => {
       // @ts-expect-error: the answer is the grader's alone
-      expect(data.answer).toBeUndefined();
+      expect(() => data.answer).toThrow(/data has no answer: a workflow never sees it; an AsyncRewardWrapper gives/);
       seen.push(structuredClone(data));
       const sample = episodeSample(await first(engine, data), 1);
       data.messages.push({ role: 'user', content: 'changed' });

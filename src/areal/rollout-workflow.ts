@@ -11,7 +11,7 @@ import {
   type WorkflowContext,
   workflowSymbol,
 } from '../core/contracts.ts';
-import { isConcrete, saysAbstract } from '../core/define.ts';
+import { isConcrete, processOf, saysAbstract } from '../core/define.ts';
 import { checkedFields, checkNames, describeValue, kindOf } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
@@ -49,7 +49,7 @@ export abstract class RolloutWorkflow<Metadata = Json | undefined> {
 
   [workflowSymbol](module: EntryModule): Workflow | undefined {
     checkEpisode(this.constructor.name, this.arunEpisode, module);
-    return lowered(this.constructor.name, () => this, this);
+    return lowered(this.constructor, () => this, this);
   }
 }
 
@@ -61,15 +61,20 @@ function loweredClass(Exported: typeof RolloutWorkflow, module: EntryModule): Wo
   const Class = Exported as unknown as new () => RolloutWorkflow<never>;
   checkEpisode(Class.name, Class.prototype.arunEpisode, module);
   if (Class.length > 0) module.problem(takesArguments(Class.name, `export an instance: export default new ${Class.name}(…)`));
-  return lowered(Class.name, () => new Class(), Class.prototype);
+  return lowered(Class, () => new Class(), Class.prototype);
 }
 
 type Accepting = Pick<RolloutWorkflow, 'shouldAccept'>;
 
-function lowered(name: string, make: () => RolloutWorkflow<never>, { shouldAccept }: Accepting): Workflow {
+function lowered(Class: { readonly name: string }, make: () => RolloutWorkflow<never>, { shouldAccept }: Accepting): Workflow {
+  const checked = (instance: RolloutWorkflow<never>): RolloutWorkflow<never> => {
+    processOf(Class, instance);
+    return checkedFields(instance, ['turnDiscount', 'shouldAccept']);
+  };
   return arealWorkflow({
-    name: name || 'workflow',
-    make: () => checkedFields(make(), ['turnDiscount', 'shouldAccept']),
+    name: Class.name || 'workflow',
+    settings: { ...processOf(Class), usesTokens: true },
+    make: () => checked(make()),
     shouldAccept: shouldAccept && ((group, instance) => instance().shouldAccept!(group)),
     run: async (instance, ctx) => {
       const { engine, turns } = engineOf(ctx);

@@ -1,3 +1,5 @@
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { scriptedRollouts } from '../../test/fixtures/scripted-rollouts.ts';
@@ -77,6 +79,23 @@ describe('the shared HTTP client', () => {
     const [client] = clients;
     expect(client?.closed).toBe(true);
     await expect(client?.('http://127.0.0.1:9')).rejects.toThrow(/was closed with its workflow/);
+  });
+
+  it('aborts what is under way when it is closed', async () => {
+    await using server = createServer(() => {}).listen(0);
+    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+    let pending: Promise<unknown> | undefined;
+    const agent = agentWorkflow(async (data, extras) => {
+      pending = extras.httpClient(url).catch((thrown: unknown) => thrown);
+      await ask(extras, data);
+      return 1;
+    });
+    {
+      await using rollouts = await scriptedRollouts(agent);
+      await rollouts.run();
+    }
+    expect(await pending).toMatchObject({ code: 'USAGE' });
+    server.closeAllConnections();
   });
 
   it('is a new one in the next run, and lives as long as one of several workflows does', async () => {

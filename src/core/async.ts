@@ -1,12 +1,22 @@
 /** Async utilities: concurrency limits, yielding to the event loop, linked abort signals and deadlines, downtime, cleanup. */
 
-/** Limits how many holders run at once. Waiters enter in FIFO order. */
+/** Limits how many holders run at once. Waiters enter in FIFO order. A lower limit waits for holders to leave. */
 export class Semaphore {
   readonly #waiting: (() => void)[] = [];
-  #free: number;
+  #held = 0;
+  #limit: number;
 
   constructor(limit: number) {
-    this.#free = limit;
+    this.#limit = limit;
+  }
+
+  set limit(limit: number) {
+    this.#limit = limit;
+    this.#admit();
+  }
+
+  get held(): number {
+    return this.#held;
   }
 
   get waiting(): number {
@@ -16,7 +26,7 @@ export class Semaphore {
   /** Disposing the permit admits the next waiter, once. Rejects only with the signal's reason, if it aborts first. */
   async acquire(signal?: AbortSignal): Promise<Disposable> {
     signal?.throwIfAborted();
-    if (this.#free > 0) this.#free--;
+    if (this.#held < this.#limit) this.#held++;
     else await this.#turn(signal);
     let held = true;
     return {
@@ -48,9 +58,15 @@ export class Semaphore {
   }
 
   #release(): void {
-    const next = this.#waiting.shift();
-    if (next === undefined) this.#free++;
-    else next();
+    this.#held--;
+    this.#admit();
+  }
+
+  #admit(): void {
+    while (this.#held < this.#limit && this.#waiting.length > 0) {
+      this.#held++;
+      this.#waiting.shift()!();
+    }
   }
 }
 
@@ -221,12 +237,19 @@ function unlink(controller: AbortController, sources: readonly AbortSignal[]): v
 
 /** The time a server was unreachable, which deadlines exclude. Runs while any holder has begun; each `begin` needs one `end`. */
 export class Downtime {
+  readonly #outer: Downtime | undefined;
   #holders = 0;
   #since = 0;
   #before = 0;
 
+  /** Includes the time of the outer one. */
+  constructor(outer?: Downtime) {
+    this.#outer = outer;
+  }
+
   get milliseconds(): number {
-    return this.#before + (this.#holders > 0 ? performance.now() - this.#since : 0);
+    const own = this.#before + (this.#holders > 0 ? performance.now() - this.#since : 0);
+    return own + (this.#outer?.milliseconds ?? 0);
   }
 
   begin(): void {

@@ -42,6 +42,14 @@ const samples = new AsyncLocalStorage<SampleContext>();
 export const runWithSamples = <T>(context: SampleContext, fn: () => T): T => samples.run(context, fn);
 export const currentSamples = (): SampleContext | undefined => samples.getStore();
 
+const importing = new AsyncLocalStorage<object[]>();
+
+/** `fn` imports a module; `found` receives what it announces. */
+export const whileImporting = <T>(found: object[], fn: () => T): T => importing.run(found, fn);
+
+/** Called by constructors whose instances belong to the entry that is being imported, exported or not. */
+export const announce = (made: object): void => void importing.getStore()?.push(made);
+
 /**
  * For one client shared by all rollouts: `new OpenAI({ apiKey: 'unused', fetch: rolloutFetch })`. Ignores the client's base URL and key,
  * and sends each call to the rollout it is made in, as its default role. Throws NO_ROLLOUT outside of one.

@@ -3,6 +3,7 @@
  * appended trajectory is on disk, a published version is served); every wait takes an AbortSignal or is bounded; nothing logs.
  */
 
+import type { Downtime } from './async.ts';
 import type { TrainyardError } from './errors.ts';
 import type { Credit } from './reward.ts';
 import type {
@@ -40,9 +41,10 @@ export interface Clock {
 export const workflowSymbol: unique symbol = Symbol.for('trainyard.workflow') as never;
 export const graderSymbol: unique symbol = Symbol.for('trainyard.grader') as never;
 
-/** What a lowering can use: all exports of the module, and a way to report problems. */
+/** What a lowering can use: all exports of the module, what it announced while it was imported, and a way to report problems. */
 export interface EntryModule {
   readonly exports: readonly (readonly [name: string, value: unknown])[];
+  readonly announced?: readonly object[];
   problem(mistake: TrainyardError): void;
 }
 
@@ -59,7 +61,8 @@ export interface Role {
 /** A model other than the policy. Its responses appear in the trajectory, never in a sample. */
 export interface DefaultModel {
   readonly name: string;
-  generate(request: DefaultModelRequest): Promise<DefaultModelAnswer>;
+  /** `waits`: the time between its `begin` and `end` does not count towards the rollout's deadline. */
+  generate(request: DefaultModelRequest, waits?: Downtime): Promise<DefaultModelAnswer>;
 }
 
 export interface DefaultModelRequest {
@@ -114,6 +117,8 @@ export interface Workflow {
   readonly isolation: 'none' | 'process';
   /** Names of extra environment variables that an isolated process receives. */
   readonly env?: readonly string[];
+  /** Its rollouts render, send and decode token ids themselves, so their isolated processes load the tokenizer. */
+  readonly usesTokens?: true;
   /** Whether the grader always runs, or only if the workflow returned no reward. */
   readonly grading: 'always' | 'when-missing';
   /** The workflow never returns a reward, so training and evaluation need a grader. */
@@ -128,9 +133,13 @@ export interface Workflow {
   setup?(): Promise<void>;
   teardown?(): Promise<void>;
   /** For workflows that need more of the run than a context, such as gateway routes. Called once; the returned function replaces `run`. */
-  attach?(host: RunHost): Promise<(ctx: WorkflowContext, task: Task) => Promise<unknown>>;
-  run(ctx: WorkflowContext): Promise<unknown>;
+  attach?(host: RunHost): Promise<AttachedRun>;
+  /** `handed`: in an isolated process, what the attached part in the run's process handed over. */
+  run(ctx: WorkflowContext, handed?: unknown): Promise<unknown>;
 }
+
+/** `apart`, with isolation: calls the workflow's `run` in the rollout's process, which gets `handed` and nothing else of the run. */
+export type AttachedRun = (ctx: WorkflowContext, task: Task, apart?: (handed: unknown) => Promise<unknown>) => Promise<unknown>;
 
 export interface RunHost {
   readonly gateway: SessionHost;
@@ -202,12 +211,14 @@ export interface ModelHandle {
   thread(name: string): ModelHandle;
 }
 
-/** A type, not an interface, to be assignable to clients' options. No retries: a request the gateway failed once would fail again. */
+/**
+ * A type, not an interface, to be assignable to clients' options. Clients keep their own retries: the gateway recognises them, records one
+ * turn for all attempts, and tells clients which failures are final.
+ */
 export type ClientOptions = {
   baseURL: string;
   apiKey: string;
   fetch: typeof globalThis.fetch;
-  maxRetries: number;
   defaultHeaders?: Record<string, string>;
 };
 
@@ -217,7 +228,7 @@ export type GenerateRequest = {
   readonly tool?: string | true;
   /** Stop sequences; the response ends before the first match. */
   readonly stop?: readonly string[];
-  /** The response should be JSON, matching the schema if given. Checked, not enforced: the turn records what is wrong. */
+  /** JSON, of the schema if given. Enforced by engines that constrain, if there are no tools; else the turn records what is wrong. */
   readonly format?: { readonly schema?: Json };
   readonly signal?: AbortSignal;
 } & Partial<SamplingSettings> &
@@ -297,7 +308,8 @@ export interface Grader {
 export interface GraderRunner extends AsyncDisposable {
   /** Whether a hung grader can be killed (child process) or only abandoned (inline closure). */
   readonly killable: boolean;
-  grade(input: GraderInput, model?: GraderModel): Promise<Grade>;
+  /** `print` receives what the grader prints in a process of its own, shortened; what it prints in this one is on the terminal already. */
+  grade(input: GraderInput, model?: GraderModel, print?: (text: string) => void): Promise<Grade>;
 }
 
 export interface SessionSpec extends Pick<Workflow, 'roles'> {
@@ -309,6 +321,8 @@ export interface SessionSpec extends Pick<Workflow, 'roles'> {
   readonly limits: Limits;
   readonly seed: number;
   readonly signal: AbortSignal;
+  /** Collects the time that the rollout's calls wait for busy model servers. */
+  readonly waits?: Downtime | undefined;
   readonly observer?: SessionObserver;
 }
 

@@ -16,7 +16,7 @@ import {
   type WorkflowResult,
   workflowSymbol,
 } from './contracts.ts';
-import { kindOf } from './describe.ts';
+import { baseURLFault, kindOf } from './describe.ts';
 import { TrainyardError } from './errors.ts';
 import { defined } from './json.ts';
 
@@ -102,6 +102,30 @@ function checkAsync(run: unknown, where: string, given: unknown = run): asserts 
   );
 }
 
+/**
+ * What a workflow class says about its process, in static fields: `static isolation = 'process'`, `static env = […]`. Throws
+ * WORKFLOW_INVALID, also for an instance that says it: that is known too late.
+ */
+export function processOf(Class: object, instance: object = {}): Pick<Workflow, 'isolation' | 'env'> {
+  const { isolation, env } = Class as Partial<Pick<WorkflowOptions<unknown, string>, 'isolation' | 'env'>>;
+  checkOptions({ isolation, env } as WorkflowOptions<unknown, string>);
+  if (Object.hasOwn(instance, 'isolation')) {
+    throw new TrainyardError('WORKFLOW_INVALID', `${instance.constructor.name} has a field isolation, expected a static one`, {
+      hint: "write static isolation = 'process'; or start the run with --isolation process",
+    });
+  }
+  return { isolation: isolation ?? 'none', ...defined({ env }) };
+}
+
+/** The roles of a class that declares them as `defineWorkflow` takes them, in `static roles`. Throws WORKFLOW_INVALID. */
+export function rolesIn(Class: object, trainable: readonly string[] | undefined): Pick<Workflow, 'roles' | 'othersTrainable'> {
+  const { roles } = Class as Pick<WorkflowOptions<unknown, string>, 'roles'>;
+  if (roles === undefined) return { roles: {} };
+  const options = { roles, ...defined({ trainable }) };
+  checkOptions(options);
+  return { roles: rolesOf(options), ...(trainable === undefined ? {} : { othersTrainable: false }) };
+}
+
 function checkOptions({ concurrency, isolation, env, grading, roles, trainable }: WorkflowOptions<unknown, string>): void {
   const mistakes: string[] = [];
   const check = (isRight: boolean, mistake: string): void => void (isRight || mistakes.push(mistake));
@@ -159,7 +183,11 @@ export function checkDefaultModel(given: unknown, whose: string): asserts given 
   if (typeof given === 'function') return;
   if (typeof given === 'object' && given !== null && 'name' in given && typeof given.name === 'string') {
     const { api = 'openai' } = given as { readonly api?: unknown };
-    if ('baseURL' in given && typeof given.baseURL === 'string' && (api === 'openai' || api === 'anthropic')) return;
+    const isServer = 'baseURL' in given && (api === 'openai' || api === 'anthropic');
+    const fault = isServer ? baseURLFault(given.baseURL) : undefined;
+    if (fault !== undefined)
+      throw new TrainyardError('WORKFLOW_INVALID', `${whose}: the base URL of its default model: ${fault}`);
+    if (isServer) return;
     if ('generate' in given && typeof given.generate === 'function') return;
   }
   throw new TrainyardError('WORKFLOW_INVALID', `${whose}: expected a default model, found ${described(given)}`, {
@@ -257,8 +285,8 @@ export function asGrader(value: unknown, module: EntryModule = alone): Grader | 
 }
 
 /** Throws each problem as soon as it is found. */
-export function moduleOf(exports: object): EntryModule {
-  return { exports: Object.entries(exports), problem: alone.problem };
+export function moduleOf(exports: object, announced: readonly object[] = []): EntryModule {
+  return { exports: Object.entries(exports), announced, problem: alone.problem };
 }
 
 const alone: EntryModule = {

@@ -26,6 +26,14 @@ export function shortLine(text: string, chars: number): string {
   return printableLine(text.length > chars ? `${text.slice(0, chars)}…` : text);
 }
 
+/** What is wrong with the base URL of a model server, without repeating it: it may hold a key. */
+export function baseURLFault(given: unknown): string | undefined {
+  const url = typeof given === 'string' ? URL.parse(given) : null;
+  if (url === null || !/^https?:$/.test(url.protocol)) return 'expected a URL that begins with http:// or https://';
+  if (url.username !== '' || url.password !== '') return 'expected a URL without user and password';
+  return url.search === '' && url.hash === '' ? undefined : 'expected a URL without ? and #: a path is added to it';
+}
+
 export function kindOf(value: unknown): string {
   return Object.prototype.toString.call(value).slice(8, -1);
 }
@@ -82,6 +90,25 @@ export function unknownOptions(given: object, names: readonly string[], whose = 
 export function checkNames(given: object, names: readonly string[], whose: string, code: ErrorCode = 'USAGE'): void {
   const unknown = unknownOptions(given, names, whose);
   if (unknown.length > 0) throw new TrainyardError(code, unknown.join('; also: '));
+}
+
+/**
+ * Makes reading our names in snake case, and a row's answer, throw and say what to write. These names are hidden from loops and copies.
+ * `instead`: who is given the answer.
+ */
+export function refusing<T extends object>(given: T, whose: string, ours: readonly string[], instead: string): T {
+  const snake = (name: string): string => name.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+  const names = [
+    ...ours.map((name) => [snake(name), `it is ${name} here`] as const),
+    ...['answer', 'ground_truth', 'label'].map((name) => [name, `a workflow never sees it; ${instead}`] as const),
+  ];
+  for (const [name, why] of names.filter(([name]) => !(name in given))) {
+    const get = (): never => {
+      throw new TrainyardError('WORKFLOW_INVALID', `${whose} has no ${name}: ${why}`);
+    };
+    Object.defineProperty(given, name, { get });
+  }
+  return given;
 }
 
 /** Throws for a field or method that is one of ours but for case and underscores (Python style). Other fields are the author's own. */

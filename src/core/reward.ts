@@ -199,7 +199,8 @@ export function checkCredit({ turnDiscount, per }: Credit): void {
   }
 }
 
-function parentOf({ after, fork }: Turn): number | undefined {
+/** The turn whose conversation this one continues, possibly in changed form. */
+export function parentOf({ after, fork }: Turn): number | undefined {
   return after ?? (fork !== undefined && GOES_ON.includes(fork.cause) ? fork.from : undefined);
 }
 

@@ -69,7 +69,7 @@ export interface Limits {
 /** `stop`: a stop token was sampled and is the last id. `length`: the token budget or the context ran out first. */
 export type StopReason = 'stop' | 'length';
 
-/** Why a turn's prompt does not simply extend the latest turn of its thread. */
+/** Why a turn's prompt does not simply extend the latest turn of its conversation. */
 export const FORK_CAUSES = [
   'asked_again',
   'changed_tools',
@@ -77,6 +77,7 @@ export const FORK_CAUSES = [
   'dropped_reasoning',
   'dropped_tool_call',
   'edited_message',
+  'new_conversation',
   'rewound',
   'role_change',
   'side_call',
@@ -84,9 +85,13 @@ export const FORK_CAUSES = [
 ] as const;
 export type ForkCause = (typeof FORK_CAUSES)[number];
 
-/** `from`: the turn that this one would have continued. `message`: index in the request of the first message that differs, if any. */
+/**
+ * `from`: the turn that this one would have continued, or that a side call accompanies. `message`: index in the request of the first message
+ * that differs, if any. `also`: what else changed.
+ */
 export interface Fork {
   readonly cause: ForkCause;
+  readonly also?: readonly ForkCause[];
   readonly from: number;
   readonly message?: number;
 }
@@ -116,6 +121,13 @@ export interface Turn {
   readonly logprobs: Float32Array;
   readonly policyVersion: number;
   readonly stopReason: StopReason;
+  /** Present if sampling was constrained: to JSON of `format`, or to a call whose arguments fit the schema of `tool`, or of any tool. */
+  readonly constrained?: {
+    readonly format?: Json;
+    readonly tool?: string;
+    /** Positions in `sampledIds` where the constraint refused what the policy drew first. They are not trained. */
+    readonly redrawn: readonly number[];
+  };
   readonly sampling: {
     readonly requested: Partial<SamplingSettings>;
     readonly effective: SamplingSettings;
@@ -224,7 +236,7 @@ export interface Trajectory extends RolloutIdentity {
 
 /**
  * One training row. All arrays have the length of `tokens`; position i describes token i itself, not its successor. `mask` is 1 exactly
- * where the policy sampled the token; logprobs, advantages and versions are 0 elsewhere.
+ * where the policy sampled the token by itself; logprobs, advantages and versions are 0 elsewhere.
  */
 export interface Sample {
   readonly tokens: Int32Array;

@@ -1,6 +1,6 @@
 /**
- * The registry of flows by name: flows that modules register, overridden by those of a flows file. `register` is a plain function,
- * `register('x')(MyFlow)`, because Node's type stripping does not support decorators.
+ * The registry of flows by name: flows that modules register, overridden by those of a flows file. `register` is a decorator of both kinds,
+ * `@register('x')`, and a plain function, `register('x')(MyFlow)`, for who runs without tsx.
  */
 import { TrainyardError } from '../core/errors.ts';
 import type { Json, PromptMessage } from '../core/types.ts';

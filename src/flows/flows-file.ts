@@ -5,6 +5,7 @@
 import { readFile } from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
+import type { Workflow } from '../core/contracts.ts';
 import { describeValue } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { isObject } from '../core/json.ts';
@@ -28,13 +29,25 @@ export async function inspectFlow(entry: string, flow: string, flows: string | u
     const configured = flows === undefined ? [] : await readFlowsFile(flows);
     const registry = flowRegistry(configured);
     const module = entry === flows ? configured.find(({ name }) => name === flow)?.file : entry;
-    if (module !== undefined) return await inspectEntry(module, () => flowWorkflow(registry.flow(flow), registry));
+    if (module !== undefined) {
+      const inspected = await inspectEntry(module, () => flowWorkflow(registry.flow(flow), registry));
+      const by = [import.meta.url, resolve(entry), flow, flows === undefined ? '' : resolve(flows)] as const;
+      const flowModule = { url: pathToFileURL(resolve(module)).href, exportName: flow, by };
+      return { ...inspected, ...(inspected.entry && { entry: { ...inspected.entry, flowModule } }) };
+    }
     registry.flow(flow);
     throw new TrainyardError('USAGE', `the flow ${flow} is not in ${flows}`, { hint: 'give the entry that registers it' });
   } catch (thrown) {
     if (thrown instanceof TrainyardError) return { problems: [thrown] };
     throw thrown;
   }
+}
+
+/** The same, in a process of the workflow. */
+export async function workflowNamed(entry: string, flow: string, flows: string): Promise<Workflow> {
+  const { entry: found, problems } = await inspectFlow(entry, flow, flows || undefined);
+  if (found === undefined) throw together(problems);
+  return found.workflow;
 }
 
 /** For an entry that exports no workflow but registers flows: adds how to choose one. */

@@ -137,7 +137,8 @@ function rewordedIn({ fork, request }: Turn, turns: readonly Turn[]): number | u
   const from = fork && turns[fork.from];
   if (from === undefined) return undefined;
   if (newMessagesAfter(from, request.messages) !== undefined) return from.index;
-  const isShortened = fork?.cause === 'dropped_reasoning' || fork?.cause === 'dropped_tool_call';
+  const isEdited = fork?.also?.includes('edited_message') ?? false;
+  const isShortened = !isEdited && (fork?.cause === 'dropped_reasoning' || fork?.cause === 'dropped_tool_call');
   return isShortened && fork.message === from.request.messages.length ? from.index : undefined;
 }
 

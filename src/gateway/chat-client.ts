@@ -14,17 +14,18 @@ import type {
 } from '../core/contracts.ts';
 import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
 import { parsedJson } from '../core/json.ts';
-import type { Json, Message, SamplingSettings, Tool, ToolCall } from '../core/types.ts';
+import type { Json, Message, SamplingSettings, Tool, ToolCall, Turn } from '../core/types.ts';
 import { STATUS } from './wire-protocol.ts';
 
 /** Servers that ignore the key are given placeholders like `EMPTY` or `none`. */
 const SHORTEST_SECRET = 8;
-const QUOTED = 200;
 
 export type ChatServer = Omit<ModelServer, 'fetch'>;
 
 export interface ChatRequest extends Partial<SamplingSettings> {
   readonly messages: readonly Message[];
+  /** In place of `maxTokens`, for servers that do not know its old name. */
+  readonly maxCompletionTokens?: number;
   readonly tools?: readonly Tool[];
   readonly tool?: string | true;
   readonly stop?: readonly string[];
@@ -50,6 +51,7 @@ export function chatRequest({ name, baseURL, apiKey }: ChatServer, request: Chat
     top_p: topP,
     top_k: topK,
     max_tokens: maxTokens,
+    max_completion_tokens: request.maxCompletionTokens,
     stop: stop.length === 0 ? undefined : stop,
     response_format: format && formatOf(format),
   };
@@ -69,12 +71,6 @@ export function postOf(url: string, headers: object, body: object, signal?: Abor
 /** Removes the key from a server's text, which may echo the request. Short keys are placeholders, which may occur in any text. */
 export function withoutKey(text: string, { apiKey = '' }: Pick<ChatServer, 'apiKey'>): string {
   return apiKey.length < SHORTEST_SECRET ? text : text.replaceAll(apiKey, '[key]');
-}
-
-/** `fetch` reports only that it failed. The reason is in the cause, which may quote the request. */
-export function whyUnreachable(thrown: unknown, server: ChatServer): string {
-  const cause = thrown instanceof Error && thrown.cause !== undefined ? thrown.cause : thrown;
-  return withoutKey(messageOf(cause), server).slice(0, QUOTED) || 'the connection failed';
 }
 
 /** The wire format requires a name for the schema; it has no meaning. */
@@ -141,24 +137,31 @@ const CODES: ReadonlyMap<unknown, ErrorCode> = new Map(
 
 export function clientFields({ role, name, baseURL, apiKey }: ModelAddress, fetch: typeof globalThis.fetch) {
   // Without a key, the client would look for one in the environment.
-  const openai = (): ClientOptions => ({ baseURL, apiKey: apiKey || 'none', fetch, maxRetries: 0 });
+  const openai = (): ClientOptions => ({ baseURL, apiKey: apiKey || 'none', fetch });
   // Anthropic's client appends /v1/messages itself.
   const anthropic = (): ClientOptions => ({ ...openai(), baseURL: baseURL.replace(/\/v1$/, '') });
   return { role, name, baseURL, apiKey, fetch, openai, anthropic };
 }
 
-export function httpModel(address: ModelAddress, fetchIn: FetchIn = inThread(address.role), thread = address.role): ModelHandle {
+/** `tokens`: for a policy whose tokenizer is here too, and whose gateway takes token ids. */
+export function httpModel(
+  address: ModelAddress,
+  fetchIn: FetchIn = inThread(address.role),
+  thread = address.role,
+  tokens?: Pick<ModelHandle, 'render' | 'decode'>,
+): ModelHandle {
   const fields = clientFields(address, fetchIn(thread));
   return {
     ...fields,
-    generate: (request) => generateOverHttp(fields, request),
+    generate: (request) => (tokens && request.promptIds ? generateTokens(fields, request) : generateOverHttp(fields, request)),
     render: () => elsewhere('render'),
     decode: () => elsewhere('decode'),
-    thread: (other) => httpModel(address, fetchIn, other),
+    ...tokens,
+    thread: (other) => httpModel(address, fetchIn, other, tokens),
   };
 }
 
-function inThread(role: string): FetchIn {
+export function inThread(role: string): FetchIn {
   return (thread) => (thread === role ? globalThis.fetch : fetchInThread(globalThis.fetch, thread));
 }
 
@@ -168,18 +171,39 @@ function elsewhere(what: string): never {
   });
 }
 
-export async function generateOverHttp(
-  { name, baseURL, apiKey, fetch }: Pick<ModelHandle, 'name' | 'baseURL' | 'apiKey' | 'fetch'>,
-  request: GenerateRequest,
-): Promise<Generation> {
-  const [url, init] = chatRequest({ name, baseURL, apiKey }, requestOf(request));
+type Server = Pick<ModelHandle, 'name' | 'baseURL' | 'apiKey' | 'fetch'>;
+
+export async function generateOverHttp({ fetch, ...server }: Server, request: GenerateRequest): Promise<Generation> {
+  return generationOf(await answered(fetch, chatRequest(server, requestOf(request)), request.signal));
+}
+
+/** The gateway's own route, whose answer has the recorded turn. */
+async function generateTokens({ baseURL, apiKey, fetch }: Server, request: GenerateRequest): Promise<Generation> {
+  const { signal, promptIds, ...rest } = request;
+  const headers = { 'content-type': 'application/json', authorization: `Bearer ${apiKey}` };
+  const body = JSON.stringify({ ...rest, promptIds: Array.from(promptIds ?? []) });
+  const init = { method: 'POST', headers, body, ...(signal && { signal }) };
+  const said = JSON.parse(await answered(fetch, [`${baseURL}/generate_tokens`, init], signal)) as Pick<Generation, 'id'> & {
+    readonly turn: Turn;
+  };
+  const { promptIds: prompt, sampledIds, logprobs, response: message, stopReason } = said.turn;
+  const ids = { promptIds: Int32Array.from(prompt), sampledIds: Int32Array.from(sampledIds) };
+  const turn: Turn = { ...said.turn, ...ids, logprobs: Float32Array.from(logprobs) };
+  return { id: said.id, message, text: message.content ?? '', toolCalls: message.tool_calls ?? [], stopReason, turn };
+}
+
+async function answered(
+  fetch: ModelHandle['fetch'],
+  [url, init]: ReturnType<typeof chatRequest>,
+  signal: AbortSignal | undefined,
+): Promise<string> {
   try {
     const response = await fetch(url, init);
     const text = await response.text();
     if (!response.ok) throw refusalOf(response.status, text);
-    return generationOf(text);
+    return text;
   } catch (thrown) {
-    request.signal?.throwIfAborted();
+    signal?.throwIfAborted();
     if (thrown instanceof TrainyardError) throw thrown;
     throw new TrainyardError('POLICY_UNREACHABLE', `the policy cannot be reached: ${messageOf(thrown)}`, { cause: thrown });
   }

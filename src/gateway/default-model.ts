@@ -3,15 +3,15 @@
  * in place of the policy and records their completions without token ids. Every failure is DEFAULT_MODEL_FAILED; a model that ignores its
  * abort signal is not awaited. A server's key is sent only to that server and never appears in results or errors.
  */
-import { orAborted } from '../core/async.ts';
+import { type Downtime, orAborted } from '../core/async.ts';
 import type { DefaultModel, DefaultModelAnswer, DefaultModelLike, DefaultModelRequest, ModelServer } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { StopReason, Turn } from '../core/types.ts';
 import type { Assistant } from '../tokens/response-parser.ts';
 import { beforeStop, type Piece, piecesOf } from '../tokens/response-stream.ts';
-import { chatAnswerIn, chatRequest, isCount, whyUnreachable, withoutKey } from './chat-client.ts';
+import { isCount } from './chat-client.ts';
 import { invalid, type ModelRequest } from './dialects/dialect.ts';
-import { messagesAnswerIn, messagesRequest } from './messages-client.ts';
+import { askServer, ServerFailure } from './model-server.ts';
 
 export function defaultModelOf(given: DefaultModelLike): DefaultModel {
   if (typeof given === 'function') {
@@ -22,33 +22,38 @@ export function defaultModelOf(given: DefaultModelLike): DefaultModel {
     return { name, generate: async (request) => asAnswer(await given(request)) };
   }
   // A model handle has both `generate` and `baseURL`. Its server accepts everything that a default model is asked.
-  return 'baseURL' in given ? { name: given.name, generate: (request) => askServer(given, request) } : given;
+  return 'baseURL' in given ? { name: given.name, generate: (request, waits) => serverAnswer(given, request, waits) } : given;
 }
 
 export interface Sampled {
   readonly assistant: Assistant;
   readonly stopReason: StopReason;
-  readonly ids: Pick<Turn, 'sampledIds' | 'logprobs' | 'policyVersion'>;
+  readonly ids: Pick<Turn, 'sampledIds' | 'logprobs' | 'policyVersion' | 'constrained'>;
   readonly usage?: DefaultModelAnswer['usage'];
+}
+
+interface Bounds {
+  readonly signal: AbortSignal;
+  readonly waits: Downtime | undefined;
 }
 
 export async function askDefaultModel(
   model: DefaultModel,
   request: ModelRequest,
-  signal: AbortSignal,
+  bounds: Bounds,
   onPieces: ((pieces: readonly Piece[]) => void) | undefined,
 ): Promise<Sampled> {
   if (request.promptIds !== undefined) {
     throw invalid('promptIds', `the role is played by ${model.name}, which reads words`, 'give messages');
   }
-  const answer = await answerOf(model, request, signal);
+  const answer = await answerOf(model, request, bounds);
   const assistant = assistantOf(answer, request.stopTexts);
   onPieces?.(piecesOf(assistant));
   const ids = { sampledIds: new Int32Array(0), logprobs: new Float32Array(0), policyVersion: 0 };
   return { assistant, stopReason: answer.stopReason ?? 'stop', ids, usage: answer.usage };
 }
 
-async function answerOf(model: DefaultModel, request: ModelRequest, signal: AbortSignal): Promise<DefaultModelAnswer> {
+async function answerOf(model: DefaultModel, request: ModelRequest, { signal, waits }: Bounds): Promise<DefaultModelAnswer> {
   const { forced, requested, stopTexts } = request;
   // Copies, so that the model cannot change what is recorded.
   const { messages, tools } = structuredClone({ messages: request.messages, tools: request.tools });
@@ -57,10 +62,8 @@ async function answerOf(model: DefaultModel, request: ModelRequest, signal: Abor
   const tool = forced === undefined ? {} : { tool: forced.name ?? (true as const) };
   try {
     signal.throwIfAborted();
-    return checked(
-      model,
-      await orAborted(model.generate({ messages, tools, ...tool, stop, ...format, sampling, signal }), signal),
-    );
+    const asked = { messages, tools, ...tool, stop, ...format, sampling, signal };
+    return checked(model, await orAborted(model.generate(asked, waits), signal));
   } catch (cause) {
     signal.throwIfAborted();
     if (cause instanceof TrainyardError && cause.code === 'DEFAULT_MODEL_FAILED') throw cause;
@@ -96,44 +99,26 @@ function assistantOf({ content, toolCalls = [] }: DefaultModelAnswer, stopTexts:
   return { content: said || (toolCalls.length === 0 ? '' : null), toolCalls };
 }
 
-async function askServer(server: ModelServer, { sampling, ...asked }: DefaultModelRequest): Promise<DefaultModelAnswer> {
-  const [requestOf, answerIn] =
-    server.api === 'anthropic' ? [messagesRequest, messagesAnswerIn] : ([chatRequest, chatAnswerIn] as const);
+async function serverAnswer(
+  server: ModelServer,
+  { sampling, signal, ...asked }: DefaultModelRequest,
+  waits: Downtime | undefined,
+): Promise<DefaultModelAnswer> {
   const { topK, ...known } = sampling;
   // 0 means all tokens. OpenAI's own servers refuse parameters that they do not know, and this is one.
   const hasTopK = topK !== undefined && topK > 0 && !/\.openai\.(azure\.)?com$/.test(new URL(server.baseURL).hostname);
-  const text = await replyTo(server, ...requestOf(server, { ...asked, ...known, ...(hasTopK && { topK }) }));
-  const answer = answerIn(text);
-  if (answer === undefined) throw failed(server, `answered something that is no completion: ${text.slice(0, 200)}`);
-  if (answer.withheld) throw failed(server, 'gave no whole answer: its content filter withheld it');
-  const { content, stopReason, usage } = answer;
-  const toolCalls = answer.toolCalls.map((call) => call.function);
-  return { content, stopReason, ...(toolCalls.length > 0 ? { toolCalls } : {}), ...(usage && { usage }) };
-}
-
-/** Follows no redirect: it would send the conversation, and possibly the key, to another server. */
-async function replyTo(server: ModelServer, url: string, init: RequestInit): Promise<string> {
-  const { fetch = globalThis.fetch } = server;
-  let response: Response;
-  let text: string;
+  const request = { ...asked, ...known, ...(hasTopK && { topK }) };
   try {
-    response = await fetch(url, { ...init, redirect: 'manual' });
-    text = withoutKey(await response.text(), server);
+    const { value } = await askServer(server, { request: () => request, read: (answer) => answer, signal, waits });
+    const { content, stopReason, usage, toolCalls } = value;
+    return { content, stopReason, toolCalls: toolCalls.map((call) => call.function), ...(usage && { usage }) };
   } catch (thrown) {
+    if (!(thrown instanceof ServerFailure)) throw thrown;
+    const { found, tries, seconds } = thrown.details;
+    const what = found === undefined ? thrown.message : `${thrown.message}: ${found}`;
     // Without the cause, which may quote the request too.
-    throw failed(server, `cannot be reached: ${whyUnreachable(thrown, server)}`);
+    throw failed(server, tries === 1 ? what : `${what} (${tries} tries in ${seconds} s)`);
   }
-  const { status, headers } = response;
-  if (status >= 300 && status < 400) {
-    const target = withoutKey(originIn(headers.get('location'), url), server);
-    throw failed(server, `answered ${status}, a redirect to ${target}: redirects are not followed`);
-  }
-  if (!response.ok) throw failed(server, `answered ${status}: ${text.slice(0, 500)}`);
-  return text;
-}
-
-function originIn(location: string | null, url: string): string {
-  return location !== null && URL.canParse(location, url) ? new URL(location, url).origin : 'nowhere';
 }
 
 function failed({ name }: { readonly name: string }, what: string, cause?: unknown): TrainyardError {

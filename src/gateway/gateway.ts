@@ -9,11 +9,13 @@ import type { Clock, GenerateRequest, Generation, ModelHandle, Session, SessionH
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { deepCopy } from '../core/json.ts';
 import { completionId } from '../core/turns.ts';
-import type { Message, Tool, Turn } from '../core/types.ts';
+import type { Turn } from '../core/types.ts';
 import { WrongKeys } from '../http/guard.ts';
 import { type Listener, serve, type Timeouts } from '../http/http-server.ts';
-import { fetchWith, type HttpReply, type HttpRequest, jsonReply, routeFor } from '../http/message.ts';
+import { fetchWith, type HttpReply, type HttpRequest, jsonReply, parseJson, readText, routeFor } from '../http/message.ts';
 import type { Failure, Refusal } from '../http/refusal.ts';
+import { tokensOf } from '../tokens/renderer.ts';
+import { isMarkedRetry } from './answers.ts';
 import { clientFields, type ModelAddress } from './chat-client.ts';
 import { listSessions, models, openSession, type SessionDefaults, showSession } from './control.ts';
 import { chat } from './dialects/chat.ts';
@@ -27,6 +29,7 @@ import { answer, type SamplerParts, type ServedPolicy, type TokenPolicy, tokenPo
 import { type Caller, type LiveSession, SessionTable, sealed } from './sessions.ts';
 import {
   type Capability,
+  GATEWAY_LIMITS,
   gatewayFailure,
   type MatchedPath,
   matchPath,
@@ -166,6 +169,7 @@ export class Gateway implements SessionHost {
     if (does === 'ready') return this.#ready();
     const grant = authorize(this.#keyring, call, who);
     if (does === 'ask' || does === 'count_tokens') return await this.#callModel(route, match, grant, call);
+    if (does === 'ids') return await this.#generateTokens(match, grant, call);
     if (does === 'models' || does === 'model') return this.#models(match, grant, call);
     if (does === 'list') return listSessions(this.#sessions);
     if (does === 'open') return await openSession(this.#sessions, this.#options.sessionDefaults, call);
@@ -188,6 +192,21 @@ export class Gateway implements SessionHost {
     return await caller.session.calling(caller, call.signal, (modelCall) =>
       answerCall(this.#options, caller, call, dialect, modelCall),
     );
+  }
+
+  /** `ModelHandle.generate` for a process that has no gateway: the whole turn goes back. */
+  async #generateTokens({ rollout }: MatchedPath, grant: Grant, call: HttpRequest): Promise<HttpReply> {
+    const { header, signal } = call;
+    const caller = callerOf(this.#sessions, grant, rollout, call);
+    const text = await readText(call, GATEWAY_LIMITS.bodyBytes);
+    const request = { ...(parseJson(text, GATEWAY_LIMITS) as GenerateRequest), ...(signal && { signal }) };
+    const sample = async () => [(await generate(this.#generateParts(), caller, request)).turn];
+    const key = ['generate_tokens', caller.role, caller.thread, header('idempotency-key') ?? '', text].join('\n');
+    const { value, miss } = await caller.session.answers.get(key, isMarkedRetry(header), sample);
+    const { promptIds, sampledIds, logprobs, ...words } = value[0]!;
+    const turn = { ...words, promptIds: [...promptIds], sampledIds: [...sampledIds], logprobs: [...logprobs] };
+    const id = completionId(caller.session.spec.identity, words.sampling.seed);
+    return { ...jsonReply(200, { id, turn }), undelivered: miss };
   }
 
   #models({ rollout, segments: { id } }: MatchedPath, grant: Grant, call: HttpRequest): HttpReply {
@@ -279,8 +298,7 @@ function modelHandle(parts: GenerateParts, reach: Reach, caller: Caller): ModelH
   return {
     ...clientFields(reach, thread === role ? reach.fetch : fetchInThread(reach.fetch, thread)),
     generate: (request) => generate(parts, caller, request),
-    render: (messages, options) => rendered(parts, messages, options),
-    decode: (ids) => tokenPolicy(parts, 'decode').renderer.text(Int32Array.from(ids)),
+    ...tokensOf((what) => tokenPolicy(parts, what).renderer),
     thread: (other) => {
       checkThread(session, role, other);
       return modelHandle(parts, reach, { ...caller, thread: other });
@@ -333,16 +351,4 @@ function copyOf(turn: Turn): Turn {
   const { promptIds, sampledIds, logprobs, ...words } = turn;
   const ids = { promptIds: promptIds.slice(), sampledIds: sampledIds.slice(), logprobs: logprobs.slice() };
   return { ...deepCopy(words), ...ids };
-}
-
-function rendered(
-  parts: SamplerParts,
-  messages: readonly Message[],
-  { tools = [], after }: { readonly tools?: readonly Tool[]; readonly after?: Turn } = {},
-): Int32Array {
-  const { renderer } = tokenPolicy(parts, 'render');
-  const ids = after === undefined ? renderer.open(messages, tools) : renderer.extend(after, messages);
-  if (ids !== undefined) return ids;
-  const found = 'the chat template writes what came before in another way once these messages follow';
-  throw new TrainyardError('REQUEST_INVALID', found, { hint: 'render the whole conversation afresh' });
 }

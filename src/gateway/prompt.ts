@@ -5,7 +5,7 @@
 import { TrainyardError } from '../core/errors.ts';
 import { sameJson } from '../core/json.ts';
 import { checkFits, type Engine, OVERFLOW_HINT } from '../core/policy.ts';
-import type { Message, Tool, Turn } from '../core/types.ts';
+import type { Fork, Message, Tool, Turn } from '../core/types.ts';
 import { type Asked, relate } from '../tokens/history.ts';
 import { grown, type Renderer } from '../tokens/renderer.ts';
 import { type ForcedCall, invalid, type ModelRequest } from './dialects/dialect.ts';
@@ -47,12 +47,19 @@ function renderedPrompt({ renderer, engine }: PromptParts, caller: Caller, reque
   const promptIds = continues && renderer.extend(continues.turn, continues.newMessages);
   if (promptIds) return { promptIds, after: continues.turn.index, ...(fork ? { fork } : {}) };
   checkLength(renderer, engine.contextLength, messages, tools);
-  const why = continues ? { cause: 'template_rewrites_history' as const, from: continues.turn.index } : fork;
+  const why = continues ? rewritten(continues.turn, fork) : fork;
   const rendered = renderer.open(messages, tools);
-  const latest = sampledTurns(caller).at(-1);
   // The client's change need not change a token, because the template may not write it.
-  if (why && latest && extendsTurn(rendered, latest)) return { promptIds: rendered, after: latest.index };
+  const own = why ? sampledTurns(caller) : [];
+  const after = [own.find(({ index }) => index === why?.from), own.at(-1)].find((turn) => turn && extendsTurn(rendered, turn));
+  if (after) return { promptIds: rendered, after: after.index };
   return { promptIds: rendered, ...(why ? { fork: why } : {}) };
+}
+
+/** What the client did stays the first cause. */
+function rewritten(continued: Turn, fork: Fork | undefined): Fork {
+  const cause = 'template_rewrites_history';
+  return fork ? { ...fork, also: [...(fork.also ?? []), cause] } : { cause, from: continued.index };
 }
 
 /** Several turns may be a prefix of the given ids. Training continues the longest, so this records the longest too. */
@@ -87,16 +94,20 @@ function extendsTurn(ids: Int32Array, turn: Turn): boolean {
   return promptIds.every((id, i) => ids[i] === id) && sampledIds.every((id, i) => ids[length + i] === id);
 }
 
-/** Reuses an earlier turn's messages and tools where their JSON is equal, so a conversation is kept once, not once per turn. */
+/**
+ * Reuses an earlier turn's messages and tools where their JSON is equal, so a conversation is kept once, not once per turn. `extended`: the
+ * prompt holds that turn's tools, whatever the order of keys in the request's.
+ */
 export function sharedWith(
   before: Turn | undefined,
   { messages, tools }: ModelRequest,
+  extended: boolean,
 ): Pick<Turn['request'], 'messages' | 'tools'> {
   if (before === undefined) return { messages, tools };
   const known = before.request;
   return {
     messages: messages.map((message, i) => (sameJson(known.messages[i], message) ? known.messages[i]! : message)),
-    tools: sameJson(known.tools, tools) ? known.tools : tools,
+    tools: extended || JSON.stringify(known.tools) === JSON.stringify(tools) ? known.tools : tools,
   };
 }
 

@@ -1,7 +1,12 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import Anthropic from '@anthropic-ai/sdk';
+import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
-import { ANSWER, answerTo, ask, body, open, post, say, until } from '../../test/fixtures/gateway/streams.ts';
-import { listen } from './gateway.ts';
+import { ANSWER, answerTo, ask, body, open, post, renderer, say, specOf, until } from '../../test/fixtures/gateway/streams.ts';
+import type { ModelHandle } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
+import { scriptedEngine } from '../testing/trajectories.ts';
+import { Gateway, listen } from './gateway.ts';
 
 const whole = JSON.stringify({ messages: ask });
 const retry = { headers: { 'x-stainless-retry-count': '1' } };
@@ -75,5 +80,52 @@ describe('an idempotency key', () => {
     expect(await read(named('b'))).toBe(second);
     expect(first).not.toBe(second);
     expect(session.seal().length).toBe(2);
+  });
+});
+
+describe('a client made from the model’s options retries by itself', () => {
+  const CLIENTS: Readonly<Record<string, (model: ModelHandle) => Promise<unknown>>> = {
+    openai: (model) => new OpenAI(model.openai()).chat.completions.create({ model: 'policy', messages: ask }),
+    anthropic: (model) => new Anthropic(model.anthropic()).messages.create({ model: 'policy', max_tokens: 99, messages: ask }),
+  };
+  const clients = Object.entries(CLIENTS);
+
+  it.each(clients)('while the engine is starting, and leaves one turn (%s)', async (_, call) => {
+    const engine = scriptedEngine({ vocabSize: renderer.vocabSize, contextLength: 10_000, reply: async () => say(ANSWER) });
+    const started = Promise.withResolvers<void>();
+    const gateway = new Gateway({ engine, renderer, modelName: 'policy', ready: started.promise });
+    const session = gateway.open(specOf('r1'));
+    const answered = call(session.model());
+    await sleep(50);
+    started.resolve();
+    await answered;
+    expect([session.turns.length, engine.requests.length]).toEqual([1, 1]);
+  });
+
+  it.each(clients)('when the engine is busy, and leaves one turn (%s)', async (_, call) => {
+    const reply = async (_: unknown, count: number) => {
+      if (count === 0) throw new TrainyardError('ENGINE_BUSY', 'too many');
+      return say(ANSWER);
+    };
+    const { session, engine } = open({ reply });
+    await call(session.model());
+    expect([session.turns.length, engine.requests.length]).toEqual([1, 2]);
+    expect(session.turns[0]!.sampling.seed).toBe(engine.requests[0]!.seed);
+  });
+
+  it.each(clients)('but not a failure that is final: the engine’s, a default model’s, a limit (%s)', async (_, call) => {
+    let calls = 0;
+    const fail = () => {
+      calls++;
+      throw new Error('broken');
+    };
+    const { session } = open({ reply: async () => fail(), spec: { limits: { turns: 3, tokens: 1e9, deadlineMs: 1000 } } });
+    await expect(call(session.model())).rejects.toThrow(/broken/);
+    const played = session.model('other', { default: fail, trainable: () => false });
+    await expect(call(played)).rejects.toMatchObject({ status: 502 });
+    expect(calls).toBe(2);
+    const spent = open({ spec: { limits: { turns: 0, tokens: 1e9, deadlineMs: 1000 } } }).session;
+    await expect(call(spent.model())).rejects.toMatchObject({ status: 400 });
+    expect([session.turns.length, session.unanswered.length, spent.unanswered.length]).toEqual([0, 2, 1]);
   });
 });

@@ -5,10 +5,10 @@
  */
 import { hash } from 'node:crypto';
 import { yieldToEventLoop } from '../core/async.ts';
-import type { Clock, DefaultModel, Role } from '../core/contracts.ts';
+import type { Clock, DefaultModel, DefaultModelLike, Role } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
-import type { DialectName, Fork, Message, SamplingSettings, Turn } from '../core/types.ts';
+import type { DialectName, Fork, Message, SamplingSettings, Tool, Turn } from '../core/types.ts';
 import { relate } from '../tokens/history.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 import type { Assistant } from '../tokens/response-parser.ts';
@@ -25,7 +25,7 @@ export interface TokenPolicy {
 
 /** A policy behind an API, known by its messages only. It plays every role that has no default model of its own. */
 export interface ServedPolicy {
-  readonly model: DefaultModel;
+  readonly model: DefaultModelLike;
   /** Overrides what agents ask for. Default: what they ask for, else the run's. */
   readonly temperature?: number | undefined;
 }
@@ -35,10 +35,14 @@ export type SamplerParts = (TokenPolicy | ServedPolicy) & { readonly clock: Cloc
 /** Throws REQUEST_INVALID if the policy is behind an API. `what`: what needs its tokens. */
 export function tokenPolicy(policy: TokenPolicy | ServedPolicy, what: string, param?: string): TokenPolicy {
   if ('engine' in policy) return policy;
-  throw new TrainyardError('REQUEST_INVALID', `${what} needs the policy's tokens, and ${policy.model.name} is behind an API`, {
-    hint: 'give and read messages, or sample the embedded policy or one at a Tinker server',
-    ...(param === undefined ? {} : { param }),
-  });
+  throw new TrainyardError(
+    'REQUEST_INVALID',
+    `${what} needs the policy's tokens, and ${defaultModelOf(policy.model).name} is behind an API`,
+    {
+      hint: 'give and read messages, or sample the embedded policy or one at a Tinker server',
+      ...(param === undefined ? {} : { param }),
+    },
+  );
 }
 
 /** What is known at the first token. */
@@ -107,7 +111,7 @@ function wantedOf(
   // Some servers refuse a number of tokens that does not fit beside the prompt, so it is sent only if someone asked for one.
   const isAsked = requested.maxTokens !== undefined || maxTokens < session.spec.limits.tokens;
   const sent = { ...requested, temperature, ...(isAsked ? { maxTokens } : {}) };
-  return { model: parts.model, sampling: { ...run, ...requested, temperature, maxTokens }, sent, reserved: 1 };
+  return { model: defaultModelOf(parts.model), sampling: { ...run, ...requested, temperature, maxTokens }, sent, reserved: 1 };
 }
 
 export async function answer(parts: SamplerParts, asking: Asking): Promise<readonly Turn[]> {
@@ -160,12 +164,13 @@ function turnsFrom(parts: SamplerParts, asking: Asking, source: Source, seeds: r
   const { startedAt } = call;
   const before = model ? latestTurn(caller) : session.turns[prompt.after ?? prompt.fork?.from ?? -1];
   const ignored = request.ignored.length > 0 ? { ignored: request.ignored } : {};
-  const recorded = { ...(dialect === undefined ? {} : { dialect }), ...sharedWith(before, request), ...ignored };
+  const words = sharedWith(before, request, prompt.after !== undefined);
+  const recorded = { ...(dialect === undefined ? {} : { dialect }), ...words, ...ignored };
   const push = listener && startingOnce(listener, { startedAt, promptTokens: prompt.promptIds.length, seeds });
   return async (seed, choice, signal) => {
     const onPieces = push && ((pieces: readonly StreamPiece[]) => push(choice, pieces));
     const said = model
-      ? await askDefaultModel(model, { ...request, requested: source.sent }, signal, onPieces)
+      ? await askDefaultModel(model, { ...request, requested: source.sent }, { signal, waits: session.spec.waits }, onPieces)
       : await sample(tokenPolicy(parts, 'sampling'), asking, source, { seed, signal, onPieces });
     return {
       ...prompt,
@@ -205,10 +210,11 @@ interface OneAnswer {
 
 async function sample(
   { engine, renderer }: TokenPolicy,
-  { caller, request: { stopTexts, logprobs: wantsLogprobs }, call }: Asking,
+  { caller, request: wanted, call }: Asking,
   { prompt, prefill, sampling }: Source,
   { seed, signal, onPieces }: OneAnswer,
 ): Promise<Sampled> {
+  const { stopTexts, logprobs: wantsLogprobs } = wanted;
   const view = onPieces || stopTexts.length > 0 ? renderer.streamResponse(stopTexts, prefill) : undefined;
   let seen = 0;
   const tell = (ids: Int32Array, logprobs: Float32Array, from: number, to: number): void => {
@@ -228,18 +234,35 @@ async function sample(
   // Copies, so that the engine cannot change what is recorded and trained.
   const promptIds = prompt.promptIds.slice();
   const affinity = caller.session.spec.identity.groupId;
-  const request = { promptIds, sampling: { ...sampling }, stopIds: renderer.stopIds, seed, affinity };
+  const how = engine.constrains && constrainedBy(wanted);
+  const constraint = how && constraintOf(renderer, how, wanted.tools);
+  const asked = { promptIds, sampling: { ...sampling }, stopIds: renderer.stopIds, seed, affinity };
+  const request = constraint ? { ...asked, constraint } : asked;
   const servedBefore = engine.policyVersion;
   const given = await engine.sample(request, signal, view && onTokens);
   const kept = view?.stoppedAt === undefined ? undefined : seen;
   const expected = { engine, request: { ...request, sampling }, servedBefore, kept };
-  const { ids, logprobs, policyVersion, stopReason } = checkSampled(given, expected);
+  const { ids, logprobs, redrawn, policyVersion, stopReason } = checkSampled(given, expected);
   await yieldToEventLoop();
   const assistant = renderer.readResponse(ids, stopTexts, prefill);
   const rest = view?.end(ids, assistant);
   tell(ids, logprobs, seen, ids.length);
   onPieces?.(rest ?? []);
-  return { assistant, stopReason, ids: { sampledIds: ids, logprobs, policyVersion } };
+  const constrained = redrawn && { constrained: { ...how, redrawn } };
+  return { assistant, stopReason, ids: { sampledIds: ids, logprobs, policyVersion, ...constrained } };
+}
+
+type Constrained = Omit<NonNullable<Turn['constrained']>, 'redrawn'>;
+
+/** A policy with tools may call one first, so its response need not be of the format. */
+function constrainedBy({ forced, formatErrorOf, tools }: ModelRequest): Constrained | undefined {
+  if (forced !== undefined) return forced.name === undefined ? {} : { tool: forced.name };
+  return formatErrorOf && tools.length === 0 ? { format: formatErrorOf.format.schema ?? { type: 'object' } } : undefined;
+}
+
+/** The same constraint for a request and for the verification of its turn. */
+export function constraintOf(renderer: Renderer, { format, tool }: Constrained, tools: readonly Tool[]) {
+  return format === undefined ? renderer.callConstraint(tool, tools) : renderer.formatConstraint(format);
 }
 
 function responseOf(parts: SamplerParts, { caller, request }: Asking, seed: number, said: Assistant) {
@@ -300,7 +323,7 @@ interface Expected {
 
 /**
  * Checks an engine's result: ids in the vocabulary, a log-probability for each, no more than requested, a stop id exactly where the engine
- * reports one, and a policy version served meanwhile. Throws POLICY_GARBLED. Returns copies, because the engine may reuse its buffers.
+ * reports one, redrawn positions under a constraint, and a policy version served meanwhile. Throws POLICY_GARBLED. Returns copies, because the engine may reuse its buffers.
  */
 function checkSampled(result: SampleResult, { engine, request, servedBefore, kept }: Expected): SampleResult {
   const { ids: givenIds, logprobs: given, stopReason, policyVersion } = result ?? {};
@@ -325,7 +348,17 @@ function checkSampled(result: SampleResult, { engine, request, servedBefore, kep
   if (!(Number.isSafeInteger(policyVersion) && policyVersion >= oldest && policyVersion <= newest)) {
     throw garbled(`from policy version ${policyVersion}`, `version ${oldest === newest ? newest : `${oldest} to ${newest}`}`);
   }
-  return { ids, logprobs, stopReason: stop >= 0 ? 'stop' : stopReason, policyVersion };
+  const redrawn = request.constraint && checkRedrawn(result.redrawn, ids.length);
+  return { ids, logprobs, ...(redrawn && { redrawn }), stopReason: stop >= 0 ? 'stop' : stopReason, policyVersion };
+}
+
+function checkRedrawn(redrawn: readonly number[] | undefined, length: number): readonly number[] {
+  if (!isList(redrawn)) throw garbled('without naming what it redrew', 'the positions, since the request has a constraint');
+  const positions = Array.from(redrawn);
+  const bad = positions.find((position, i) => !(Number.isInteger(position) && position > (positions[i - 1] ?? -1)));
+  const beyond = bad ?? positions.find((position) => position >= length);
+  if (beyond !== undefined) throw garbled(`with redrawn position ${beyond}`, `rising ones below ${length}`);
+  return positions;
 }
 
 function checkIds(ids: ArrayLike<number>, vocabSize: number): void {

@@ -10,6 +10,7 @@ import { checkDefaultModel } from '../core/define.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { LIMIT_NAMES, type LimitName, type SamplingSettings, type Tool, type Turn, type UnansweredCall } from '../core/types.ts';
 import type { HttpRequest } from '../http/message.ts';
+import { sideCalls } from '../tokens/history.ts';
 import { Answers, lostTurns } from './answers.ts';
 import { GATEWAY_LIMITS, refused } from './wire-protocol.ts';
 
@@ -240,10 +241,22 @@ export class LiveSession implements Session {
       for (const turn of lostTurns(this.turns, missed)) {
         this.turns[turn.index] = { ...turn, trainable: false, undelivered: true };
       }
+      this.#setSideCallsAside();
       this.#table.remove(this);
       this.spec.observer?.sealed?.(this.spec.identity, this);
     }
     return this.turns;
+  }
+
+  /** Which calls were side calls is known only once it is known which conversation went on. */
+  #setSideCallsAside(): void {
+    const found = sideCalls(this.turns);
+    if (found.size === 0) return;
+    for (const [i, { fork, ...turn }] of this.turns.entries()) {
+      const from = found.get(i);
+      if (from !== undefined) this.turns[i] = { ...turn, trainable: false, fork: { cause: 'side_call', from } };
+      else if (fork?.cause === 'new_conversation' && found.has(fork.from)) this.turns[i] = turn;
+    }
   }
 }
 

@@ -144,13 +144,18 @@ describe('a turn says where its prompt comes from', () => {
     expect(chain(session.seal()).flat()).toEqual([undefined, undefined, undefined, 'asked_again']);
   });
 
-  it('other tools, asking again and a side call are told apart', async () => {
+  it('other tools, asking again and another conversation are told apart', async () => {
     const { session } = open();
     const said = await goOn(session, ask);
     await goOn(session, ask);
     await goOn(session, [...ask, said, { role: 'user', content: 'Sure?' }], { tool_choice: 'none' });
     await goOn(session, [{ role: 'system', content: 'Write a title.' }, ...ask]);
-    expect(session.seal().map(({ fork }) => fork?.cause)).toEqual([undefined, 'asked_again', 'changed_tools', 'side_call']);
+    expect(session.seal().map(({ fork }) => fork?.cause)).toEqual([
+      undefined,
+      'asked_again',
+      'changed_tools',
+      'new_conversation',
+    ]);
   });
 });
 

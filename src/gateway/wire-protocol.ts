@@ -13,7 +13,7 @@ import { type ErrorRow, type Failure, failureOf, HTTP_REFUSALS, refusals } from 
 export const CAPABILITIES = ['agent', 'flow', 'grader', 'viewer', 'admin'] as const;
 export type Capability = (typeof CAPABILITIES)[number];
 
-export type Action = 'ask' | 'count_tokens' | 'models' | 'model' | 'health' | 'ready' | 'list' | 'show' | 'open' | 'seal';
+export type Action = 'ask' | 'count_tokens' | 'ids' | 'models' | 'model' | 'health' | 'ready' | 'list' | 'show' | 'open' | 'seal';
 
 export interface Route {
   readonly method: 'GET' | 'POST' | 'DELETE';
@@ -34,6 +34,7 @@ export const ROUTES: readonly Route[] = [
   { method: 'POST', path: 'responses', model: true, who: CALLERS, does: 'ask' },
   { method: 'POST', path: 'messages', model: true, who: CALLERS, does: 'ask' },
   { method: 'POST', path: 'messages/count_tokens', model: true, who: CALLERS, does: 'count_tokens' },
+  { method: 'POST', path: 'generate_tokens', model: true, who: CALLERS, does: 'ids' },
   { method: 'GET', path: 'models', model: true, who: [...CALLERS, ...READERS], does: 'models' },
   { method: 'GET', path: 'models/{id+}', model: true, who: [...CALLERS, ...READERS], does: 'model' },
   { method: 'GET', path: 'health', model: false, who: [], does: 'health' },
@@ -113,7 +114,15 @@ export const refused = refusals(REFUSALS);
 
 const ERRORS = { rows: STATUS, otherwise: { status: REFUSALS.internal_error, code: 'internal_error' } };
 
-export const gatewayFailure = (thrown: unknown): Failure => failureOf(thrown, ERRORS);
+/**
+ * Stock clients retry 409 and 5xx unless told otherwise. Trying again helps only if the engine is starting: engines and the clients of model
+ * servers have already waited for what may pass.
+ */
+export function gatewayFailure(thrown: unknown): Failure {
+  const failure = failureOf(thrown, ERRORS);
+  const isFinal = failure.status === 409 || (failure.status >= 500 && failure.code !== 'not_ready');
+  return isFinal ? { ...failure, headers: { ...failure.headers, 'x-should-retry': 'false' } } : failure;
+}
 
 /** OpenAI's error body, also used by routes without a dialect. */
 export function openAIError({ status, code, message, hint, param }: Failure): object {

@@ -1,26 +1,18 @@
 /**
- * Asks a judge: builds the request, calls the server, reads the reply. Retries, with growing waits, what may pass: a busy, broken or silent
- * server, a reply without scores. Without scores the rollout is unscorable, never 0.
+ * Asks a judge: builds the request, reads the reply. The server is asked again for what may pass: it is busy, broken or silent, or its reply
+ * has no scores. Without scores the rollout is unscorable, never 0.
  *
  * The system message holds the developer's instructions; the user message holds all foreign text, fenced. Each call has two fresh secrets:
  * the mark on the fences, and the check, which is only in the system message and must come back in the reply. A judge that obeys the
  * agent's text does not know the check. No message quotes the judge's reply: it may repeat the answer, and messages are logged.
  */
 import { randomBytes } from 'node:crypto';
-import { setTimeout as sleep } from 'node:timers/promises';
-import { deadlineSignal } from '../core/async.ts';
 import { unscorable } from '../core/define.ts';
 import { kindOf, printable } from '../core/describe.ts';
-import { isObject, parsedJson } from '../core/json.ts';
+import { isObject } from '../core/json.ts';
 import type { Json } from '../core/types.ts';
-import {
-  type ChatRequest,
-  type ChatServer,
-  chatAnswerIn,
-  chatRequest,
-  whyUnreachable,
-  withoutKey,
-} from '../gateway/chat-client.ts';
+import type { ChatRequest, ChatServer } from '../gateway/chat-client.ts';
+import { type Asked, askServer, type Question, ServerFailure } from '../gateway/model-server.ts';
 import { bracketedIn, jsonEqual } from './json-match.ts';
 
 export interface Criterion {
@@ -38,8 +30,9 @@ export interface JudgedBy {
 export interface Patience {
   /** Per call. */
   readonly timeoutMs: number;
+  /** Not counting those at a busy server (429, 503, 529). */
   readonly tries: number;
-  /** Before the second try, doubled for each further one, with jitter. */
+  /** Longest wait before the second try, doubled for each further one. */
   readonly backoffMs: number;
   readonly maxTokens: number;
 }
@@ -51,62 +44,39 @@ export interface Scores {
   readonly clamped: number;
 }
 
-interface Usage {
-  readonly promptTokens: number;
-  readonly completionTokens: number;
-}
-
-/** Longest wait between tries, whatever `Retry-After` says. */
-export const MOST_WAIT_MS = 30_000;
-
-/**
- * The caller keeps `unsupported` between requests. A parameter is added only once a request succeeds without it: a refusal may name one
- * merely because it echoes the request.
- */
 export async function askJudge(
   server: ChatServer,
   by: JudgedBy,
   shown: readonly Shown[],
-  patience: Patience,
-  unsupported: Set<OptionalParameter>,
+  { maxTokens, ...patience }: Patience,
   signal: AbortSignal,
-): Promise<Scores & Usage & { readonly calls: number }> {
-  const spent = { promptTokens: 0, completionTokens: 0, calls: 0 };
-  const without = new Set(unsupported);
-  for (let attempt = 1; ; ) {
-    // Fresh each time: a judge that was led astray may have repeated the old secrets.
-    const [mark, check] = [randomBytes(12).toString('hex'), randomBytes(8).toString('hex')];
-    const request = requestOf(by, shown, patience.maxTokens, mark, check);
-    const reply = await complete(server, request, without, patience.timeoutMs, signal);
-    spent.calls += 1;
-    if (typeof reply === 'string') {
-      without.add(reply);
-      continue;
-    }
-    let failure: Failure;
-    if ('content' in reply) {
-      for (const parameter of without) unsupported.add(parameter);
-      spent.promptTokens += reply.promptTokens;
-      spent.completionTokens += reply.completionTokens;
-      const scores = scoresIn(reply.content, by, check);
-      if (typeof scores !== 'string') return { ...spent, ...scores };
-      failure = { why: scores, again: true };
-    } else failure = reply;
-    if (attempt === patience.tries || !failure.again) {
-      const tries = `${attempt} ${attempt === 1 ? 'try' : 'tries'}`;
-      return unscorable(`the judge ${server.name} gave no verdict in ${tries}: ${failure.why}`);
-    }
-    // Jitter: requests that were refused together must not return together.
-    const backoffMs = patience.backoffMs * 2 ** (attempt - 1) * (0.5 + Math.random());
-    const waitMs = Math.min(MOST_WAIT_MS, failure.afterMs ?? backoffMs);
-    await sleep(waitMs, undefined, { signal }).catch(() => signal.throwIfAborted());
-    attempt += 1;
+): Promise<Asked<Scores>> {
+  let check: string;
+  const question: Question<Scores> = {
+    ...patience,
+    signal,
+    request() {
+      // Fresh each time: a judge that was led astray may have repeated the old secrets.
+      check = randomBytes(8).toString('hex');
+      return requestOf(by, shown, maxTokens, randomBytes(12).toString('hex'), check);
+    },
+    read({ content }) {
+      const scores = scoresIn(content ?? '', by, check);
+      return typeof scores === 'string' ? `replied, but ${scores}` : scores;
+    },
+  };
+  try {
+    return await askServer(server, question);
+  } catch (thrown) {
+    if (!(thrown instanceof ServerFailure)) throw thrown;
+    const { tries } = thrown.details;
+    return unscorable(
+      `the judge ${server.name} gave no verdict in ${tries} ${tries === 1 ? 'try' : 'tries'}: it ${thrown.message}`,
+    );
   }
 }
 
-type Request = Required<Pick<ChatRequest, 'messages' | 'temperature' | 'maxTokens' | 'format'>>;
-
-function requestOf(by: JudgedBy, shown: readonly Shown[], maxTokens: number, mark: string, check: string): Request {
+function requestOf(by: JudgedBy, shown: readonly Shown[], maxTokens: number, mark: string, check: string): ChatRequest {
   const messages = [
     { role: 'system', content: instructionsOf(by, mark, check) },
     { role: 'user', content: fenced(shown, mark) },
@@ -175,102 +145,6 @@ export function fenced(parts: readonly Shown[], mark: string): string {
   return parts
     .map(({ title, text }) => `<<<BEGIN ${title} ${mark}>>>\n${text.replaceAll(mark, '[mark]')}\n<<<END ${title} ${mark}>>>`)
     .join('\n\n');
-}
-
-const REPLY_BYTES = 1024 * 1024;
-const QUOTED = 200;
-const AGAIN = [408, 409, 425, 429];
-
-/** `again`: whether a retry may help. `afterMs`: the wait that the server asks for. */
-interface Failure {
-  readonly why: string;
-  readonly again: boolean;
-  readonly afterMs?: number | undefined;
-}
-
-/** Parameters that the request can do without, and how servers name them when they refuse them. */
-const OPTIONAL = {
-  format: /response_format|json_schema|structured output|guided/i,
-  temperature: /temperature/i,
-  maxTokens: /max_tokens/i,
-};
-export type OptionalParameter = keyof typeof OPTIONAL;
-
-type Completion = Usage & { readonly content: string };
-
-/**
- * One Chat Completions call, bounded in time and size, without redirects. Returns a parameter's name if the server does not support it.
- * Throws only the signal's reason. The key goes into one header only: messages omit what a server says about a wrong key, and never contain
- * the key.
- */
-async function complete(
-  server: ChatServer,
-  request: Request,
-  without: ReadonlySet<OptionalParameter>,
-  timeoutMs: number,
-  signal: AbortSignal,
-): Promise<Completion | Failure | OptionalParameter> {
-  signal.throwIfAborted();
-  const late = new Error('late');
-  using bounded = deadlineSignal(timeoutMs, () => late, signal);
-  const sent = Object.entries(request).filter(([name]) => !without.has(name as OptionalParameter));
-  try {
-    const [url, init] = chatRequest(server, Object.fromEntries(sent) as unknown as Request);
-    const response = await fetch(url, { ...init, redirect: 'manual', signal: bounded.signal });
-    const body = await bodyOf(response);
-    if (body === undefined) return { why: `it answered more than ${REPLY_BYTES} bytes`, again: true };
-    return response.ok ? answered(body) : refused(response, withoutKey(body, server), without);
-  } catch (thrown) {
-    signal.throwIfAborted();
-    const why =
-      thrown === late ? `did not answer within ${timeoutMs} ms` : `cannot be reached: ${whyUnreachable(thrown, server)}`;
-    return { why: `it ${why}`, again: true };
-  }
-}
-
-function answered(body: string): Completion | Failure {
-  const answer = chatAnswerIn(body);
-  if (answer === undefined) return { why: 'it answered something that is no completion', again: true };
-  const { usage } = parsedJson(body) as { readonly usage?: { prompt_tokens?: unknown; completion_tokens?: unknown } | null };
-  const count = (value: unknown): number => (typeof value === 'number' && Number.isFinite(value) && value >= 0 ? value : 0);
-  const content = typeof answer.content === 'string' ? answer.content : '';
-  return { content, promptTokens: count(usage?.prompt_tokens), completionTokens: count(usage?.completion_tokens) };
-}
-
-function refused(
-  { status, headers }: Response,
-  body: string,
-  without: ReadonlySet<OptionalParameter>,
-): Failure | OptionalParameter {
-  if (status >= 300 && status < 400) return { why: `it answered ${status}: redirects are not followed`, again: false };
-  if (status === 401 || status === 403) return { why: `it answered ${status}: it does not accept the key`, again: false };
-  if (status === 400 || status === 422) {
-    const named = (Object.keys(OPTIONAL) as OptionalParameter[]).find((name) => !without.has(name) && OPTIONAL[name].test(body));
-    if (named !== undefined) return named;
-  }
-  const said = printable(body).replaceAll('\n', ' ').slice(0, QUOTED);
-  const again = AGAIN.includes(status) || status >= 500;
-  return { why: `it answered ${status}: ${said}`, again, afterMs: waitAsked(headers.get('retry-after')) };
-}
-
-/** Undefined if larger than REPLY_BYTES; the rest is not read. */
-async function bodyOf(response: Response): Promise<string | undefined> {
-  const chunks: Uint8Array[] = [];
-  let bytes = 0;
-  for await (const chunk of response.body ?? []) {
-    bytes += chunk.byteLength;
-    if (bytes > REPLY_BYTES) return undefined;
-    chunks.push(chunk);
-  }
-  return Buffer.concat(chunks).toString('utf8');
-}
-
-/** `Retry-After` is seconds or a date. Returns milliseconds. */
-function waitAsked(header: string | null): number | undefined {
-  if (header === null || header.trim() === '') return undefined;
-  const seconds = Number(header);
-  const milliseconds = Number.isFinite(seconds) ? seconds * 1000 : Date.parse(header) - Date.now();
-  return Number.isFinite(milliseconds) ? Math.max(0, milliseconds) : undefined;
 }
 
 type ReplyObject = { readonly [name: string]: Json };

@@ -92,6 +92,24 @@ describe('a judge', () => {
   );
 });
 
+describe('a judge that speaks Anthropic’s API', () => {
+  it('is asked in its form, and without a format where that is not supported', async () => {
+    const server = await answering((request, reply, call) => {
+      const { system, messages, output_config: format } = request.body as unknown as Record<string, unknown>;
+      expect([typeof system, (messages as unknown[]).length, request.headers['x-api-key']]).toEqual(['string', 1, KEY]);
+      if (format !== undefined) return status(400, {}, 'output_config.format: minimum is not supported')(request, reply, call);
+      const check = /"check": "(\w+)"/.exec(system as string)![1];
+      const content = [{ type: 'text', text: JSON.stringify({ check, score: 0.5 }) }];
+      reply.end(JSON.stringify({ content, stop_reason: 'end_turn', usage: { input_tokens: 7, output_tokens: 3 } }));
+      return undefined;
+    });
+    const model = { baseURL: server.baseURL, model: 'big', apiKeyEnv: KEY_NAME, api: 'anthropic' as const };
+    const reward = await rewardOf(judge({ model, instructions: 'Is it kind?' }), { said: 'a' });
+    expect(reward).toMatchObject({ value: 0.5, metrics: { calls: 2, promptTokens: 7, completionTokens: 3 } });
+    expect(() => judge({ model: { ...model, api: 'other' as never }, instructions: 'a' })).toThrow(/model.api: expected/);
+  });
+});
+
 describe('what a judge replies', () => {
   it.each<[string, string, RegExp]>([
     ['no JSON', 'I would say 0.9', /no JSON object/],
@@ -137,7 +155,7 @@ describe('a judge’s server', () => {
   it('that sends elsewhere is not followed', async () => {
     const elsewhere = await answering(honest);
     const { grade } = await judged(status(307, { location: `${elsewhere.baseURL}/chat/completions` }));
-    expect(grade).toMatchObject(unscorable(/307: redirects are not followed/));
+    expect(grade).toMatchObject(unscorable(/307, a redirect to .*: redirects are not followed/));
     expect(elsewhere.requests).toHaveLength(0);
   });
 
@@ -167,7 +185,7 @@ describe('a judge’s server', () => {
       },
       { tries: 1 },
     );
-    expect(grade).toMatchObject(unscorable(/more than 1048576 bytes/));
+    expect(grade).toMatchObject(unscorable(/more than 16777216 bytes/));
   });
 
   it.each([['{"choices": []}'], ['not JSON'], ['null'], ['{"choices": [{"message": {"content": {"a": 1}}}]}']])(

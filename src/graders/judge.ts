@@ -10,27 +10,21 @@ import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Grader, GraderContext, GraderInput, GraderResult } from '../core/contracts.ts';
 import { defineGrader, unscorable } from '../core/define.ts';
-import { unknownOptions } from '../core/describe.ts';
+import { baseURLFault, unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined, digestOf, isObject, parsedJson } from '../core/json.ts';
 import type { ChatServer } from '../gateway/chat-client.ts';
+import { longestMs } from '../gateway/model-server.ts';
 import { answerOf, checkOptions, type OptionKinds, optionFaults, optionKind, saidBy, type TextOptions } from './answer-text.ts';
-import {
-  askJudge,
-  type Criterion,
-  cleaned,
-  MOST_WAIT_MS,
-  type OptionalParameter,
-  type Patience,
-  type Scores,
-  type Shown,
-} from './judge-request.ts';
+import { askJudge, type Criterion, cleaned, type Patience, type Scores, type Shown } from './judge-request.ts';
 
 export interface JudgeEndpoint {
   readonly baseURL: string;
   readonly model: string;
   /** Name of the environment variable that holds the key. Absent: no key is sent. */
   readonly apiKeyEnv?: string;
+  /** Default: openai. */
+  readonly api?: 'openai' | 'anthropic';
 }
 
 export interface JudgeOptions extends TextOptions, Partial<Patience> {
@@ -126,7 +120,6 @@ function asking(kind: string, options: JudgeOptions, criteria: readonly Criterio
   const by = { instructions, scale, criteria: criteria.map(({ name, description }) => ({ name, description })) };
   const count = Math.max(1, criteria.length);
   const cache = scoreCache(options, count);
-  const unsupported = new Set<OptionalParameter>();
   const rewardOf = ({ scores, clamped }: Scores, metrics: Readonly<Record<string, number>>): GraderResult => {
     const { value, ...parts } = combine(scores);
     const success = value >= successFrom - Number.EPSILON * Math.abs(successFrom) * 8;
@@ -136,7 +129,7 @@ function asking(kind: string, options: JudgeOptions, criteria: readonly Criterio
     name: `${kind}(${model === 'policy' ? 'policy' : model.model})`,
     judges: true,
     ...(model === 'policy' ? { asksPolicy: true } : model.apiKeyEnv === undefined ? {} : { needsEnv: [model.apiKeyEnv] }),
-    deadlineMs: patience.tries * (patience.timeoutMs + MOST_WAIT_MS),
+    deadlineMs: longestMs(patience),
     async grade(input, ctx) {
       const said = saidBy(input, of);
       if (cleaned(said, said.length).trim() === '') {
@@ -147,11 +140,10 @@ function asking(kind: string, options: JudgeOptions, criteria: readonly Criterio
       const key = digestOf([JSON.stringify([server.baseURL, server.name, by, shown, patience.maxTokens])]);
       const known = await cache.get(key);
       if (known !== undefined) return rewardOf(known, { calls: 0, cached: 1 });
-      const reply = await askJudge(server, by, shown, patience, unsupported, ctx.signal);
-      await cache.put(key, reply);
-      const { calls, promptTokens, completionTokens } = reply;
+      const { value, calls, promptTokens, completionTokens } = await askJudge(server, by, shown, patience, ctx.signal);
+      await cache.put(key, value);
       const cost = price && (promptTokens * price.prompt + completionTokens * price.completion) / 1e6;
-      return rewardOf(reply, { calls, cached: 0, promptTokens, completionTokens, ...(cost === undefined ? {} : { cost }) });
+      return rewardOf(value, { calls, cached: 0, promptTokens, completionTokens, ...(cost === undefined ? {} : { cost }) });
     },
   });
 }
@@ -174,12 +166,12 @@ function serverOf(model: JudgeOptions['model'], ctx: GraderContext): ChatServer 
   if (model === 'policy') {
     return ctx.model ?? unscorable("this judge asks the run's policy, and there is none: it is graded outside of a run");
   }
-  const { baseURL, model: name, apiKeyEnv } = model;
-  if (apiKeyEnv === undefined) return { baseURL, name };
+  const { baseURL, model: name, apiKeyEnv, api = 'openai' } = model;
+  if (apiKeyEnv === undefined) return { baseURL, name, api };
   const apiKey = process.env[apiKeyEnv]?.trim() ?? '';
   if (apiKey === '') return unscorable(`the environment variable ${apiKeyEnv} with the judge's key is not set`);
   if (!/^[\x21-\x7e]+$/.test(apiKey)) return unscorable(`the environment variable ${apiKeyEnv} holds something that is no key`);
-  return { baseURL, name, apiKey };
+  return { baseURL, name, apiKey, api };
 }
 
 const MOST_KEPT = 10_000;
@@ -259,15 +251,14 @@ function* endpointFaults(model: unknown): Generator<string> {
     yield `model is ${JSON.stringify(model) ?? 'missing'}, expected { baseURL, model, apiKeyEnv } or 'policy'`;
     return;
   }
-  const { baseURL, model: name, apiKeyEnv, ...others } = model;
-  yield* unknownOptions(others, ['baseURL', 'model', 'apiKeyEnv'], 'model');
+  const { baseURL, model: name, apiKeyEnv, api = 'openai', ...others } = model;
+  yield* unknownOptions(others, ['baseURL', 'model', 'apiKeyEnv', 'api'], 'model');
+  if (api !== 'openai' && api !== 'anthropic') yield "model.api: expected 'openai' or 'anthropic'";
   if (Object.keys(others).some((key) => /key|token|secret/i.test(key))) {
     yield 'put the key into the environment and name the variable in model.apiKeyEnv';
   }
-  const url = typeof baseURL === 'string' ? URL.parse(baseURL) : null;
-  if (url === null || !/^https?:$/.test(url.protocol)) yield 'model.baseURL: expected a URL that begins with http:// or https://';
-  else if (url.username !== '' || url.password !== '') yield 'model.baseURL: expected a URL without user and password';
-  else if (url.search !== '' || url.hash !== '') yield 'model.baseURL: expected a URL without ? and #: a path is added to it';
+  const fault = baseURLFault(baseURL);
+  if (fault !== undefined) yield `model.baseURL: ${fault}`;
   if (typeof name !== 'string' || name === '') yield 'model.model: expected the name of a model';
   if (apiKeyEnv !== undefined && (typeof apiKeyEnv !== 'string' || !/^\w+$/.test(apiKeyEnv))) {
     yield 'model.apiKeyEnv: expected the name of an environment variable, not a key';

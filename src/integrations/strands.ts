@@ -7,11 +7,12 @@
 import {
   Agent,
   type AgentConfig,
-  type AgentResult,
+  AgentResult,
   type BaseModelConfig,
   ContextWindowOverflowError,
   type InvokeArgs,
   type InvokeOptions,
+  MaxTokensError,
   type MessageData,
   Model,
   type ModelStreamEvent,
@@ -32,6 +33,7 @@ import {
   functionTool,
   given,
   handleOf,
+  inCamelCase,
   isJsonObject,
   nameOf,
   notText,
@@ -257,6 +259,7 @@ export interface OsmosisStrandsAgentConfig extends Omit<AgentConfig, 'messages'>
 
 export class OsmosisStrandsAgent extends Agent {
   constructor({ callbackHandler: _, ...config }: OsmosisStrandsAgentConfig) {
+    inCamelCase(config, 'OsmosisStrandsAgent');
     const bound = config.model instanceof OsmosisRolloutModel ? boundTo(activeSamples(), config.model, config) : undefined;
     const conversation = conversationOf(config);
     super({
@@ -269,9 +272,18 @@ export class OsmosisStrandsAgent extends Agent {
     bound?.context.registerSampleSource(bound.name, { getSample: (id) => sampleView(id, asMessages, this.messages) });
   }
 
-  /** Continues from its messages; `args` are added after them. */
-  override invoke(args: InvokeArgs = [], options?: InvokeOptions): Promise<AgentResult> {
-    return super.invoke(args, options);
+  /**
+   * Continues from its messages; `args` are added after them. A policy's answer that is cut off at the token limit ends the run as a result
+   * with `stopReason: 'maxTokens'`, where Strands throws: the rollout is graded as it is instead of failing.
+   */
+  override async invoke(args: InvokeArgs = [], options?: InvokeOptions): Promise<AgentResult> {
+    try {
+      return await super.invoke(args, options);
+    } catch (thrown) {
+      if (!(thrown instanceof MaxTokensError && this.model instanceof PolicyModel)) throw thrown;
+      const { invocationState = {} } = options ?? {};
+      return new AgentResult({ stopReason: 'maxTokens', lastMessage: thrown.partialMessage, invocationState });
+    }
   }
 
   /** `invoke` by its Python name. */

@@ -22,6 +22,7 @@ import { basename, dirname, join, resolve, sep } from 'node:path';
 import { CloseStack } from '../core/async.ts';
 import type { Workflow } from '../core/contracts.ts';
 import { TrainyardError, tried } from '../core/errors.ts';
+import { defined } from '../core/json.ts';
 import { environmentIn, reducedEnvironment } from '../processes/agent-process.ts';
 import { findBubblewrap } from '../processes/bubblewrap.ts';
 import { type Answer, type ChildProgram, poolKind, siblingScript, type Thrown } from '../processes/channel.ts';
@@ -35,7 +36,7 @@ import type { RolloutEnding, RolloutOrder } from './workflow-child.ts';
 
 interface IsolatedWorkflow extends AsyncDisposable {
   /** Throws what the workflow threw, as in process. */
-  run(own: OwnContext): Promise<unknown>;
+  run(own: OwnContext, handed?: unknown): Promise<unknown>;
 }
 
 /** Resolves when every process has imported the module and set the workflow up. Otherwise rejects, also with SANDBOX_MISSING. */
@@ -48,17 +49,17 @@ export async function openIsolated(workflow: Workflow, options: IsolationOptions
     kind: 'workflow',
     words: { ...WORDS, explain },
     script: siblingScript(import.meta.url, 'workflow-child'),
-    args: [module.url, module.exportName],
+    args: [module.url, module.exportName, options.model === undefined ? '' : resolve(options.model), ...(module.by ?? [])],
     sources,
     ...surroundings,
   };
   const pool = opened.use(await openProcessPool({ program, workers, signal }));
   const held = opened.move();
   return {
-    run: async (own) => {
+    run: async (own, handed) => {
       let process: number | undefined;
       let keepsFiles = false;
-      const answer = await pool.call(orderOf(workflow, own), {
+      const answer = await pool.call(orderOf(workflow, own, handed), {
         signal: own.ctx.signal,
         onNote: (note) => {
           keepsFiles = heed(own, note) || keepsFiles;
@@ -136,14 +137,14 @@ async function reserved(folder: string): Promise<AsyncDisposable> {
   };
 }
 
-function orderOf(workflow: Workflow, { ctx, folder }: OwnContext): RolloutOrder {
+function orderOf(workflow: Workflow, { ctx, folder }: OwnContext, handed: unknown): RolloutOrder {
   const { task, rolloutId, groupId, purpose, seed } = ctx;
   const roles = new Set(['default', ...Object.keys(workflow.roles)]);
   const addresses = [...roles].map((role) => {
     const { name, baseURL, apiKey } = ctx.model(role);
     return { role, name, baseURL, apiKey };
   });
-  return { task, rolloutId, groupId, purpose, seed, folder, addresses };
+  return { task, rolloutId, groupId, purpose, seed, folder, addresses, handed };
 }
 
 /** Whether the rollout keeps files. Ignores invalid notes: code that found its way to the channel must not end the run. */
@@ -184,8 +185,8 @@ function endingOf(answer: Answer, signal: AbortSignal, explain: Explain): unknow
 }
 
 /** Keeps the child's stack, which shows the place in the user's file. */
-function thrownThere({ code, message, stack }: Thrown, explain: Explain): TrainyardError {
-  const error = new TrainyardError(code ?? 'WORKFLOW_FAILED', explain(message));
+function thrownThere({ code, message, stack, hint }: Thrown, explain: Explain): TrainyardError {
+  const error = new TrainyardError(code ?? 'WORKFLOW_FAILED', explain(message), defined({ hint }));
   if (stack !== undefined) error.stack = stack;
   return error;
 }

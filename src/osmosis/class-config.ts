@@ -1,10 +1,11 @@
 /**
- * Finds the config of a workflow or grader class among its module's exports, and checks class and config before anything runs, reporting
- * all mistakes at once. Users subclass a config and give its fields initialisers; those run after the base constructor, so a config can
+ * Finds the config of a workflow or grader class: the one that its module exports, or made while it was imported. Checks class and config
+ * before anything runs, reporting all mistakes at once. Users subclass a config and give its fields initialisers; those run after the base constructor, so a config can
  * only be checked once its workflow or grader is lowered.
  */
+import { announce } from '../core/context.ts';
 import type { EntryModule } from '../core/contracts.ts';
-import { isConcrete, methodKind } from '../core/define.ts';
+import { isConcrete, methodKind, processOf } from '../core/define.ts';
 import { checkNames, describeThrown, describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { copyConfig } from '../core/json.ts';
@@ -52,6 +53,7 @@ class BaseConfig {
   constructor(fields: ConfigFields = {}) {
     Object.assign(this, fields);
     givenTo.set(this, fields);
+    announce(this);
   }
 }
 
@@ -125,8 +127,10 @@ function classMistakes(kind: ConfigKind, Class: ConfiguredClass<unknown>, config
     mistakes.push(new TrainyardError(badName, `the name of the ${kind} class: ${unlike(NAME, Class.name)}`));
   }
   try {
-    new Class(copyConfig(config) ?? null);
+    const instance = new Class(copyConfig(config) ?? null) as object;
+    if (kind === 'workflow') processOf(Class, instance);
   } catch (cause) {
+    if (cause instanceof TrainyardError) return [...mistakes, cause];
     const message = `new ${Class.name}(config) threw ${describeThrown(cause)}`;
     mistakes.push(new TrainyardError(initFailed, message, { cause, ...initHint }));
   }
@@ -146,6 +150,9 @@ function configOf(kind: ConfigKind, module: EntryModule): BaseConfig | undefined
 function findConfig(kind: ConfigKind, module: EntryModule): BaseConfig | undefined {
   const found = new Map<BaseConfig, string>();
   for (const [name, value] of module.exports) if (isConfig(value, kind) && !found.has(value)) found.set(value, name);
+  for (const made of module.announced ?? [])
+    if (isConfig(made, kind) && !found.has(made))
+      found.set(made, `${made.constructor.name} ${describeValue(made.name)} (not exported)`);
   const [[config, name] = []] = found;
   if (config === undefined) return undefined;
   if (found.size > 1) {

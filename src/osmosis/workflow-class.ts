@@ -10,6 +10,7 @@ import {
   type WorkflowResult,
   workflowSymbol,
 } from '../core/contracts.ts';
+import { processOf } from '../core/define.ts';
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
@@ -63,7 +64,7 @@ function lower(this: object, module: EntryModule): Workflow | undefined {
     [workflowSymbol]: true,
     ...named,
     roles: {},
-    isolation: 'none',
+    ...processOf(Class),
     grading: 'always',
     needsGrader: true,
     ...(config === undefined ? {} : { config }),

@@ -20,6 +20,7 @@ import {
   type StartFailure,
 } from './channel.ts';
 import { OutputTail, type ProcessExit, ProcessGroup, within } from './limits.ts';
+import { transformerInUse } from './user-modules.ts';
 
 /** How long a process without a channel may take to exit. */
 const CUT_MS = 250;
@@ -219,7 +220,7 @@ const INSPECTOR = /^--inspect(-brk|-wait)?(=|$)/;
 function started(program: ChildProgram, number: number): ProcessGroup<string> {
   const { kind, script, args = [], env = process.env, memoryMb, within: prefix } = program;
   const inherited = process.execArgv.filter((argument) => !INSPECTOR.test(argument));
-  const node = [process.execPath, ...heapLimit(memoryMb), ...inherited, fileURLToPath(script), kind, ...args];
+  const node = [process.execPath, ...heapLimit(memoryMb), ...inherited, fileURLToPath(script), kind, transformerInUse(), ...args];
   const [command = '', ...rest] = [...(prefix?.(number) ?? []), ...node];
   // The last two: the channel, and the pipe that tells the child of our death.
   return new ProcessGroup(command, rest, { stdio: ['ignore', 'pipe', 'pipe', 'pipe', 'pipe'], env });

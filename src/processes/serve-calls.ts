@@ -17,6 +17,7 @@ import {
   type Thrown,
   type ToChild,
 } from './channel.ts';
+import { type Exports, importUserModule, useTransformer } from './user-modules.ts';
 
 export interface ServedCall {
   /** Aborts when the caller cancels the call. The process is killed soon afterwards if the call goes on. */
@@ -35,7 +36,7 @@ type Say = (message: FromChild, sent?: () => void) => void;
 
 /** `open` receives the program's arguments. If it throws, the process is unusable. */
 export async function serveCalls(open: (...args: readonly string[]) => Promise<Served> | Served): Promise<void> {
-  const [kind = '', ...args] = process.argv.slice(2);
+  const [kind = '', transformer = '', ...args] = process.argv.slice(2);
   let listen: ((message: ToChild) => void) | undefined;
   // The user's module cannot reach this channel; its libraries might also take `process.send` as a sign that someone listens.
   const { send: say }: { readonly send: Say } = openChannel(new Socket({ fd: CHANNEL_FD, readable: true, writable: true }), {
@@ -46,6 +47,7 @@ export async function serveCalls(open: (...args: readonly string[]) => Promise<S
   // Before importing the user's module, which may hang.
   endWithParent();
   try {
+    await useTransformer(transformer);
     const served = await open(...args);
     listen = answering(served, say);
     say({ kind: 'ready', closes: served.close !== undefined });
@@ -96,6 +98,7 @@ function thrownOf(thrown: unknown): Thrown {
     description: describeThrown(thrown),
     // Reading a thrown value may throw too.
     code: tried(() => (thrown instanceof TrainyardError ? thrown.code : undefined)),
+    hint: tried(() => (thrown instanceof TrainyardError ? thrown.hint?.slice(0, MOST_STACK) : undefined)),
     stack: tried(() => (thrown instanceof Error ? String(thrown.stack).slice(0, MOST_STACK) : undefined)),
   };
 }
@@ -128,11 +131,9 @@ function endWithParent(): void {
   new Worker(PARENT_WATCH, { eval: true }).unref();
 }
 
-type Exports = Readonly<Record<string, unknown>>;
-
 export async function importedModule(url: string, what: string, code: ErrorCode): Promise<Exports> {
   try {
-    return (await import(url)) as Exports;
+    return await importUserModule(url);
   } catch (thrown) {
     throw new TrainyardError(code, `the ${what}'s module ${url} cannot be imported: ${describeThrown(thrown)}`);
   }

@@ -9,10 +9,13 @@ import { type EntryModule, type Grader, graderSymbol, type Workflow, workflowSym
 import { asGrader, asWorkflow, isClass } from '../core/define.ts';
 import { describeThrown, kindOf } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
+import { announcedBy, type Exports, importUserModule, needsTransform, transformerInUse } from '../processes/user-modules.ts';
 
 export interface ModuleExport {
   readonly url: string;
   readonly exportName: string;
+  /** Set if the module does not export the workflow: URL and arguments of the module whose `workflowNamed` makes it. */
+  readonly by?: readonly [url: string, ...args: string[]];
 }
 
 export interface Entry {
@@ -22,6 +25,8 @@ export interface Entry {
   readonly shape?: string;
   /** Absent if workflow and grader were passed as values. */
   readonly workflowModule?: ModuleExport;
+  /** For a flow that was chosen by name. */
+  readonly flowModule?: ModuleExport;
   readonly graderModule?: ModuleExport;
 }
 
@@ -65,6 +70,7 @@ async function read(path: string, problem: EntryModule['problem'], given?: () =>
   let mistakes = 0;
   const module: EntryModule = {
     exports,
+    announced: announcedBy(url),
     problem: (mistake) => {
       mistakes++;
       problem(mistake);
@@ -191,18 +197,22 @@ function only(what: string, found: readonly Found<unknown>[], path: string, { pr
 }
 
 /** Throws ENTRY_UNLOADABLE. `path`: the user's name for the file. */
-export async function importEntry(url: string, path: string): Promise<Readonly<Record<string, unknown>>> {
+export async function importEntry(url: string, path: string): Promise<Exports> {
   try {
-    return (await import(url)) as Readonly<Record<string, unknown>>;
+    return await importUserModule(url);
   } catch (cause) {
     if (cause instanceof TrainyardError) throw cause;
-    const hint = hintFor(cause);
-    throw new TrainyardError('ENTRY_UNLOADABLE', `cannot import ${path}: ${firstLine(messageOf(cause))}${placeOf(cause)}`, {
+    const needs = transformerInUse() === '' ? await needsTransform(url) : undefined;
+    const place = placeOf(cause) || (needs === undefined ? '' : `: ${needs}`);
+    const hint = [...(needs === undefined ? [] : [INSTALL]), hintFor(cause) ?? []].flat().join('; or ');
+    throw new TrainyardError('ENTRY_UNLOADABLE', `cannot import ${path}: ${firstLine(messageOf(cause))}${place}`, {
       cause,
       ...(hint ? { hint } : {}),
     });
   }
 }
+
+const INSTALL = 'npm install --save-dev tsx, with which Trainyard loads what Node alone does not';
 
 const CANNOT: readonly (readonly [code: string | undefined, says: string, hint: string])[] = [
   [
@@ -220,6 +230,11 @@ const CANNOT: readonly (readonly [code: string | undefined, says: string, hint: 
   ['ERR_MODULE_NOT_FOUND', 'package', 'install the missing package next to the entry file'],
   ['ERR_MODULE_NOT_FOUND', '', 'Node wants full file names in relative imports: write ./file.ts, not ./file'],
   ['ERR_UNSUPPORTED_DIR_IMPORT', '', 'import a file, not a folder: write ./folder/index.ts'],
+  [
+    undefined,
+    'OPENAI_API_KEY',
+    "make the client inside the workflow's run, or share one of all rollouts: new OpenAI({ apiKey: 'unused', fetch: rolloutFetch })",
+  ],
   [undefined, 'Cannot use import statement outside a module', 'add "type": "module" to your package.json, or name the file .mts'],
 ];
 

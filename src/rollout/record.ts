@@ -71,8 +71,13 @@ export function recordOf(
   };
 }
 
+/** A side call is trained only if it is named. */
 export function onlyTrained(turns: readonly Turn[], trained: readonly number[] | undefined): readonly Turn[] {
-  return turns.map((turn) => (turn.trainable && trained?.includes(turn.index) === false ? { ...turn, trainable: false } : turn));
+  if (trained === undefined) return turns;
+  return turns.map((turn) => {
+    const trainable = trained.includes(turn.index) && (turn.trainable || turn.fork?.cause === 'side_call');
+    return trainable === turn.trainable ? turn : { ...turn, trainable };
+  });
 }
 
 /** What else decided the grade: what the grader got besides the output, the credit, and the turns excluded from training afterwards. */
@@ -104,6 +109,7 @@ export async function gradeOf(
   parts: GradingParts,
   { identity, task }: { readonly identity: RolloutIdentity; readonly task: Task },
   rollout: GradableRollout,
+  print?: (text: string) => void,
 ): Promise<Grade> {
   const { outcome, turns, result } = rollout;
   const { grader, workflow } = parts;
@@ -118,7 +124,7 @@ export async function gradeOf(
     if (outcome.kind === 'truncated') return { kind: 'ungraded', why: 'truncated' };
     throw rewardMissing(identity);
   }
-  const grade = await grader.grade(parts.graderInput(task, rollout));
+  const grade = await grader.grade(parts.graderInput(task, rollout), undefined, print);
   if (grade.kind !== 'graded') return grade;
   try {
     const reward = settledReward(grade.reward, identity, turns);

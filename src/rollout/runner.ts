@@ -3,9 +3,9 @@
  * always ends as a trajectory, whose outcome and grade show what the workflow and grader did. Throws only if the cause is outside the
  * rollout: the store failed, or the run was stopped. The workflow gets the task without its answer.
  */
-import { abortWith, type Downtime, Semaphore, yieldToEventLoop } from '../core/async.ts';
+import { abortWith, Downtime, Semaphore, yieldToEventLoop } from '../core/async.ts';
 import { runInRollout } from '../core/context.ts';
-import type { Clock, RunHost, Session, SessionHost, SessionObserver, Store, Workflow } from '../core/contracts.ts';
+import type { AttachedRun, Clock, RunHost, Session, SessionHost, SessionObserver, Store, Workflow } from '../core/contracts.ts';
 import { boundary, TrainyardError } from '../core/errors.ts';
 import type { Limits, RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
 import type { ChildProgram } from '../processes/channel.ts';
@@ -23,6 +23,8 @@ export interface StartedWorkflow extends AsyncDisposable {
 
 export interface IsolationOptions {
   readonly module: ModuleExport | undefined;
+  /** The policy's folder, for the tokenizer. */
+  readonly model?: string;
   /** Number of processes, and so of concurrent rollouts. */
   readonly workers: number;
   readonly signal: AbortSignal;
@@ -44,8 +46,8 @@ export interface HiddenFiles {
  */
 export async function startWorkflow(workflow: Workflow, isolation?: IsolationOptions, host?: RunHost): Promise<StartedWorkflow> {
   const { name, concurrency } = workflow;
-  if (workflow.isolation === 'process') return await startIsolated(workflow, isolation);
   const attached = host && (await workflow.attach?.(host));
+  if (workflow.isolation === 'process') return await startIsolated(workflow, isolation, attached);
   await boundary('WORKFLOW_INIT_FAILED', `the setup of workflow ${name} failed`, async () => workflow.setup?.());
   return {
     workflow,
@@ -56,7 +58,11 @@ export async function startWorkflow(workflow: Workflow, isolation?: IsolationOpt
   };
 }
 
-async function startIsolated(workflow: Workflow, options: IsolationOptions | undefined): Promise<StartedWorkflow> {
+async function startIsolated(
+  workflow: Workflow,
+  options: IsolationOptions | undefined,
+  attached: AttachedRun | undefined,
+): Promise<StartedWorkflow> {
   if (options === undefined) {
     const found = `workflow ${workflow.name} wants a process of its own, and there are none here`;
     throw new TrainyardError('WORKFLOW_INVALID', found, {
@@ -70,7 +76,8 @@ async function startIsolated(workflow: Workflow, options: IsolationOptions | und
     workflow,
     // Wait for a process before the deadline starts.
     concurrency: new Semaphore(workers),
-    runWorkflow: (own) => isolated.run(own),
+    runWorkflow: (own, task) =>
+      attached === undefined ? isolated.run(own) : attached(own.ctx, task, (handed) => isolated.run(own, handed)),
     [Symbol.asyncDispose]: () => isolated[Symbol.asyncDispose](),
   };
 }
@@ -114,9 +121,9 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   const { workflow, seed, limits, clock, observer, trainable } = parts;
   const startedAt = clock.now();
   const { roles, othersTrainable } = workflow;
-  const run = await runInSession({ ...parts, deadlineMs: limits.deadlineMs }, spec, (signal) =>
+  const run = await runInSession({ ...parts, deadlineMs: limits.deadlineMs }, spec, (signal, waits) =>
     parts.sessions.open({
-      ...{ identity, roles, othersTrainable, trainable, sampling, limits, seed, signal },
+      ...{ identity, roles, othersTrainable, trainable, sampling, limits, seed, signal, waits },
       ...(observer === undefined ? {} : { observer }),
     }),
   );
@@ -127,9 +134,17 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   if (ending.kind === 'threw' && !(ending.thrown instanceof Rejection)) observer?.threw?.(ending.thrown);
   const outcome = outcomeOf(ending, session);
   const result = ending.kind === 'returned' ? ending.result : {};
-  const grade = await gradeOf(parts, spec, { turns, outcome, result, artifactsDir: own.artifactsDir() });
+  let printed = '';
+  const rollout = { turns, outcome, result, artifactsDir: own.artifactsDir() };
+  const grade = await gradeOf(parts, spec, rollout, (text) => {
+    printed += text;
+  });
   const { unanswered } = session;
-  const { logs } = own;
+  const ofGrader = printed
+    .trimEnd()
+    .split('\n')
+    .map((line) => ({ at: clock.now(), text: `the grader: ${line}` }));
+  const logs = printed === '' ? own.logs : [...own.logs, ...ofGrader];
   const trajectory = recordOf(identity, { turns, unanswered }, { outcome, grade, result, logs, startedAt, endedAt: clock.now() });
   // Do not store a rollout that was cancelled with the run: a resumed run would take it as a result.
   parts.signal.throwIfAborted();
@@ -151,31 +166,32 @@ export interface SessionRunParts extends Partial<Pick<StartedWorkflow, 'runWorkf
 export async function runInSession<Opened extends Pick<Session, 'model'> & { seal(): unknown }>(
   parts: SessionRunParts,
   { identity, task }: Pick<RolloutSpec, 'identity' | 'task'>,
-  open: (signal: AbortSignal) => Opened,
+  open: (signal: AbortSignal, waits: Downtime) => Opened,
 ): Promise<{ readonly ending: Ending<unknown>; readonly session: Opened; readonly own: OwnContext }> {
   const { workflow, seed, clock, artifacts, runWorkflow = (one) => runHere(workflow, one) } = parts;
-  using bounds = new RolloutBounds(parts.signal, parts.deadlineMs, parts.downtime);
+  const waits = new Downtime(parts.downtime);
+  using bounds = new RolloutBounds(parts.signal, parts.deadlineMs, waits);
   const { signal } = bounds;
-  const session = open(signal);
+  const session = open(signal, waits);
   using _sealed = { [Symbol.dispose]: () => void session.seal() };
   const own = contextOf({ identity, task, workflow, session, signal, seed, artifacts, now: clock.now });
   clearFolder(own.folder);
   return { ending: rejectedOr(await bounds.within(() => runWorkflow(own, task)), own), session, own };
 }
 
-/** Ends a rollout from outside: by the run's signal, or at its deadline, which is extended by the policy's downtime. */
+/** Ends a rollout from outside: by the run's signal, or at its deadline, which is extended by downtime: the policy's, and waits for busy servers. */
 class RolloutBounds implements Disposable {
   readonly #controller = new AbortController();
   readonly #unlink: () => void;
-  readonly #downtime: Downtime | undefined;
+  readonly #downtime: Downtime;
   #allowedFor: number;
   #timer: NodeJS.Timeout | undefined;
   #isOver = false;
 
-  constructor(run: AbortSignal, deadlineMs: number, downtime: Downtime | undefined) {
+  constructor(run: AbortSignal, deadlineMs: number, downtime: Downtime) {
     this.#unlink = abortWith(this.#controller, run);
     this.#downtime = downtime;
-    this.#allowedFor = downtime?.milliseconds ?? 0;
+    this.#allowedFor = downtime.milliseconds;
     this.#wait(deadlineMs);
   }
 
@@ -207,7 +223,7 @@ class RolloutBounds implements Disposable {
 
   #wait(milliseconds: number): void {
     this.#timer = setTimeout(() => {
-      const away = (this.#downtime?.milliseconds ?? 0) - this.#allowedFor;
+      const away = this.#downtime.milliseconds - this.#allowedFor;
       if (away > 0) {
         this.#allowedFor += away;
         return this.#wait(away);

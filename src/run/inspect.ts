@@ -62,7 +62,9 @@ export function rolloutLine(
   const { value = null, parts, metrics } = grade.kind === 'graded' ? grade.reward : {};
   const marks = exclusions.get(rolloutId) ?? [];
   const forks: Partial<Record<ForkCause, number>> = {};
-  for (const { fork } of turns) if (fork) forks[fork.cause] = (forks[fork.cause] ?? 0) + 1;
+  for (const cause of turns.flatMap(({ fork }) => (fork ? [fork.cause, ...(fork.also ?? [])] : []))) {
+    forks[cause] = (forks[cause] ?? 0) + 1;
+  }
   return {
     ...{ rolloutId, taskId, purpose },
     outcome: outcome.kind === 'truncated' ? `truncated (${outcome.limit})` : outcome.kind,

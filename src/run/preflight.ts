@@ -1,26 +1,24 @@
 /**
  * Reads the user's entry and tasks, and reports all problems at once, before anything is opened or spent. Imports the entry but runs
- * nothing. Also computes digests of the user's code per file, so that changes can be named. It finds imports by regular expression and does
- * not follow packages or computed paths.
+ * nothing. Also computes digests of the user's code per file, so that changes can be named.
  */
-import { statSync } from 'node:fs';
-import { readFile } from 'node:fs/promises';
-import { dirname, extname, relative, resolve } from 'node:path';
-import { fileURLToPath } from 'node:url';
+import { dirname, extname, resolve } from 'node:path';
 import type { Grader } from '../core/contracts.ts';
 import { missingEnv } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { digestOf } from '../core/json.ts';
 import type { Task } from '../core/types.ts';
 import type { TaskSource } from '../dataset/rows.ts';
 import { type Dataset, readDataset, type Split, seenInTraining, splitTasks } from '../dataset/tasks.ts';
+import { fileOf, type Sources, sourceDigests } from '../processes/user-modules.ts';
 import { type Entry, inspectEntry, type ModuleExport, together } from '../rollout/discovery.ts';
 import type { TrainSettings } from './check-settings.ts';
 import { shortPath } from './settings.ts';
 
 /** `flow`: the name of the flow that serves as workflow. `flows`: the file that lists it. */
 type Files = Pick<TrainSettings, 'entry'> & {
-  readonly [Name in 'flow' | 'flows' | 'tasks' | 'heldOut' | 'minTasks' | 'split' | 'seed']?: TrainSettings[Name] | undefined;
+  readonly [Name in 'flow' | 'flows' | 'isolation' | 'tasks' | 'heldOut' | 'minTasks' | 'split' | 'seed']?:
+    | TrainSettings[Name]
+    | undefined;
 };
 
 type Warnings = Dataset['warnings'];
@@ -45,7 +43,8 @@ export async function preflight(files: Files): Promise<Checked> {
 }
 
 export async function inspectFiles(files: Files): Promise<Inspection> {
-  const { entry, problems: ofEntry } = await inspectGiven(files);
+  const { entry: given, problems: ofEntry } = await inspectGiven(files);
+  const entry = given && files.isolation ? { ...given, workflow: { ...given.workflow, isolation: files.isolation } } : given;
   const { tasks, heldOut, warnings, problems } = await inspectTasks(files);
   const ofTasks = entry?.workflow.checkTasks?.([...tasks, ...heldOut]) ?? [];
   const ofAnswers = entry === undefined ? [] : answerWarnings(entry.grader, files, { tasks, heldOut });
@@ -104,7 +103,7 @@ function missingVariables({ grader }: Partial<Entry> = {}): Warnings {
 
 const NUMBER = /^\s*[-+]?(\d+|\d{1,3}(,\d{3})+)?(\.\d+)?\s*$/;
 const UNUSED =
-  'tasks have answers, and there is no grader: a workflow is never given them, nor is a reward function that it calls; fine if its rewards need none, else export a grader, which is given task.answer, or keep what they need in metadata';
+  'tasks have answers, and there is no grader: a workflow is never given them; fine if its rewards need none, or if an AsyncRewardWrapper computes them, whose function is given data.answer (without isolation); else export a grader, which is given task.answer';
 
 /**
  * Warns about answers that are missing, unused or perhaps of the wrong type. Graders cannot be asked what they need, so it never refuses.
@@ -143,31 +142,18 @@ function isCsvOfNumbers(source: TaskSource | undefined, tasks: readonly Task[]):
   return answers.length > 0 && answers.every((answer) => typeof answer === 'string' && /\d/.test(answer) && NUMBER.test(answer));
 }
 
-/** More than any agent has. Bounds cycles of links. */
-const MOST_FILES = 2000;
-/** Matches `from './x.ts'`, `import './x.ts'`, `import('./x.ts')`, `require('./x.ts')`. */
-const RELATIVE_IMPORT = /\b(?:from|import|require)\s*\(?\s*(['"])(\.{1,2}\/[^'"\n]+)\1/g;
-/** Suffixes that `require` and TypeScript loaders try. */
-const ENDINGS = ['', '.ts', '.mts', '.cts', '.js', '.mjs', '.cjs', '.json', '/index.ts', '/index.js'];
-
 /** Digests of the user's code by path, relative to the entry's folder. Empty if the entry was given as a value. */
-type Sources = Readonly<Record<string, string>>;
-
 export async function sourcesOf(given: unknown, flows: string | undefined, entry: Entry): Promise<Record<string, string>> {
   if (typeof given !== 'string') return {};
-  const modules = [entry.workflowModule, entry.graderModule].flatMap((module) => (module && fileOf(module)) ?? []);
+  const modules = [entry.workflowModule, entry.graderModule].flatMap((module) => (module && fileOf(module.url)) ?? []);
   const files = [resolve(given), ...(flows === undefined ? [] : [resolve(flows)]), ...modules];
   return { ...(await sourceDigests(dirname(resolve(given)), [...new Set(files)])) };
 }
 
 /** Digests, when called, what a process imports for this export. Undefined if the module is not a file. */
 export function sourcesOfModule(module: ModuleExport | undefined): (() => Promise<Sources>) | undefined {
-  const file = module && fileOf(module);
+  const file = module && fileOf(module.url);
   return file === undefined ? undefined : () => sourceDigests('.', [file]);
-}
-
-function fileOf({ url }: ModuleExport): string | undefined {
-  return url.startsWith('file:') ? fileURLToPath(url.replace(/[?#].*$/, '')) : undefined;
 }
 
 /** Describes each changed file, with its path relative to the working directory. */
@@ -178,25 +164,4 @@ export function changedSources(before: Sources, after: Sources, entry: unknown):
     const how = before[file] === undefined ? 'is new' : after[file] === undefined ? 'is gone' : 'has changed';
     return `${shortPath(resolve(folder, file))} ${how}`;
   });
-}
-
-/** Keyed by path relative to `folder`. Skips unreadable files, which cause an error elsewhere. */
-export async function sourceDigests(folder: string, files: readonly string[]): Promise<Sources> {
-  const digests = new Map<string, string>();
-  const seen = new Set<string>();
-  const waiting = files.map((file) => resolve(file));
-  while (waiting.length > 0 && seen.size < MOST_FILES) {
-    const file = waiting.pop() as string;
-    if (seen.has(file)) continue;
-    seen.add(file);
-    const text = await readFile(file, 'utf8').catch(() => undefined);
-    if (text === undefined) continue;
-    digests.set(relative(folder, file), digestOf([text]));
-    for (const [, , path = ''] of text.matchAll(RELATIVE_IMPORT)) {
-      const imported = resolve(dirname(file), path.replace(/[?#].*$/, ''));
-      const found = ENDINGS.find((ending) => statSync(imported + ending, { throwIfNoEntry: false })?.isFile());
-      if (found !== undefined) waiting.push(imported + found);
-    }
-  }
-  return Object.fromEntries([...digests].toSorted(([a], [b]) => (a < b ? -1 : 1)));
 }

@@ -2,8 +2,8 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { sourceDigests } from '../processes/user-modules.ts';
 import { checkpointIn } from './directory.ts';
-import { sourceDigests } from './preflight.ts';
 
 let folder: string;
 const write = (name: string, text: string): void => writeFileSync(join(folder, name), text);

@@ -2,7 +2,7 @@
  * Records as a store keeps them: a deep copy in canonical form, taken when the call is made, and its conversion to and from rows. So
  * neither side can change the other's data later, and equal records have equal encodings. Knows no SQL.
  *
- * Canonical: sorted keys, no undefined properties, 0 for -0; token ids and log-probabilities bit for bit. Values that JSON cannot hold
+ * Canonical: sorted keys, except in tools, whose schemas templates write in their order; no undefined properties, 0 for -0; token ids and log-probabilities bit for bit. Values that JSON cannot hold
  * throw STORE_FAILED before anything is written; they never become null. Rows hold JSON text, BLOBs of little-endian 32-bit values, and a
  * digest over both that identifies equal records and detects damage on reading.
  */
@@ -67,7 +67,7 @@ function keepTurn(turn: Turn, trail: Trail, position: number): object {
 function plainObject(value: object, trail: Trail): object {
   const source = value as Readonly<Record<string, unknown>>;
   const copy: Record<string, unknown> = {};
-  for (const key of sortedKeys(source)) {
+  for (const key of isInTools(trail) ? Object.keys(source) : sortedKeys(source)) {
     const inner = source[key];
     if (inner === undefined) continue;
     const plain = plainInside(inner, trail, key);
@@ -78,6 +78,9 @@ function plainObject(value: object, trail: Trail): object {
   }
   return copy;
 }
+
+/** Whether this is one of a turn's tools, or inside one. */
+const isInTools = ({ at }: Trail): boolean => at[4] === 'tools' && at[3] === 'request' && at[1] === 'turns';
 
 /** Up to this many keys, the insertion sort below is faster. */
 const FEW = 24;

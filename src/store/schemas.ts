@@ -72,11 +72,13 @@ function listOf<T>(item: z.ZodType<T>): z.ZodType<readonly T[]> {
 const settings = <T extends z.ZodType>(number: T) =>
   z.object({ temperature: number, topP: number, topK: number, maxTokens: number });
 
+const cause = z.enum(FORK_CAUSES);
+
 const turn: z.ZodType<Turn> = z
   .object({
     index: natural,
     after: optional(natural),
-    fork: optional(z.object({ cause: z.enum(FORK_CAUSES), from: natural, message: optional(natural) })),
+    fork: optional(z.object({ cause, also: optional(z.array(cause)), from: natural, message: optional(natural) })),
     thread: z.string(),
     role: z.string(),
     trainable: z.boolean(),
@@ -88,6 +90,7 @@ const turn: z.ZodType<Turn> = z
     logprobs: z.instanceof(Float32Array),
     policyVersion: natural,
     stopReason: z.enum(['stop', 'length']),
+    constrained: optional(z.object({ format: optional(json), tool: optional(z.string()), redrawn: z.array(natural) })),
     sampling: z.object({ requested: settings(optional(z.number())), effective: settings(z.number()), seed: z.int() }),
     request: z.object({
       dialect: optional(z.enum(DIALECT_NAMES)),

@@ -39,6 +39,23 @@ describe('every store', () => {
   for (const { name, run } of cases) it(name, run);
 });
 
+describe('what a template writes in the order of its keys', () => {
+  it.each([
+    ['memory', async () => memoryStore()],
+    ['sqlite', openFresh],
+  ])('is kept in that order: %s', async (_, opening) => {
+    const parameters = { type: 'object', properties: { to: { type: 'string' }, at: { type: 'number' } }, required: ['to'] };
+    const tool = { type: 'function' as const, function: { name: 'send', description: 'Sends.', parameters } };
+    const { turns, ...rest } = randomTrajectory(1);
+    const [turn] = turns;
+    const request = { ...turn!.request, tools: [tool] };
+    await using store = await opening();
+    await store.append({ ...rest, turns: [{ ...turn!, request }] });
+    const kept = await store.read(rest.rolloutId);
+    expect(JSON.stringify(kept!.turns[0]!.request.tools)).toBe(JSON.stringify([tool]));
+  });
+});
+
 describe('the sqlite store against the in-memory store', () => {
   /** Few ids and few variants, so that repeats, conflicts and retraining are common. */
   const append = fc.record({ kind: fc.constant('append' as const), rollout: fc.nat(9), variant: fc.nat({ max: 1 }) });

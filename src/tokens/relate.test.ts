@@ -67,8 +67,8 @@ describe('a request that does not simply go on says why', () => {
     ['edited_message', [first], asked([{ ...system, content: 'Be long.' }, user('a'), says('b'), user('c')]), { message: 0 }],
     ['changed_tools', [first], asked([system, user('a'), says('b'), user('c')], { tools: [add] }), { from: 0 }],
     ['changed_tools', [first], asked([system, user('a')], { tools: [add] }), { from: 0 }],
-    ['side_call', [first], asked([{ role: 'system', content: 'Make a title.' }, user('a, b')]), { from: 0, message: 0 }],
-    ['side_call', [first, second], asked([system, user('something else')]), { message: 1 }],
+    ['new_conversation', [first], asked([{ role: 'system', content: 'Make a title.' }, user('a, b')]), { from: 0, message: 0 }],
+    ['new_conversation', [first, second], asked([system, user('something else')]), { message: 1 }],
     ['compaction', [first, second], asked([system, user('a'), user('Summary: b, c, d.')]), { message: 2 }],
     ['compaction', [first, second], asked([system, user('Summary.'), says('d')]), { message: 1 }],
     ['role_change', [first], asked([system, user('a'), says('b'), user('c')], { thread: 'critic', role: 'critic' }), { from: 0 }],
@@ -93,6 +93,63 @@ describe('a request that does not simply go on says why', () => {
   });
 });
 
+describe('what coding agents send', () => {
+  const opencode: Message = { role: 'system', content: 'You are opencode' };
+  const bug = user('fix the bug');
+  const looks = { ...calls('x'), content: 'I look' };
+  const tools = { tools: [add] };
+  const main = turn(0, [opencode, bug], looks, { request: { messages: [opencode, bug], ...tools } });
+  const titled = [{ role: 'system' as const, content: 'You write titles' }, user('Generate a title:'), bug];
+
+  it('a title, and the conversation after it, begin conversations', () => {
+    expect(relate([main], asked(titled)).fork).toEqual({ cause: 'new_conversation', from: 0, message: 0 });
+    const title = turn(0, titled, says('Bug fix'));
+    expect(relate([title], asked([opencode, bug], tools)).fork?.cause).toBe('new_conversation');
+  });
+
+  it('the conversation goes on from its own latest turn, whatever was asked in between', () => {
+    const title = turn(1, titled, says('Bug fix'));
+    const goesOn = relate([main, title], asked([opencode, bug, looks, result('ok')], tools));
+    expect(goesOn).toEqual({ continues: { turn: main, newMessages: [result('ok')] } });
+  });
+
+  it('two agents of one thread go on, each from its own turn', () => {
+    const critic: Message = { role: 'system', content: 'You find faults' };
+    const other = turn(1, [critic, user('a draft')], says('too long'));
+    expect(relate([first], asked([critic, user('a draft')])).fork?.cause).toBe('new_conversation');
+    expect(relate([first, other], asked([system, user('a'), says('b'), user('too long')]))).toMatchObject({
+      continues: { turn: first },
+    });
+    const both = [first, other, turn(2, [system, user('a'), says('b'), user('too long')], says('c'))];
+    const { continues, fork } = relate(both, asked([critic, user('a draft'), says('too long'), user('c')]));
+    expect([continues?.turn, fork]).toEqual([other, undefined]);
+  });
+
+  const past = [opencode, bug, looks, result('1'), looks, result('2')];
+  const long = turn(0, past, looks, { request: { messages: past, ...tools } });
+
+  it.each([
+    ['the policy’s summary', [opencode, user('What did we do so far?'), says('## Goal: the bug'), user('Continue')]],
+    ['a message that quotes it', [opencode, user('Goes on from: ## Goal: to fix the bug. Done: nothing.')]],
+  ])('a conversation that begins anew with %s was compacted', (_, messages) => {
+    const summary = turn(1, [...past, user('Summarise')], says('## Goal: to fix the bug. Done: nothing.'));
+    expect(relate([long, summary], asked(messages, tools)).fork).toMatchObject({ cause: 'compaction', message: 1 });
+    expect(relate([long, summary], asked([opencode, user('Another bug')], tools)).fork?.cause).toBe('new_conversation');
+  });
+
+  it('a memory agent that gets the history with other instructions and tools is another role', () => {
+    const memory = [{ role: 'system' as const, content: 'You extract memories' }, bug, looks, result('ok'), user('Memories?')];
+    expect(relate([main], asked(memory)).fork).toEqual({ cause: 'role_change', from: 0, message: 0 });
+  });
+
+  it('all that changed is named, what was dropped first', () => {
+    const two = turn(0, [system, user('q')], { ...calls('x', 'y'), reasoning: 'hm' });
+    const resent = [system, user('q'), says('Calling tools: …'), user('Observation: 4 6')];
+    const also = ['dropped_tool_call', 'edited_message', 'changed_tools'];
+    expect(relate([two], asked(resent, tools)).fork).toEqual({ cause: 'dropped_reasoning', also, from: 0, message: 2 });
+  });
+});
+
 describe('whatever is asked', () => {
   const word = fc.constantFrom('a', 'b', 'c');
   const message: fc.Arbitrary<Message> = fc.oneof(
@@ -102,7 +159,7 @@ describe('whatever is asked', () => {
   const messages = fc.array(message, { minLength: 1, maxLength: 5 });
   const past = fc.array(fc.tuple(messages, word), { maxLength: 5 });
 
-  it('a continued turn’s words stand at its beginning, and only the latest turn of a thread goes on without a fork', () => {
+  it('a continued turn’s words stand at its beginning, and only the latest turn of a conversation goes on without a fork', () => {
     fc.assert(
       fc.property(past, messages, (recorded, request) => {
         const turns = recorded.map(([before, said], i) => turn(i, before, says(said)));
@@ -111,7 +168,14 @@ describe('whatever is asked', () => {
           const spoken = [...continues.turn.request.messages, continues.turn.response, ...continues.newMessages];
           expect(spoken.map(({ role, content }) => [role, content])).toEqual(request.map(({ role, content }) => [role, content]));
         }
-        expect(fork === undefined).toBe(turns.length === 0 || continues?.turn === turns.at(-1));
+        // Whether what was said since then repeats the continued turn's question.
+        const since = continues ? turns.slice(turns.indexOf(continues.turn) + 1) : [];
+        const asksAgain = (other: Past) =>
+          continues?.turn.request.messages.every((message, i) => {
+            const found = [...other.request.messages, other.response][i];
+            return found?.role === message.role && found.content === message.content;
+          });
+        expect(fork === undefined).toBe(turns.length === 0 || (continues !== undefined && !since.some(asksAgain)));
       }),
       { numRuns: 2000 },
     );

@@ -158,8 +158,15 @@ export interface LanguageModelLike {
   }>;
 }
 
-/** A default model as core accepts it (a server, a function, a `DefaultModel`), or an AI SDK language model. */
-export type DefaultModelGiven = DefaultModelLike | LanguageModelLike;
+export interface ChatModelLike {
+  _llmType(): string;
+  // Methods of LangChain's classes, whose versions differ in their types.
+  invoke(messages: never, options?: never): Promise<object>;
+  bindTools?(tools: never, options?: never): object;
+}
+
+/** As core accepts it (a server, a function, a `DefaultModel`), or a language model of the AI SDK, or a chat model of LangChain. */
+export type DefaultModelGiven = DefaultModelLike | LanguageModelLike | ChatModelLike;
 
 function defaultModelOf(given: DefaultModelGiven, whose: string): DefaultModelLike {
   if (given instanceof TunedModel) {
@@ -169,8 +176,38 @@ function defaultModelOf(given: DefaultModelGiven, whose: string): DefaultModelLi
   if (typeof given === 'object' && given !== null && 'doGenerate' in given) {
     return { name: given.modelId, generate: async (request) => answerOf(await given.doGenerate(optionsOf(request) as never)) };
   }
+  if (typeof given === 'object' && given !== null && '_llmType' in given) {
+    const { model = given._llmType() } = given as { readonly model?: string };
+    return { name: model, generate: async (request) => answerOf(await said(given, request)) };
+  }
   checkDefaultModel(given, whose);
   return given;
+}
+
+/** A LangChain chat model keeps its own sampling settings: only its constructor takes them. */
+async function said(model: ChatModelLike, { messages, tools, tool, stop, signal }: DefaultModelRequest) {
+  const bound =
+    tools.length === 0
+      ? model
+      : model.bindTools?.(tools as never, defined({ tool_choice: tool === true ? 'any' : tool }) as never);
+  if (bound === undefined) throw invalid(`the default model ${model._llmType()} has no bindTools, and the request has tools`);
+  const options = defined({ stop: stop?.length === 0 ? undefined : stop, signal });
+  const given = messages.map(({ content, ...message }) => ({ ...message, content: content ?? '' }));
+  const reply = (await (bound as ChatModelLike).invoke(given as never, options as never)) as ChatReply;
+  const { content, tool_calls = [], invalid_tool_calls = [], response_metadata: { finish_reason, stop_reason } = {} } = reply;
+  const parts = typeof content === 'string' ? [{ type: 'text', text: content }] : content;
+  const called = [...tool_calls, ...invalid_tool_calls].map(({ name = '', args }) => {
+    return { type: 'tool-call', toolName: name, input: typeof args === 'string' ? args : JSON.stringify(args) };
+  });
+  return { content: [...parts, ...called], finishReason: stop_reason === 'max_tokens' ? 'length' : finish_reason };
+}
+
+interface ChatReply {
+  readonly content: string | readonly AnswerPart[];
+  readonly tool_calls?: readonly { readonly name: string; readonly args: unknown }[];
+  /** Calls whose arguments are not JSON, as text. */
+  readonly invalid_tool_calls?: readonly { readonly name?: string; readonly args?: string }[];
+  readonly response_metadata?: { readonly finish_reason?: string; readonly stop_reason?: string };
 }
 
 function optionsOf({ messages, tools, tool, stop, sampling, signal }: DefaultModelRequest): object {

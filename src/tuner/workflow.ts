@@ -14,8 +14,8 @@ import {
   type WorkflowResult,
   workflowSymbol,
 } from '../core/contracts.ts';
-import { isConcrete, methodKind } from '../core/define.ts';
-import { checkedFields, checkNames, describeThrown, describeValue, unknownOptions } from '../core/describe.ts';
+import { isConcrete, methodKind, processOf, rolesIn } from '../core/define.ts';
+import { checkedFields, checkNames, describeThrown, describeValue, refusing, unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined, isObject } from '../core/json.ts';
 import type { Json, PromptMessage, TaskView, Task as WholeTask } from '../core/types.ts';
@@ -46,9 +46,9 @@ function lowered(Class: WorkflowClass, module: EntryModule): CoreWorkflow | unde
   return {
     [workflowSymbol]: true,
     name: instance.name === UNNAMED ? Class.name : instance.name,
-    // Unknown in advance: each episode registers its own roles.
-    roles: {},
-    isolation: 'none',
+    // Unless declared, unknown in advance: each episode registers its own roles.
+    ...rolesIn(Class, instance.trainableTargets),
+    ...processOf(Class, instance),
     grading: 'when-missing',
     run: (ctx) => episode(Class, ctx),
   };
@@ -127,7 +127,9 @@ export class WorkflowTask {
 
   constructor(rollout: WorkflowContext) {
     this.rollout = rollout;
-    this.task = taskOf(rollout.task);
+    const judged = 'a judge (defineJudge) gets task.task.answer';
+    this.task = refusing(taskOf(rollout.task), 'task.task', ['mainQuery', 'initMessages', 'taskId', 'envType'], judged);
+    refusing(this, 'task', ['taskId', 'envType', 'episodeUuid'], judged);
     ({ taskId: this.taskId, envType: this.envType, metadata: this.metadata } = this.task);
     this.episodeUuid = rollout.rolloutId;
   }

@@ -3,6 +3,7 @@ import { describe, expect, it } from 'vitest';
 import {
   AgentFlowBase,
   BlackBoxAgentFlowBase,
+  BlackBoxGSM8KAgentFlow,
   type FlowFields,
   flowRegistry,
   MultiStepAgentFlow,
@@ -11,6 +12,7 @@ import {
   type SamplingParams,
   SingleStepSingleTurnAgentFlow,
   Step,
+  type StepFields,
 } from '../../src/agent-flow.ts';
 import type { GraderInput, GraderResult } from '../../src/core/contracts.ts';
 import { asWorkflow, defineGrader } from '../../src/core/define.ts';
@@ -103,6 +105,10 @@ describe('a flow', () => {
     const fields = { trajectoryUid: 'g1-0', promptUid: 'g1', rawPrompt: 'How much?', kind: 'price', channel: 'train' };
     expect(seen).toMatchObject([SAMPLING, fields, { k: [1] }, expect.stringMatching(/^http:/), {}]);
     expect(JSON.stringify(seen)).not.toContain(ANSWER);
+    const [, given] = seen as [unknown, Record<string, unknown>];
+    expect(() => given['raw_prompt']).toThrow(/fields has no raw_prompt: it is rawPrompt here/);
+    expect(() => given['trajectory_uid']).toThrow(/it is trajectoryUid here/);
+    expect(() => given['answer']).toThrow(/gatewayComputeReward asks the grader/);
     expect(JSON.stringify(seen)).not.toMatch(/ty-/);
   });
 
@@ -171,6 +177,18 @@ describe('a flow', () => {
     expect(await flow.executeTool('<tool_call>{"name":"lookup","arguments":{"item":1}}</tool_call>')).toBe('{"item":1}');
     expect(await flow.executeTool('<tool_call>{bad</tool_call>')).toMatch(/^{"error":/);
     expect(flow.isTerminal('<tool_call>{bad</tool_call>')).toBe(false);
+  });
+
+  it('that submits reward 0 logs where', async () => {
+    class Zero extends SingleStepSingleTurnAgentFlow {
+      override async gatewaySubmitSteps(steps: readonly StepFields[]): Promise<number> {
+        return await super.gatewaySubmitSteps(steps.map((step) => ({ ...step, reward: 0 })));
+      }
+    }
+    const { logs } = await rollout(Zero);
+    expect(logs).toMatchObject([
+      { text: expect.stringMatching(/^Zero submitted reward 0 at .*flows\.test\.ts:\d+:\d+\); leave it out/) },
+    ]);
   });
 
   it('that says another number of steps than it submitted is noted; that says no number fails', async () => {
@@ -262,6 +280,12 @@ describe('a black box', () => {
       metadata: { kind: 'price' },
       metrics: { steps: 1 },
     });
+  });
+
+  it('for mathematics asks one question', async () => {
+    const trajectory = await rollout(BlackBoxGSM8KAgentFlow);
+    expect(trajectory).toMatchObject({ outcome: { kind: 'completed' }, grade: { reward: { value: 1 } } });
+    expect(trajectory.turns.map(({ request }) => request.messages.map(({ role }) => role))).toEqual([['system', 'user']]);
   });
 
   it('may have a row with a whole book in it', async () => {

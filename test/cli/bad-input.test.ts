@@ -54,6 +54,14 @@ describe('usage', () => {
     expect(await hintAfter('unset npm_lifecycle_event npm_command')).toBe('see trainyard eval --help');
   });
 
+  it('says how to see the verbs as it was called, and where there is no run', async () => {
+    const unknown = await start(['trian'], ROOT, 'export npm_lifecycle_event=trainyard').ended;
+    expect(unknown.stderr).toContain("unknown command 'trian' (Did you mean train?)\n  see npm run trainyard -- --help\n");
+    const { code, stderr } = await sharedTrainyard('verify', join(home.dir, 'nope'));
+    expect(code).toBe(2);
+    expect(stderr).toMatch(/error FILE_NOT_FOUND: .*nope holds no run\.json, so there is no run\n/);
+  });
+
   it('--help exits 0 and names the verbs', async () => {
     const { code, stdout } = await sharedTrainyard('--help');
     expect(stdout).toMatch(/train[\s\S]*eval/);
@@ -67,6 +75,8 @@ describe('the entry', () => {
     ['two.ts', `${GOOD} export const other = defineWorkflow(async () => {});`, 'WORKFLOW_AMBIGUOUS', 'default, other'],
     ['sync.ts', `${IMPORT}${GRADER} export default defineWorkflow((() => {}) as never);`, 'WORKFLOW_NOT_ASYNC', 'not async'],
     ['enum.ts', `${GOOD} export enum Colour { Red }`, 'ENTRY_UNLOADABLE', 'use const objects'],
+    ['needs-tsx.ts', `${GOOD} enum Colour { Red }`, 'ENTRY_UNLOADABLE', 'npm install --save-dev tsx'],
+    ['decorator.ts', `${GOOD}\n@seal class A {}`, 'ENTRY_UNLOADABLE', 'a decorator (decorator.ts:'],
     ['view.tsx', GOOD, 'ENTRY_UNLOADABLE', '.tsx'],
     ['extensionless.ts', `${GOOD} import './no-workflow';`, 'ENTRY_UNLOADABLE', 'write ./file.ts'],
     ['package.ts', `${GOOD} import 'no-such-package-here';`, 'ENTRY_UNLOADABLE', 'install the missing package'],

@@ -1,6 +1,8 @@
 /** AgentScope's shape through the real gateway, runner, grader and store, with a scripted engine in the policy's place. */
 
 import Anthropic from '@anthropic-ai/sdk';
+import { BaseChatModel } from '@langchain/core/language_models/chat_models';
+import { AIMessage, type BaseMessage } from '@langchain/core/messages';
 import { Agent, Runner, setTracingDisabled } from '@openai/agents';
 import { generateText } from 'ai';
 import OpenAI from 'openai';
@@ -9,6 +11,7 @@ import { z } from 'zod';
 import type { DefaultModelRequest, Grader } from '../../src/core/contracts.ts';
 import { asGrader, asWorkflow, moduleOf } from '../../src/core/define.ts';
 import type { Json, Purpose, Task, Trajectory } from '../../src/core/types.ts';
+import { ChatPolicy } from '../../src/langchain.ts';
 import { makeBatch } from '../../src/trainer/batch.ts';
 import { BaseJudge, defineJudge, type ModelTuner, Workflow, WorkflowOutput, type WorkflowTask } from '../../src/tuner.ts';
 import { rolloutsThrough, scriptedGateway, tokenizer } from '../fixtures/scripted-gateway.ts';
@@ -69,6 +72,10 @@ it('a task has the question, the messages before it and the metadata, and never 
   await rollout(async (task, tuner) => {
     await tuner.generate({ messages });
     const { taskId, envType, episodeUuid, metadata } = task;
+    expect(() => (task.task as unknown as { main_query: string }).main_query).toThrow(
+      /task.task has no main_query: it is mainQuery here/,
+    );
+    expect(() => (task.task as unknown as { answer: string }).answer).toThrow(/a judge \(defineJudge\) gets task.task.answer/);
     seen = { ...{ taskId, envType, episodeUuid, metadata }, task: task.task, all: JSON.stringify([task, task.rollout.task]) };
     return { reward: 1 };
   });
@@ -91,11 +98,12 @@ describe('the tuner used as a model', () => {
       const anthropic = new Anthropic(tuner.anthropic());
       const said = await anthropic.messages.create({ model: tuner.name, max_tokens: 20, messages });
       texts.push(said.content.map((part) => (part.type === 'text' ? part.text : '')).join(''));
+      texts.push(String((await new ChatPolicy(tuner).invoke('hello')).content));
       return { reward: 1, metadata: { texts } };
     });
     expect(messageOf(trajectory)).toBe('completed');
-    expect(trajectory.metadata).toEqual({ texts: [0, 1, 2, 3, 4].map((call) => `policy ${call}`) });
-    expect(playedBy(trajectory)).toEqual(Array(5).fill('policy trained'));
+    expect(trajectory.metadata).toEqual({ texts: [0, 1, 2, 3, 4, 5].map((call) => `policy ${call}`) });
+    expect(playedBy(trajectory)).toEqual(Array(6).fill('policy trained'));
   });
 
   it('keeps conversations apart by thread', async () => {
@@ -106,6 +114,43 @@ describe('the tuner used as a model', () => {
     });
     expect(turns.map(({ thread, role }) => `${role} ${thread}`)).toEqual(['default one', 'a two']);
   });
+});
+
+it('a chat model of LangChain is a default model, with tools', async () => {
+  const seen: unknown[] = [];
+  class Chat extends BaseChatModel {
+    readonly model = 'qwen-max';
+    override _llmType(): string {
+      return 'test';
+    }
+    override bindTools = (tools: unknown[], options: object = {}) => {
+      seen.push(tools.length, options);
+      return this;
+    };
+    override async _generate(given: BaseMessage[]) {
+      seen.push(given.map((message) => `${message.type} ${message.text}`));
+      const tool_calls = seen.length > 1 ? [{ name: 'add', args: { a: 1 }, id: 'x' }] : [];
+      return { generations: [{ text: '', message: new AIMessage({ content: 'hm', tool_calls }) }] };
+    }
+  }
+  const tools = [{ type: 'function' as const, function: { name: 'add', parameters: { type: 'object' } } }];
+  const trajectory = await rollout(
+    async (_, tuner) => {
+      await tuner.generate({ messages });
+      const model = tuner.registerModel('b', { defaultModel: new Chat({}) });
+      const first = await model.generate({ messages });
+      const second = await model.generate({ messages: [...messages, first.message], tools, tool: 'add' });
+      const result = { role: 'tool' as const, content: '2', tool_call_id: second.toolCalls[0]!.id };
+      await model.generate({ messages: [...messages, first.message, second.message, result] });
+      return { reward: 1, metadata: { called: second.toolCalls.map((call) => ({ ...call.function })) } };
+    },
+    ['default'],
+  );
+  expect(messageOf(trajectory)).toBe('completed');
+  expect(playedBy(trajectory)).toEqual(['policy trained', 'qwen-max', 'qwen-max', 'qwen-max']);
+  expect(trajectory.metadata).toEqual({ called: [{ name: 'add', arguments: '{"a":1}' }] });
+  const asked = ['human hello', 'ai hm'];
+  expect(seen).toEqual([['human hello'], 1, { tool_choice: 'add' }, asked, [...asked, 'ai hm', 'tool 2']]);
 });
 
 describe('roles', () => {

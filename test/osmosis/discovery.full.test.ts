@@ -2,7 +2,7 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { AgentWorkflow, AgentWorkflowConfig, GraderConfig, LocalBackend } from '../../src/osmosis.ts';
 import { inspectEntry } from '../../src/rollout/discovery.ts';
-import { scratch } from '../cli/command.ts';
+import { ROOT, scratch, trainyard } from '../cli/command.ts';
 
 let home: Awaited<ReturnType<typeof scratch>>;
 beforeAll(async () => {
@@ -97,6 +97,39 @@ describe('an entry', () => {
       export const a = new GraderConfig({ name: 'a' });
       export const b = new GraderConfig({ name: 'b' });`),
     ).toEqual(['CONFIG_INVALID']);
+  });
+
+  it('need not export its config: the one made while it is imported counts, for each of several entries', async () => {
+    await home.write('config.ts', `${HEAD}export const shared = new AgentWorkflowConfig({ name: 'elsewhere' });`);
+    const found = await Promise.all([
+      inspect(`${GOOD}const config = new AgentWorkflowConfig({ name: 'here' });`),
+      inspect(`${GOOD}import { shared } from './config.ts'; void shared;`),
+      inspect(GOOD),
+    ]);
+    expect(found.map(({ entry }) => entry?.workflow.name)).toEqual(['here', 'elsewhere', 'Good']);
+    const again = await inspectEntry(`${home.dir}/entry-${n - 3}.ts`);
+    expect(again.entry?.workflow.name).toBe('here');
+    const { problems } = await inspect(`${GOOD}class Mine extends AgentWorkflowConfig { override name = 'mine'; }
+      new Mine(); export const other = new AgentWorkflowConfig({ name: 'other' });`);
+    expect(problems.map(({ message }) => message)).toEqual([
+      "multiple AgentWorkflowConfig instances found: Mine 'mine' (not exported), other; expected at most one",
+    ]);
+  });
+
+  it('has such a config in the processes that Node itself starts, too', async () => {
+    const entry = await home.write(
+      'unexported.ts',
+      `${HEAD}class Strict extends GraderConfig { override name = 'strict'; least = 0.25; }
+      new Strict(); new AgentWorkflowConfig({ name: 'quiet' });
+      export class Says extends AgentWorkflow { async run(ctx) {
+        await ctx.model().generate({ messages: ctx.prompt, maxTokens: 2 });
+        if (ctx.config.name !== 'quiet') throw new Error('no config');
+      } }
+      export class Fair extends Grader { constructor(config) { super(config); this.least = config.least; }
+        async grade(ctx) { ctx.setReward(this.least); } }`,
+    );
+    const ended = await trainyard('try', entry, '--tasks', `${ROOT}/examples/shop/train.jsonl`);
+    expect(ended).toMatchObject({ code: 0, stdout: expect.stringContaining('completed · reward 0.25') });
   });
 
   it('is told of everything that is wrong at once', async () => {

@@ -1,0 +1,236 @@
+/**
+ * The user's own modules: the files that belong to one, and its import. Node itself loads what it can, which is TypeScript whose types can
+ * be removed, with full file names in imports. For the rest tsx is used if it is installed: from then on it transforms whatever this
+ * process imports, and every pooled process loads it too. A scan decides this before the first import, because most versions of Node
+ * remember a failed one. It finds imports by regular expression and does not follow packages or computed paths.
+ */
+import { existsSync, readFileSync, statSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
+import { createRequire, findPackageJSON, type ResolveHookSync, registerHooks } from 'node:module';
+import { basename, dirname, join, relative, resolve } from 'node:path';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+import { whileImporting } from '../core/context.ts';
+import { tried } from '../core/errors.ts';
+import { digestOf } from '../core/json.ts';
+
+export type Exports = Readonly<Record<string, unknown>>;
+
+/** More than any agent has. Bounds cycles of links. */
+const MOST_FILES = 2000;
+/** Matches `from './x.ts'`, `import './x.ts'`, `import('./x.ts')`, `require('./x.ts')`. */
+const IMPORT = /\b(from|import|require)\s*\(?\s*(['"])([^'"\n]+)\2/g;
+/** Suffixes that `require` and TypeScript loaders try. */
+const ENDINGS = ['', '.ts', '.tsx', '.mts', '.cts', '.js', '.mjs', '.cjs', '.json', '/index.ts', '/index.tsx', '/index.js'];
+/** What Node cannot load although it is TypeScript. Matches in comments do no harm. */
+const SYNTAX: readonly (readonly [what: string, pattern: RegExp])[] = [
+  ['a decorator', /^[ \t]*@[A-Za-z_$]/m],
+  ['an enum', /\benum\s+\w+\s*\{/],
+  ['a namespace', /\bnamespace\s+[\w.]+\s*\{/],
+  ['a parameter property', /\bconstructor\s*\([^{;]*?\b(?:public|private|protected|readonly|override)\s/],
+  ['import = or export =', /^[ \t]*(?:export\s*=|(?:export\s+)?import\s+\w+\s*=)/m],
+];
+
+/** Digests of the user's code by path. */
+export type Sources = Readonly<Record<string, string>>;
+
+interface SourceFile {
+  readonly file: string;
+  readonly text: string;
+  /** Why Node cannot load it, with the line. */
+  readonly needs: string | undefined;
+}
+
+/** Keyed by path relative to `folder`. Skips unreadable files, which cause an error elsewhere. */
+export async function sourceDigests(folder: string, files: readonly string[]): Promise<Sources> {
+  const found: [string, string][] = [];
+  for await (const { file, text } of sourceFiles(files)) found.push([relative(folder, file), digestOf([text])]);
+  return Object.fromEntries(found.toSorted(([a], [b]) => (a < b ? -1 : 1)));
+}
+
+/** What in the module's files Node cannot load: `an enum (agent.ts:3)`. */
+export async function needsTransform(url: string): Promise<string | undefined> {
+  const entry = fileOf(url);
+  if (entry === undefined) return undefined;
+  for await (const { needs } of sourceFiles([entry])) if (needs !== undefined) return needs;
+  return undefined;
+}
+
+async function* sourceFiles(files: readonly string[]): AsyncGenerator<SourceFile> {
+  const seen = new Set<string>();
+  const waiting = files.map((file) => resolve(file));
+  const aliases = aliasesIn(tsconfigOf(waiting[0] ?? ''));
+  while (waiting.length > 0 && seen.size < MOST_FILES) {
+    const file = waiting.pop() as string;
+    if (seen.has(file)) continue;
+    seen.add(file);
+    const text = await readFile(file, 'utf8').catch(() => undefined);
+    if (text === undefined) continue;
+    let needs = syntaxOf(file, text);
+    for (const { 1: word, 3: path = '', index } of text.matchAll(IMPORT)) {
+      const isRelative = /^\.{1,2}(\/|$)/.test(path);
+      const asked = isRelative ? [resolve(dirname(file), path.replace(/[?#].*$/, ''))] : aliased(path, file, aliases);
+      const found = asked.flatMap((one) => existing(one) ?? [])[0];
+      if (found === undefined) continue;
+      waiting.push(found);
+      if (word !== 'require' && (!isRelative || found !== asked[0])) needs ??= `${path} ${placeIn(file, text, index)}`;
+    }
+    yield { file, text, needs };
+  }
+}
+
+function syntaxOf(file: string, text: string): string | undefined {
+  if (/\.[jt]sx$/.test(file)) return `JSX (${basename(file)})`;
+  if (!/\.[cm]?ts$/.test(file)) return undefined;
+  const found = SYNTAX.find(([, pattern]) => pattern.test(text));
+  return found && `${found[0]} ${placeIn(file, text, text.search(found[1]))}`;
+}
+
+function placeIn(file: string, text: string, index: number): string {
+  return `(${basename(file)}:${text.slice(0, index).split('\n').length})`;
+}
+
+/** `./x.js` may mean `./x.ts`. */
+function existing(path: string): string | undefined {
+  const meant = path.replace(/\.([cm]?)js(x?)$/, '.$1ts$2');
+  const candidates = [...ENDINGS.map((ending) => path + ending), meant, `${meant}x`];
+  return candidates.find((candidate) => statSync(candidate, { throwIfNoEntry: false })?.isFile());
+}
+
+/** `compilerOptions` that change what an import means: `paths`, relative to `folder`, and the absolute `baseUrl`. */
+interface Aliases {
+  readonly baseUrl?: string;
+  readonly paths?: Readonly<Record<string, readonly string[]>>;
+  readonly folder?: string;
+}
+
+/** The nearest one, as editors use. */
+function tsconfigOf(file: string): string | undefined {
+  const folder = dirname(file);
+  const here = join(folder, 'tsconfig.json');
+  if (existsSync(here)) return here;
+  return dirname(folder) === folder ? undefined : tsconfigOf(folder);
+}
+
+const MOST_PARENTS = 10;
+
+/** Empty if the file cannot be read: tsx reports that. */
+function aliasesIn(tsconfig: string | undefined, depth = 0): Aliases {
+  const text = tsconfig && tried(() => readFileSync(tsconfig, 'utf8'));
+  if (!tsconfig || text === undefined || depth > MOST_PARENTS) return {};
+  const json = text.replace(/("(?:\\.|[^"\\])*")|\/\/.*|\/\*[\s\S]*?\*\//g, '$1').replace(/,(?=\s*[}\]])/g, '');
+  const read = tried(() => JSON.parse(json)) as TsConfig | undefined;
+  const inherited = [read?.extends ?? []].flat().map((parent) => aliasesIn(parentOf(parent, tsconfig), depth + 1));
+  const { baseUrl, paths } = read?.compilerOptions ?? {};
+  const folder = dirname(tsconfig);
+  return Object.assign(
+    {},
+    ...inherited,
+    baseUrl === undefined ? {} : { baseUrl: resolve(folder, baseUrl) },
+    paths && { paths, folder },
+  );
+}
+
+interface TsConfig {
+  readonly extends?: string | readonly string[];
+  readonly compilerOptions?: { readonly baseUrl?: string; readonly paths?: Aliases['paths'] };
+}
+
+function parentOf(parent: string, tsconfig: string): string | undefined {
+  if (!parent.startsWith('.')) return tried(() => createRequire(tsconfig).resolve(parent));
+  const path = resolve(dirname(tsconfig), parent);
+  return [path, `${path}.json`, join(path, 'tsconfig.json')].find((one) => statSync(one, { throwIfNoEntry: false })?.isFile());
+}
+
+/** Where a name that is not relative may be found by `paths` and `baseUrl`. Empty if a package has the name. */
+function aliased(name: string, file: string, { baseUrl, paths = {}, folder = '' }: Aliases): readonly string[] {
+  const all = Object.entries(paths).flatMap(([pattern, targets]) => {
+    const [before = '', after] = pattern.split('*');
+    const isMatch = after === undefined ? name === pattern : name.startsWith(before) && name.endsWith(after);
+    const star = name.slice(before.length, name.length - (after ?? '').length);
+    return isMatch
+      ? targets.map((target) =>
+          resolve(
+            baseUrl ?? folder,
+            target.replace('*', () => star),
+          ),
+        )
+      : [];
+  });
+  const possible = baseUrl === undefined ? all : [...all, resolve(baseUrl, name)];
+  const isPackage = possible.length > 0 && tried(() => findPackageJSON(name, pathToFileURL(file))) !== undefined;
+  return isPackage ? [] : possible;
+}
+
+export function fileOf(url: string): string | undefined {
+  return url.startsWith('file:') ? fileURLToPath(url.replace(/[?#].*$/, '')) : undefined;
+}
+
+/** How this process loads what Node cannot, as JSON for the processes that it starts. Empty: it does not. */
+let transformer = '';
+
+export const transformerInUse = (): string => transformer;
+
+const announced = new Map<string, object[]>();
+
+/** What the module announced while this process first imported it. */
+export const announcedBy = (url: string): readonly object[] => announced.get(url) ?? [];
+
+/** Throws what Node throws. */
+export async function importUserModule(url: string): Promise<Exports> {
+  const isTransformed = transformer !== '' || ((await needsTransform(url)) !== undefined && (await transforms(url)));
+  const found = announced.get(url) ?? [];
+  announced.set(url, found);
+  const load = (): Promise<Exports> => whileImporting(found, () => import(url));
+  try {
+    return await load();
+  } catch (thrown) {
+    if (isTransformed || !isCurable(thrown) || !(await transforms(url))) throw thrown;
+    return await load();
+  }
+}
+
+const CURABLE = /^ERR_(UNSUPPORTED_(TYPESCRIPT_SYNTAX|DIR_IMPORT|NODE_MODULES_TYPE_STRIPPING)|UNKNOWN_FILE_EXTENSION)$/;
+
+/** Whether tsx might load what Node refused with this error. */
+function isCurable(thrown: unknown): boolean {
+  const { code, message = '' } = (thrown ?? {}) as { readonly code?: unknown; readonly message?: unknown };
+  if (code === 'ERR_MODULE_NOT_FOUND') return String(message).startsWith('Cannot find module');
+  return CURABLE.test(String(code)) || (thrown instanceof SyntaxError && message === 'Invalid or unexpected token');
+}
+
+/** Loads tsx from where the module is, else from where Trainyard is. False if it is not installed. */
+async function transforms(url: string): Promise<boolean> {
+  const file = fileOf(url);
+  const found = [file, import.meta.filename].flatMap(
+    (from) => (from && tried(() => createRequire(from).resolve('tsx/esm'))) || [],
+  );
+  if (file === undefined || found[0] === undefined) return false;
+  await useTransformer(JSON.stringify([pathToFileURL(found[0]).href, tsconfigOf(file)]));
+  return true;
+}
+
+/** `given`: what `transformerInUse` returned in the process that started this one. */
+export async function useTransformer(given: string): Promise<void> {
+  if (given === '' || given === transformer) return;
+  const [tsx, tsconfig] = JSON.parse(given) as readonly [string, string | null];
+  const before = process.env['TSX_TSCONFIG_PATH'];
+  // Otherwise tsx looks for one in the working directory.
+  if (tsconfig) process.env['TSX_TSCONFIG_PATH'] = before ?? tsconfig;
+  await import(tsx);
+  registerHooks({ resolve: keepModules });
+  if (before === undefined) delete process.env['TSX_TSCONFIG_PATH'];
+  transformer = given;
+}
+
+const MODULE_SYNTAX = /^[ \t]*(?:import|export)\b(?!\s*=)/m;
+
+/**
+ * In a package without `"type": "module"`, tsx makes CommonJS of modules: with a second `trainyard` of their own, and their exports one level
+ * deeper. Node, which looks at the syntax, does not.
+ */
+const keepModules: ResolveHookSync = (specifier, context, next) => {
+  const resolved = next(specifier, context);
+  const file = resolved.format === 'commonjs' ? fileOf(resolved.url) : undefined;
+  if (file === undefined || file.includes('/node_modules/') || !/\.[jt]sx?$/.test(file)) return resolved;
+  return MODULE_SYNTAX.test(tried(() => readFileSync(file, 'utf8')) ?? '') ? { ...resolved, format: 'module' } : resolved;
+};

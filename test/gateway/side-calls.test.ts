@@ -1,0 +1,157 @@
+/**
+ * The calls that coding agents make beside their conversation, through the real gateway: the conversation goes on from its own turns, titles
+ * and memories are not trained, and whatever may be a part of the agent's work is.
+ */
+import { describe, expect, it } from 'vitest';
+import type { Message, Turn } from '../../src/core/types.ts';
+import { onlyTrained } from '../../src/rollout/record.ts';
+import { createRenderer } from '../../src/tokens/renderer.ts';
+import { stitch } from '../../src/tokens/stitch.ts';
+import { createTokenizer } from '../../src/tokens/tokenizer.ts';
+import { readTokenizerFiles } from '../../src/tokens/tokenizer-files.ts';
+import { LOOKUP, open, post, renderer, say, tools } from '../fixtures/gateway/streams.ts';
+
+const system = (content: string): Message => ({ role: 'system', content });
+const user = (content: string): Message => ({ role: 'user', content });
+const result = (content: string): Message => ({ role: 'tool', content });
+
+type Call = (said: readonly Message[]) => { readonly messages: readonly Message[]; readonly tools?: typeof tools };
+const title: Call = () => ({
+  messages: [system('You write titles'), user('Generate a title for this conversation:'), user('fix the bug')],
+});
+const agent: Call = () => ({ messages: [system('You are opencode'), user('fix the bug')], tools });
+const goOn =
+  (from: number, before: Call, ...more: Message[]): Call =>
+  (said) => ({ ...before(said), messages: [...before(said).messages, said[from]!, ...more] });
+
+/** The replies of the policy, by call. */
+async function turnsOf(calls: readonly Call[], replies: readonly string[], words = renderer): Promise<readonly Turn[]> {
+  const { session } = open({
+    renderer: words,
+    reply: (_, call) => say(replies[call]!),
+    spec: { limits: { turns: 20, tokens: 1e9, deadlineMs: 9000 } },
+  });
+  const said: Message[] = [];
+  for (const call of calls) {
+    const reply = await post(session, JSON.stringify(call(said)));
+    const body = (await reply.json()) as { choices: { message: Message }[] };
+    said.push(body.choices[0]!.message);
+  }
+  return session.seal();
+}
+
+const seen = (turns: readonly Turn[]) => turns.map(({ after, fork, trainable }) => [after, fork?.cause, trainable]);
+const samples = (turns: readonly Turn[]) =>
+  stitch(turns, { advantageOf: () => 1, weight: 1, rolloutId: 'r1', groupId: 'g1' }).length;
+
+const DONE = 'Done.<|im_end|>';
+const TITLE = 'Bug hunt<|im_end|>';
+const second = goOn(0, agent, result('ok'));
+
+describe('a side call', () => {
+  it('is not trained, and the conversation goes on from its own turn', async () => {
+    const turns = await turnsOf([agent, title, second], [LOOKUP, TITLE, DONE]);
+    expect(seen(turns)).toEqual([
+      [undefined, undefined, true],
+      [undefined, 'side_call', false],
+      [0, undefined, true],
+    ]);
+    expect(turns[1]!.fork).toEqual({ cause: 'side_call', from: 0 });
+    expect(samples(turns)).toBe(1);
+  });
+
+  it('may come first: the conversation then begins without a fork', async () => {
+    const turns = await turnsOf([title, agent, goOn(1, agent, result('ok'))], [TITLE, LOOKUP, DONE]);
+    expect(seen(turns)).toEqual([
+      [undefined, 'side_call', false],
+      [undefined, undefined, true],
+      [1, undefined, true],
+    ]);
+    expect(turns[0]!.fork?.from).toBe(1);
+  });
+
+  it('is also the memory call that gets the whole history under other instructions', async () => {
+    const memory: Call = (said) => ({
+      messages: [
+        system('You extract memories'),
+        ...agent([]).messages.slice(1),
+        said[0]!,
+        result('ok'),
+        user('What is to be kept?'),
+      ],
+    });
+    const turns = await turnsOf(
+      [agent, second, memory, goOn(1, second, user('and now?'))],
+      [LOOKUP, DONE, 'Nothing is.<|im_end|>', DONE],
+    );
+    expect(seen(turns)[2]).toEqual([undefined, 'side_call', false]);
+    expect(samples(turns)).toBe(1);
+  });
+
+  it('is trained where the workflow names it', async () => {
+    const turns = await turnsOf([agent, title, second], [LOOKUP, TITLE, DONE]);
+    expect(onlyTrained(turns, [0, 1, 2]).map(({ trainable }) => trainable)).toEqual([true, true, true]);
+    expect(onlyTrained(turns, [2]).map(({ trainable }) => trainable)).toEqual([false, false, true]);
+    expect(onlyTrained(turns, undefined)).toBe(turns);
+  });
+});
+
+describe('what is trained, because it may be the agent’s own work', () => {
+  const allTrained = async (calls: readonly Call[], replies: readonly string[]) => {
+    const turns = await turnsOf(calls, replies);
+    expect(turns.map(({ trainable }) => trainable)).toEqual(calls.map(() => true));
+    expect(turns.map(({ fork }) => fork?.cause)).not.toContain('side_call');
+    return turns;
+  };
+
+  it('a call whose words come back in the conversation', async () => {
+    const plan: Call = () => ({ messages: [system('You plan'), user('fix the bug')] });
+    await allTrained([agent, plan, goOn(0, agent, result('The plan: Bug hunt'))], [LOOKUP, TITLE, DONE]);
+  });
+
+  it('a call after which no conversation goes on', async () => {
+    await allTrained([agent, second, title], [LOOKUP, DONE, TITLE]);
+    await allTrained([title, agent], [TITLE, LOOKUP]);
+  });
+
+  it('a call under the same instructions, one with tools, and one about something else', async () => {
+    const same: Call = () => ({ messages: [...agent([]).messages, user('Write a title')] });
+    const withTools: Call = () => ({ ...title([]), tools });
+    const other: Call = () => ({ messages: [system('You judge pages'), user('Is this page of any use? Lorem ipsum.')] });
+    for (const call of [same, withTools, other]) await allTrained([agent, call, second], [LOOKUP, TITLE, DONE]);
+  });
+
+  it('two agents of one thread, of which each goes on, with or without tools', async () => {
+    const critic: Call = () => ({ messages: [system('You find faults'), user('fix the bug')] });
+    const turns = await allTrained([agent, critic, second, goOn(1, critic, user('Again.'))], [LOOKUP, TITLE, DONE, DONE]);
+    expect(seen(turns).map(([after, cause]) => [after, cause])).toEqual([
+      [undefined, undefined],
+      [undefined, 'new_conversation'],
+      [0, undefined],
+      [1, undefined],
+    ]);
+    expect(samples(turns)).toBe(2);
+  });
+
+  it('several single calls', async () => {
+    const asking =
+      (question: string): Call =>
+      () => ({ messages: [system(question), user('fix the bug')] });
+    await allTrained([asking('One?'), asking('Two?'), asking('Three?')], [TITLE, DONE, DONE]);
+  });
+});
+
+describe('a template that writes the past in another way', () => {
+  it('does not hide what the client changed', async () => {
+    const files = await readTokenizerFiles(new URL('../../models/base', import.meta.url).pathname);
+    const chatTemplate = files.chatTemplate.replace(
+      "{{- '<|im_start|>' + m",
+      "{{- '<|im_start|>' + (messages | length | string) + m",
+    );
+    const counting = createRenderer(createTokenizer({ ...files, chatTemplate }));
+    const chat: Call = () => ({ messages: [user('a')] });
+    const turns = await turnsOf([chat, goOn(0, chat, user('b')), goOn(0, chat, user('c'))], [DONE, DONE, DONE], counting);
+    expect(turns[1]!.fork).toEqual({ cause: 'template_rewrites_history', from: 0 });
+    expect(turns[2]!.fork).toEqual({ cause: 'edited_message', also: ['template_rewrites_history'], from: 1, message: 2 });
+  });
+});
