@@ -3,6 +3,7 @@ export { AgentFlowBase, type FlowTool, MultiStepAgentFlow, SingleStepSingleTurnA
 export {
   type BlackBoxAgent,
   BlackBoxAgentFlowBase,
+  BlackBoxGSM8KAgentFlow,
   type BlackBoxOutcome,
   ProcessAgentFlow,
 } from './flows/black-box-flow.ts';

@@ -6,7 +6,7 @@
  */
 import { currentRollout } from '../core/context.ts';
 import { type ModelHandle, type Workflow, type WorkflowContext, type WorkflowResult, workflowSymbol } from '../core/contracts.ts';
-import { describeValue, noAnswer, refusing } from '../core/describe.ts';
+import { describeValue, refusing } from '../core/describe.ts';
 import { boundary, TrainyardError } from '../core/errors.ts';
 import { isObject, isPlain } from '../core/json.ts';
 import type { Json, PromptMessage, Trajectory } from '../core/types.ts';
@@ -22,7 +22,7 @@ export interface EpisodeData<Metadata = Json | undefined> {
 export function episodeData({ task }: Pick<WorkflowContext, 'task'>): EpisodeData<never> {
   const { id, prompt: messages, metadata } = task;
   const instead = 'an AsyncRewardWrapper gives data.answer to its reward, and a grader (defineGrader) gets task.answer';
-  return refusing(structuredClone({ id, messages, metadata }) as EpisodeData<never>, 'data', noAnswer(instead));
+  return refusing(structuredClone({ id, messages, metadata }) as EpisodeData<never>, 'data', [], instead);
 }
 
 /** What a wrapped reward gets for the episode's data. */
@@ -86,7 +86,9 @@ export function arealWorkflow<T>(parts: ArealWorkflowParts<T>): Workflow {
     ...(shouldAccept === undefined ? {} : { accepts }),
     attach:
       async () =>
-      (ctx, { answer }) => {
+      (ctx, { answer }, apart) => {
+        // A process of its own gets no answer.
+        if (apart !== undefined) return apart(null);
         answers.set(ctx, answer);
         return run(ctx);
       },
@@ -196,15 +198,19 @@ function currentEpisode(): Episode | undefined {
 
 /** A view of the environment: in an episode, some names are its policy's, so that `new OpenAI()` finds it, as in a process of its own. */
 function policyEnvironment(environment: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
-  const seen = (env: NodeJS.ProcessEnv): NodeJS.ProcessEnv => {
+  const ownOf = (): NodeJS.ProcessEnv => {
     const model = currentEpisode()?.model;
-    return model === undefined ? env : { ...env, ...agentEnvironment(model) };
+    return model === undefined ? {} : agentEnvironment(model);
+  };
+  const holding = (env: NodeJS.ProcessEnv, name: string | symbol): NodeJS.ProcessEnv => {
+    const own = ownOf();
+    return Object.hasOwn(own, name) ? own : env;
   };
   return new Proxy(environment, {
-    get: (env, name) => Reflect.get(seen(env), name),
-    has: (env, name) => name in seen(env),
-    ownKeys: (env) => Reflect.ownKeys(seen(env)),
-    getOwnPropertyDescriptor: (env, name) => Reflect.getOwnPropertyDescriptor(seen(env), name),
+    get: (env, name) => Reflect.get(holding(env, name), name),
+    has: (env, name) => name in holding(env, name),
+    ownKeys: (env) => [...new Set([...Reflect.ownKeys(env), ...Object.keys(ownOf())])],
+    getOwnPropertyDescriptor: (env, name) => Reflect.getOwnPropertyDescriptor(holding(env, name), name),
     // The default would define properties in a form that `process.env` refuses.
     set: (env, name, value) => Reflect.set(env, name, value),
   });

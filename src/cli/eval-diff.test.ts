@@ -11,6 +11,7 @@ describe('a comparison', () => {
     ...nothing,
     a: 'runs/a',
     b: 'runs/b',
+    models: { a: 'models/base', b: null },
     tasks: 9,
     success: { a: 0.5, b: 0.5 + delta, delta, ci: [-0.1, 0.3], p, better: 2, worse: 1, same: 6 },
     meanReward: { a: 0, b: 1, delta: 1, ci: null, tasks: 8, better: 7, worse: 0, same: 1 },

@@ -14,7 +14,7 @@ import { type Comparison, compare, measuredIn, type TaskChange } from '../run/co
 import { checkpointIn, isDevice, writeWhole } from '../run/directory.ts';
 import { evaluateOnly, resumeEvaluation } from '../run/evaluate.ts';
 import { meanRewardIn, solvedIn, type TaskResult } from '../run/results.ts';
-import { EVAL_DEFAULTS, usualRun } from '../run/settings.ts';
+import { EVAL_DEFAULTS, isApi, shortPath, usualRun } from '../run/settings.ts';
 import { guarded } from './guarded.ts';
 import { openReport, wayOn } from './print.ts';
 import { count, nameCell, percent, table } from './text.ts';
@@ -80,12 +80,24 @@ export function isReached(least: number, { success }: Pick<EvaluationReport, 'su
   return success >= least - 1e-9;
 }
 
+export function checkpointConflict({
+  checkpoint,
+  model,
+  engine,
+}: Pick<EvalFlags, 'checkpoint' | 'model' | 'engine'>): string | false {
+  if (checkpoint === undefined) return false;
+  if (isApi(engine))
+    return `found --checkpoint with --engine ${engine}: a checkpoint is a folder here; give --model a name at the server`;
+  return model !== undefined && 'found both --checkpoint and --model: give one of them';
+}
+
 /** Reports all conflicts between flags at once. */
-function checkFlags({ resume, run, retryFailed, checkpoint, model, junit, report }: EvalFlags): void {
+function checkFlags(flags: EvalFlags): void {
+  const { resume, run, retryFailed, junit, report } = flags;
   const isSameFile = junit !== undefined && report !== undefined && resolve(junit) === resolve(report);
   const problems = [
     resume !== undefined && run !== undefined && 'found both --resume and --run: --resume names the directory already',
-    checkpoint !== undefined && model !== undefined && 'found both --checkpoint and --model: give one of them',
+    checkpointConflict(flags),
     retryFailed &&
       resume === undefined &&
       '--retry-failed: expected --resume <run> beside it, whose failed rollouts are run again',
@@ -205,6 +217,7 @@ export async function diffCommand(a: string, b: string, { json }: { readonly jso
 }
 
 export function diffLines(comparison: Comparison): readonly string[] {
+  const named = (run: string, model: string | null): string => (model === null ? run : `${run}: ${shortPath(model)}`);
   const { a, b, tasks, success, meanReward, better, worse, sameSuccess } = comparison;
   const [low, high] = success.ci.map((end) => signed(100 * end, 1));
   const rows = [
@@ -221,16 +234,16 @@ export function diffLines(comparison: Comparison): readonly string[] {
   }
   const often = `${success.better} solved more often, ${success.worse} less often, ${success.same} as often`;
   return [
-    `A is ${printableLine(a)}`,
-    `B is ${printableLine(b)}`,
+    `A is ${printableLine(named(a, comparison.models.a))}`,
+    `B is ${printableLine(named(b, comparison.models.b))}`,
     ...warnings(comparison).map((warning) => `${styleText('yellow', 'warning')} ${printableLine(warning)}`),
     '',
     ...table(rows),
     `Success of ${count(tasks, 'task')}: ${often}; p = ${success.p.toPrecision(2)} (${conclusion(success)})`,
     ...ofRewards,
-    ...named('Solved more often', better),
-    ...named('Solved less often', worse),
-    ...named('Solved as often, with another reward', sameSuccess),
+    ...changed('Solved more often', better),
+    ...changed('Solved less often', worse),
+    ...changed('Solved as often, with another reward', sameSuccess),
   ];
 }
 
@@ -256,7 +269,7 @@ function warnings({ otherDifferences, earlierPolicies, failed, ...left }: Compar
   ];
 }
 
-function named(title: string, changes: readonly TaskChange[]): readonly string[] {
+function changed(title: string, changes: readonly TaskChange[]): readonly string[] {
   if (changes.length === 0) return [];
   const rows = changes
     .slice(0, MOST_CHANGES)

@@ -4,7 +4,7 @@
  */
 import { styleText } from 'node:util';
 import { printableLine, shortLine } from '../core/describe.ts';
-import type { Emit, EvalDone, RunEnding, RunEvent, TagReport, TrainDone, Unusual } from '../core/events.ts';
+import type { CallReport, Emit, EvalDone, RunEnding, RunEvent, TagReport, TrainDone, Unusual } from '../core/events.ts';
 import { OVERFLOW_HINT } from '../core/policy.ts';
 import { overflowOf, type TurnSummary } from '../core/turns.ts';
 import type { Grade, Message, Outcome, Reward, Trajectory, UnansweredCall } from '../core/types.ts';
@@ -114,7 +114,8 @@ function evaluationStart(event: Event<'eval-start'>): readonly string[] {
     resumedAt === undefined
       ? `Evaluating ${what} on ${count(tasks, 'task')}${perTask === 1 ? '' : ` × ${perTask}`}`
       : `Going on with ${what}, ${resumedAt} of ${tasks * perTask} rollouts done`;
-  return [`${doing}, temperature ${temperature}, seed ${seed}`, ...places(event)];
+  const unless = event.agentTemperature ? ' unless the agent asks for another' : '';
+  return [`${doing}, temperature ${temperature}${unless}, seed ${seed}`, ...places(event)];
 }
 
 function places({ model, server, run }: Event<'run-start'> | Event<'eval-start'>): readonly string[] {
@@ -242,8 +243,14 @@ export function evaluationSummary(event: EvalDone): readonly string[] {
     ...(hidden > 0 ? [`${count(hidden, 'more tag')}: see metrics.json`] : []),
     ...(perTask === 1 ? [] : [`pass@k  ${chances(passAtK)}`, `pass^k  ${chances(passHatK)}`]),
     ...named,
+    ...(event.calls === undefined ? [] : [callsLine(event.calls)]),
     ...(run === null ? [] : [kept, ...(failed === 0 ? [] : again)]),
   ];
+}
+
+function callsLine({ n, medianSeconds, p95Seconds, promptTokens, completionTokens }: CallReport): string {
+  const times = `median ${medianSeconds.toFixed(2)} s, 95 % within ${p95Seconds.toFixed(2)} s`;
+  return `${count(n, 'model call')}: ${times}; ${promptTokens} prompt and ${completionTokens} completion tokens`;
 }
 
 function rowOf(name: string, { success, ci, meanReward, n, failed, ungraded }: TagReport): readonly string[] {
@@ -276,10 +283,11 @@ export function turnText(
   const instead = fork?.cause === 'side_call' ? 'next to' : 'instead of going on from';
   const origin = after === null ? 'rendered afresh' : `extends turn ${after}`;
   const cut = stopReason === 'length' ? ['cut off'] : [];
+  const tokens = `${promptTokens} + ${sampledTokens} tokens`;
   const marks = [
     ...(turn.model === null
-      ? [`${promptTokens} + ${sampledTokens} tokens`, ...cut, origin]
-      : [`said by ${printableLine(turn.model)}`, ...cut]),
+      ? [tokens, ...cut, origin]
+      : [`said by ${printableLine(turn.model)}`, ...(turn.usage === null ? [] : [tokens]), took(turn.seconds), ...cut]),
     ...(fork === null ? [] : [styleText('yellow', `${causes}${where}, ${instead} turn ${fork.from}`)]),
     ...(turn.undelivered ? ['nobody got it'] : []),
     ...(turn.trainable ? [] : ['not trained']),

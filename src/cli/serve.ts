@@ -6,11 +6,12 @@ import { once } from 'node:events';
 import { styleText } from 'node:util';
 import { printableLine } from '../core/describe.ts';
 import type { RunEvent } from '../core/events.ts';
+import { defined } from '../core/json.ts';
 import { turnSummary } from '../core/turns.ts';
 import type { Turn } from '../core/types.ts';
 import type { Failure } from '../http/refusal.ts';
 import type { Served, ServeSettings } from '../run/serve.ts';
-import { freeRun, SERVE_DEFAULTS, shellWord, shortPath, TINKER_DEFAULTS } from '../run/settings.ts';
+import { freeRun, isApi, SERVE_DEFAULTS, shellWord, shortPath, TINKER_DEFAULTS } from '../run/settings.ts';
 import { guarded } from './guarded.ts';
 import { describe, turnText } from './print.ts';
 import { asCalled, count } from './text.ts';
@@ -21,20 +22,30 @@ const MOST_KINDS = 1000;
 
 type TinkerFlags = Readonly<Record<'model' | 'host' | 'state', string>> &
   Readonly<Record<'port' | 'threads', number>> & { readonly apiKey: string | undefined };
+type ServeFlags = { readonly json: boolean; readonly baseUrl?: string };
 type Say = (lines: readonly string[], value: object) => void;
 
 type Refusal = Pick<Failure, 'status' | 'code' | 'message'>;
 
-export async function serveCommand(flags: Partial<ServeSettings> & { readonly json: boolean }): Promise<number> {
+export async function serveCommand(flags: Partial<ServeSettings> & ServeFlags): Promise<number> {
   const { serve } = await import('../run/serve.ts');
-  const { json, ...given } = flags;
+  const { json, baseUrl: baseURL, ...given } = flags;
   const settings: ServeSettings = {
-    ...{ entry: undefined, tasks: undefined, maxGroups: undefined, groupTimeout: undefined, ...SERVE_DEFAULTS },
+    ...{
+      model: undefined,
+      temperature: undefined,
+      entry: undefined,
+      tasks: undefined,
+      maxGroups: undefined,
+      groupTimeout: undefined,
+      ...SERVE_DEFAULTS,
+    },
     run: given.run ?? freeRun('serve'),
     ...given,
     token: given.token ?? process.env['TRAINYARD_TOKEN'],
+    ...defined({ baseURL }),
   };
-  const { model, run } = settings;
+  const { run } = settings;
   let turns = 0;
   return await serving(json, async (say, stopped) => {
     const onTurn = (rolloutId: string, turn: Turn): void => {
@@ -45,8 +56,10 @@ export async function serveCommand(flags: Partial<ServeSettings> & { readonly js
     };
     const onFailure = (refusal: Refusal, path: string): void => say(...refused(refusal, path));
     {
-      await using served = await serve(settings, { onTurn, onFailure });
-      const { origin, baseURL, apiKey, adminKey, flowKey } = served;
+      const warn = (code: string, message: string): void =>
+        say(describe({ type: 'warning', code, message }), { type: 'warning', code, message });
+      await using served = await serve(settings, { onTurn, onFailure, warn });
+      const { origin, baseURL, apiKey, adminKey, flowKey, name: model } = served;
       say(welcome(settings, served), { type: 'serving', origin, baseURL, apiKey, adminKey, flowKey, model, run });
       await stopped();
     }
@@ -96,10 +109,11 @@ function refused({ status, code, message }: Refusal, path: string): Parameters<S
   return [[line], { type: 'refused', status, code, message, path }];
 }
 
-function welcome({ model, temperature, run }: ServeSettings, served: Served): readonly string[] {
-  const { origin, baseURL, apiKey, adminKey, flowKey } = served;
+function welcome({ temperature, engine, run }: ServeSettings, served: Served): readonly string[] {
+  const { origin, baseURL, apiKey, adminKey, flowKey, name } = served;
+  const sampling = temperature === undefined && isApi(engine) ? 'as agents ask it' : `at temperature ${temperature ?? 1}`;
   return [
-    `Serving ${styleText('bold', shortPath(model))} at temperature ${temperature}. Point an agent at it; everything it samples is captured.`,
+    `Serving ${styleText('bold', printableLine(engine === 'embedded' ? shortPath(name) : name))} ${sampling}. Point an agent at it; everything it samples is captured.`,
     '',
     `  OPENAI_BASE_URL=${baseURL}`,
     `  OPENAI_API_KEY=${apiKey}`,
@@ -110,11 +124,17 @@ function welcome({ model, temperature, run }: ServeSettings, served: Served): re
     '',
     `  curl -X POST -H "authorization: Bearer ${adminKey}" ${origin}/sessions`,
     '',
+    ...(flowKey === undefined ? [] : flowLines(origin, flowKey)),
+    `Any model name will do. Rollouts are kept in ${run} when they end; Ctrl-C ends them all.`,
+    '',
+  ];
+}
+
+function flowLines(origin: string, flowKey: string): readonly string[] {
+  return [
     'Agent flows, which build their own steps or say their own rewards, have a key of their own:',
     '',
     `  curl -X POST -H "authorization: Bearer ${flowKey}" ${origin}/init_trajectory`,
-    '',
-    `Any model name will do. Rollouts are kept in ${run} when they end; Ctrl-C ends them all.`,
     '',
   ];
 }

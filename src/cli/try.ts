@@ -10,20 +10,25 @@ import { CloseStack } from '../core/async.ts';
 import { printableLine } from '../core/describe.ts';
 import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
+import { defined } from '../core/json.ts';
 import { turnSummary } from '../core/turns.ts';
 import type { Task, Trajectory, Turn } from '../core/types.ts';
 import { removeFolder } from '../processes/limits.ts';
 import { type EvaluationRequest, type EvaluationSettings, evaluationSettings } from '../run/check-settings.ts';
+import { checkpointIn } from '../run/directory.ts';
+import { checkModelNamed } from '../run/open-policy.ts';
 import { openParts } from '../run/parts.ts';
 import { preflight } from '../run/preflight.ts';
 import { samplingAt } from '../run/settings.ts';
 import { memoryStore } from '../store/memory.ts';
+import { checkpointConflict } from './eval.ts';
 import { guarded } from './guarded.ts';
 import { describe, endingLines, turnText } from './print.ts';
 import { asCalled } from './text.ts';
 import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
 
-interface TryFlags extends Omit<EvaluationRequest, 'entry' | 'heldOut'>, LimitFlags {
+interface TryFlags extends Omit<EvaluationRequest, 'entry' | 'heldOut' | 'engine'>, LimitFlags {
+  readonly checkpoint?: string;
   /** Id of the task, or its number in the file, from 1. Default: the first. */
   readonly task?: string;
   readonly tasks?: string;
@@ -36,9 +41,14 @@ const ROLLOUT = 'try';
 const OURS = [new URL('..', import.meta.url).href, '/node_modules/commander/'];
 
 export async function tryCommand(given: string | undefined, flags: TryFlags): Promise<number> {
-  const { json, tasks, task: wanted, temperature = 1, ...rest } = withLimits(flags);
+  const { json, tasks, task: wanted, checkpoint, ...rest } = withLimits(flags);
+  const conflict = checkpointConflict(flags);
+  if (conflict) throw new TrainyardError('USAGE', conflict, { hint: 'see trainyard try --help' });
   const entry = entryGiven(given ?? rest.flows, 'trainyard try <entry>');
-  const settings = evaluationSettings({ ...rest, entry, ...(tasks === undefined ? {} : { heldOut: tasks }) });
+  await checkModelNamed(rest);
+  const model = checkpoint === undefined ? rest.model : await checkpointIn(checkpoint);
+  const settings = evaluationSettings({ ...rest, entry, ...defined({ model, heldOut: tasks }) });
+  const { temperature = 1 } = rest;
   const say = (lines: readonly string[], value: object): void => console.log(json ? JSON.stringify(value) : lines.join('\n'));
   const emit = (event: RunEvent): void => {
     // The ending already reports these failures.

@@ -8,8 +8,11 @@ import { defined } from '../core/json.ts';
 import type { Limits } from '../core/types.ts';
 import {
   ALGORITHM_NAMES,
+  API_DEFAULTS,
   ENGINES,
+  type EngineName,
   EVAL_DEFAULTS,
+  isApi,
   SERVE_DEFAULTS,
   TINKER_DEFAULTS,
   TRAIN_DEFAULTS,
@@ -81,18 +84,48 @@ type Flag = readonly [flag: string, meaning: string, parse?: Parse | undefined, 
 
 const ENTRY = ['[entry]', 'module that exports the workflow and the grader'] as const;
 const FILES = 'JSONL, CSV or Parquet';
-const MODEL: Flag = ['--model <dir>', 'model folder or checkpoint (default: the base policy that ships with Trainyard)'];
+const MODEL: readonly Flag[] = [
+  [
+    '--model <dir>',
+    'model folder or checkpoint (default: the base policy that ships with Trainyard); the name of a model behind an API',
+  ],
+  [
+    '--engine <where>',
+    'where the policy is: in this process, at a Tinker server, or behind an API, which cannot be trained',
+    ENGINES,
+  ],
+  ['--base-url <url>', 'address of the server (default: TINKER_BASE_URL, or that of the API whose key is set)'],
+  ['--api-key-env <name>', 'variable with the key of an API (default: OPENAI_API_KEY or ANTHROPIC_API_KEY, if set)'],
+  ['--base-model <name>', 'the Tinker server’s name of the model (default: the only one it has)'],
+];
+const CHECKPOINT: Flag = [
+  '--checkpoint <dir>',
+  'instead of --model: a checkpoint, or the directory of a run, of which the best is taken',
+];
 const TRAINABLE: Flag = ['--trainable <roles>', 'roles to train, separated by commas (default: those the workflow says)', roles];
 const FLOWS: readonly Flag[] = [
   ['--flow <name>', 'the agent flow to run, by its name; a task’s agent_name chooses another'],
   ['--flows <file>', 'YAML list of agent flows; then the entry may be left out'],
+];
+const { turns, tokens, deadlineMs } = EVAL_DEFAULTS.limits;
+const LIMITS: readonly Flag[] = [
+  ['--turns <n>', 'most model calls of one rollout', positive, turns],
+  [
+    '--rollout-tokens <n>',
+    `most tokens one rollout may sample (default: ${tokens}, behind an API ${API_DEFAULTS.limits.tokens})`,
+    positive,
+  ],
+];
+const DEADLINE: Flag = [
+  '--deadline <time>',
+  `for one rollout, such as 90s or 10m (default: ${deadlineMs / 1000}s, behind an API ${API_DEFAULTS.limits.deadlineMs / 1000}s)`,
+  duration,
 ];
 const ISOLATION: Flag = [
   '--isolation <where>',
   'where rollouts run: none (in this process) or process (each in a sandboxed one) (default: as the entry says)',
   ['none', 'process'],
 ];
-const TURNS: Flag = ['--turns <n>', 'most model calls of one rollout', positive, EVAL_DEFAULTS.limits.turns];
 const SEED: Flag = ['--seed <n>', 'seed of everything random', natural];
 const threads = (of: string): Flag => [
   '--threads <n>',
@@ -104,16 +137,11 @@ const threads = (of: string): Flag => [
 const SHARED: readonly Flag[] = [
   ...FLOWS,
   ['--held-out <file>', `tasks to evaluate on: ${FILES} (default: held-out.jsonl beside the entry)`],
-  MODEL,
-  [
-    '--engine <where>',
-    'where the policy is: in this process, or at the Tinker server of TINKER_BASE_URL and TINKER_API_KEY',
-    ENGINES,
-  ],
-  ['--base-model <name>', 'the Tinker server’s name of the model (default: the only one it has)'],
+  ...MODEL,
   ['--lora-rank <n>', 'rank of the adapter a Tinker server trains', positive],
   ['--call-tokens <n>', 'most tokens one model call may sample', positive],
-  TURNS,
+  ...LIMITS,
+  DEADLINE,
   ['--concurrency <n>', 'rollouts at once', positive],
   ISOLATION,
   [
@@ -138,6 +166,7 @@ const TRAIN: readonly Flag[] = [
   ['--steps <n>', 'optimizer steps', positive],
   ['--group <n>', 'rollouts per group, at least 2', groupSize],
   ['--groups-per-step <n>', 'groups with signal per step', positive],
+  ['--refill <n>', 'a step looks for them in at most so many times as many groups', positive],
   ['--staleness <k>', 'policy versions rollouts may run ahead of training; 0 waits', natural],
   ['--algorithm <name>', `how rewards become advantages: ${ALGORITHM_NAMES.join(', ')}`, oneOf(ALGORITHM_NAMES)],
   ['--weighting <what>', `what counts alike in a step: ${WEIGHTING_NAMES.join(', ')}`, oneOf(WEIGHTING_NAMES, ' or ')],
@@ -161,7 +190,7 @@ const EVAL: readonly Flag[] = [
   ['--n <k>', 'rollouts per task', positive, 1],
   ['--rows <list>', 'rows of the task file, such as 3,7,10-20 (default: all)'],
   ['--temperature <x>', 'of sampling (default: 0, or 1 with several rollouts per task)', temperature],
-  ['--checkpoint <dir>', 'instead of --model: a checkpoint, or the directory of a run, of which the best is taken'],
+  CHECKPOINT,
   ['--run <dir>', 'directory of this evaluation (default: runs/eval-<entry>-<time>)'],
   ['--resume <dir>', 'go on with the evaluation in this directory, with its settings'],
   ['--retry-failed', 'with --resume: run failed rollouts and gradings again'],
@@ -175,9 +204,11 @@ const TRY: readonly Flag[] = [
   ...FLOWS,
   ['--task <id>', 'id of the task, or its number in the file (default: the first)'],
   ['--tasks <file>', `file it is in: ${FILES} (default: held-out.jsonl beside the entry)`],
-  MODEL,
+  ...MODEL,
+  CHECKPOINT,
   ['--temperature <x>', 'of trainable roles', temperature, 1],
-  ['--turns <n>', 'most model calls of the rollout', positive, EVAL_DEFAULTS.limits.turns],
+  ['--call-tokens <n>', 'most tokens one model call may sample', positive],
+  ...LIMITS,
   TRAINABLE,
   ISOLATION,
   SEED,
@@ -190,7 +221,7 @@ const PREFLIGHT: readonly Flag[] = [
 ];
 
 const SERVE: readonly Flag[] = [
-  ['--model <dir>', 'model folder (default: the base policy that ships with Trainyard)'],
+  ...MODEL,
   ['--host <address>', 'address to listen on; others than loopback need a token'],
   ['--port <n>', 'port to listen on (default: a free one)', port],
   ['--token <secret>', 'admin key; better in the environment, as TRAINYARD_TOKEN'],
@@ -200,7 +231,7 @@ const SERVE: readonly Flag[] = [
   ['--group <n>', 'trajectories of a prompt that make a group, for /fetch_batch', positive],
   ['--max-groups <n>', 'groups that may wait to be fetched (default: any number)', positive],
   ['--group-timeout <time>', 'hand out a group with what it has after 90s, 10m or 2h (default: never)', duration],
-  ['--temperature <x>', 'of sampling, whatever agents ask for', temperature],
+  ['--temperature <x>', 'of sampling, whatever agents ask for (default: 1; behind an API, what they ask for)', temperature],
   threads('the embedded policy'),
   ['--seed <n>', 'seed of sampling', natural],
 ];
@@ -286,13 +317,20 @@ export function entryGiven(entry: string | undefined, hint: string): string {
 
 /** Flags whose setting has another name. */
 export interface LimitFlags {
+  readonly engine?: EngineName;
   readonly turns?: number;
+  readonly rolloutTokens?: number;
   /** Seconds. */
+  readonly deadline?: number;
   readonly graderDeadline?: number;
+  readonly baseUrl?: string;
 }
 
-export function withLimits<Flags extends LimitFlags>({ turns, graderDeadline, ...flags }: Flags) {
-  const limits: Limits | undefined = turns === undefined ? undefined : { ...EVAL_DEFAULTS.limits, turns };
-  const graderDeadlineMs = graderDeadline === undefined ? undefined : Math.round(1000 * graderDeadline);
-  return { ...flags, ...defined({ limits, graderDeadlineMs }) };
+export function withLimits<Flags extends LimitFlags>(given: Flags) {
+  const { turns, rolloutTokens: tokens, deadline, graderDeadline, baseUrl: baseURL, ...flags } = given;
+  const inMs = (seconds: number | undefined): number | undefined => seconds && Math.round(1000 * seconds);
+  const own = defined({ turns, tokens, deadlineMs: inMs(deadline) });
+  const { limits: usual } = isApi(given.engine) ? API_DEFAULTS : EVAL_DEFAULTS;
+  const limits: Limits | undefined = Object.keys(own).length === 0 ? undefined : { ...usual, ...own };
+  return { ...flags, ...defined({ limits, graderDeadlineMs: inMs(graderDeadline), baseURL }) };
 }

@@ -84,20 +84,23 @@ export function checkNames(given: object, names: readonly string[], whose: strin
   if (unknown.length > 0) throw new TrainyardError(code, unknown.join('; also: '));
 }
 
-/** Makes reading one of these names throw, and say what to do. They are hidden from loops and copies. */
-export function refusing<T extends object>(given: T, whose: string, names: Readonly<Record<string, string>>): T {
-  for (const [name, instead] of Object.entries(names)) {
+/**
+ * Makes reading our names in snake case, and a row's answer, throw and say what to write. These names are hidden from loops and copies.
+ * `instead`: who is given the answer.
+ */
+export function refusing<T extends object>(given: T, whose: string, ours: readonly string[], instead: string): T {
+  const snake = (name: string): string => name.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+  const names = [
+    ...ours.map((name) => [snake(name), `it is ${name} here`] as const),
+    ...['answer', 'ground_truth', 'label'].map((name) => [name, `a workflow never sees it; ${instead}`] as const),
+  ];
+  for (const [name, why] of names.filter(([name]) => !(name in given))) {
     const get = (): never => {
-      throw new TrainyardError('WORKFLOW_INVALID', `${whose} has no ${name}: ${instead}`);
+      throw new TrainyardError('WORKFLOW_INVALID', `${whose} has no ${name}: ${why}`);
     };
-    if (!(name in given)) Object.defineProperty(given, name, { get });
+    Object.defineProperty(given, name, { get });
   }
   return given;
-}
-
-/** For `refusing`: what a row's answer is called. */
-export function noAnswer(instead: string): Readonly<Record<string, string>> {
-  return Object.fromEntries(['answer', 'ground_truth', 'label'].map((name) => [name, `a workflow never sees it; ${instead}`]));
 }
 
 /** Throws for a field or method that is one of ours but for case and underscores (Python style). Other fields are the author's own. */

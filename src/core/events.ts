@@ -41,6 +41,18 @@ export interface EvaluationReport extends TagReport, Measured {
   readonly passAtK: Readonly<Record<string, number>>;
   readonly passHatK: Readonly<Record<string, number>>;
   readonly byTag: Readonly<Record<string, TagReport>>;
+  /** Behind an API only. */
+  readonly calls?: CallReport;
+}
+
+/** Model calls that were answered, of all roles. Seconds from the agent's request to the answer, waits for a busy server included. */
+export interface CallReport {
+  readonly n: number;
+  readonly medianSeconds: number;
+  readonly p95Seconds: number;
+  /** As servers counted them. */
+  readonly promptTokens: number;
+  readonly completionTokens: number;
 }
 
 export interface StepReport extends Measured {
@@ -138,6 +150,8 @@ export type RunEvent =
       readonly run: string | null;
       readonly perTask: number;
       readonly temperature: number;
+      /** Behind an API: what the agent asks for wins. */
+      readonly agentTemperature?: true;
     } & Start)
   | {
       readonly type: 'eval-end';

@@ -20,6 +20,7 @@ export function turnSummary(turn: Turn) {
     trainable,
     model: turn.model ?? null,
     usage: turn.usage ?? null,
+    seconds: Math.max(0, turn.endedAt - turn.startedAt) / 1000,
     undelivered: turn.undelivered ?? false,
     dialect: request.dialect ?? null,
     ignored: request.ignored ?? [],

@@ -11,13 +11,13 @@ import {
   workflowSymbol,
 } from '../core/contracts.ts';
 import { methodKind, processOf } from '../core/define.ts';
-import { describeValue, noAnswer, refusing } from '../core/describe.ts';
+import { describeValue, refusing } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { copyConfig, defined, isObject } from '../core/json.ts';
 import type { Json, PromptMessage, TaskView } from '../core/types.ts';
 import type { FlowFields, FlowRegistry, RegisteredFlow } from './flow-registry.ts';
 import type { FlowTrajectory } from './flow-trajectory.ts';
-import type { GatewayDoor, SamplingParams } from './gateway-client.ts';
+import { type GatewayDoor, type SamplingParams, zeroSubmittedAt } from './gateway-client.ts';
 
 export interface FlowDoor extends GatewayDoor {
   readonly sampling: SamplingParams;
@@ -77,7 +77,10 @@ async function runFlow(flow: RegisteredFlow, ctx: WorkflowContext, door: Gateway
     prompt,
     channel: purpose === 'eval' ? 'val' : 'train',
   });
-  return await runEpisode(flow, door, { ...door.sampling }, fields);
+  const steps = await runEpisode(flow, door, { ...door.sampling }, fields);
+  const place = zeroSubmittedAt(door);
+  if (place !== undefined) ctx.log(`${flow.name} submitted reward 0 ${place}; leave it out where the grader decides`);
+  return steps;
 }
 
 /** The gateway's record decides what happened, whatever the flow returned. */
@@ -103,13 +106,14 @@ export async function runEpisode(
   throw new TrainyardError('WORKFLOW_BAD_RESULT', found, { hint: 'return how many steps were submitted, for example 1' });
 }
 
-const RENAMED = Object.fromEntries(
-  ['trajectoryUid', 'promptUid', 'rawPrompt'].map((name) => [name.replace(/[UP]/, '_$&').toLowerCase(), `it is ${name} here`]),
-);
-
 export function flowFields(row: object, own: Omit<FlowFields<object>, 'rawPrompt'>): FlowFields {
   const fields = { ...row, ...own, rawPrompt: textOf(own.prompt) } as FlowFields;
-  return refusing(fields, 'fields', { ...RENAMED, ...noAnswer('gatewayComputeReward asks the grader, which does') });
+  return refusing(
+    fields,
+    'fields',
+    ['trajectoryUid', 'promptUid', 'rawPrompt'],
+    'gatewayComputeReward asks the grader, which does',
+  );
 }
 
 function textOf(prompt: readonly PromptMessage[]): string {

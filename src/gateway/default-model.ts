@@ -114,8 +114,8 @@ async function serverAnswer(
     return { content, stopReason, toolCalls: toolCalls.map((call) => call.function), ...(usage && { usage }) };
   } catch (thrown) {
     if (!(thrown instanceof ServerFailure)) throw thrown;
-    const { message, found, tries, seconds } = thrown;
-    const what = found === undefined ? message : `${message}: ${found}`;
+    const { found, tries, seconds } = thrown.details;
+    const what = found === undefined ? thrown.message : `${thrown.message}: ${found}`;
     // Without the cause, which may quote the request too.
     throw failed(server, tries === 1 ? what : `${what} (${tries} tries in ${seconds} s)`);
   }

@@ -87,7 +87,7 @@ describe('a server that fails for a while', () => {
   ])('but not with %s', async (_, plays) => {
     await using house = await serve(plays);
     const message = expect.stringMatching(/^answered (4..|502): .*(no|quota)|asks for a wait of 86400 s/);
-    await expect(asked(house)).rejects.toMatchObject({ tries: 1, message });
+    await expect(asked(house)).rejects.toMatchObject({ details: { tries: 1 }, message });
     expect(house.calls).toHaveLength(1);
   });
 
@@ -125,7 +125,7 @@ describe('a server that fails for a while', () => {
     const house = await serve(answers);
     await house[Symbol.asyncDispose]();
     await expect(asked(house)).rejects.toMatchObject({
-      tries: 3,
+      details: { tries: 3 },
       message: expect.stringMatching(/^cannot be reached.*ECONNREFUSED/),
     });
   });
@@ -163,6 +163,26 @@ describe('a server that is busy', () => {
     expect(waits.milliseconds).toBeGreaterThan(50);
   });
 
+  it('with so many calls a second serves a hundred at once in its time, each of them', async () => {
+    let [tokens, refused] = [2, 0];
+    const refill = setInterval(() => (tokens = Math.min(2, tokens + 1)), 15);
+    await using house = await serve((call) => {
+      if (tokens-- > 0) return answers(call);
+      [tokens, refused] = [0, refused + 1];
+      return refuses(call, 429, '', { 'retry-after-ms': '15' });
+    });
+    const all = await Promise.all(Array.from({ length: 100 }, () => asked(house)));
+    clearInterval(refill);
+    expect(all.every(({ value }) => value.said === 'yes')).toBe(true);
+    expect(refused).toBeGreaterThan(10);
+    expect(Math.max(...all.map(({ calls }) => calls))).toBeGreaterThan(3);
+  });
+
+  it('to all is given up after ten tries', async () => {
+    await using house = await serve((call) => refuses(call, 503));
+    await expect(asked(house)).rejects.toMatchObject({ details: { tries: 10 }, message: 'answered 503: no' });
+  });
+
   it('keeps the other calls waiting as well, for as long as it says', async () => {
     await using house = await serve((call) =>
       call.count === 1 ? refuses(call, 429, '', { 'retry-after': '0.2' }) : answers(call),
@@ -183,7 +203,7 @@ describe('a reply', () => {
     const bomb = gzipSync(Buffer.alloc(128 * 1024 * 1024, ' '));
     await using house = await serve(({ reply }) => reply.writeHead(200, { 'content-encoding': 'gzip' }).end(bomb));
     const before = process.memoryUsage().rss;
-    await expect(asked(house)).rejects.toMatchObject({ tries: 1, message: 'answered more than 16777216 bytes' });
+    await expect(asked(house)).rejects.toMatchObject({ details: { tries: 1 }, message: 'answered more than 16777216 bytes' });
     expect(process.memoryUsage().rss - before).toBeLessThan(100 * 1024 * 1024);
   });
 

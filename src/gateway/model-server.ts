@@ -13,6 +13,8 @@ import { type ChatAnswer, type ChatRequest, type ChatServer, chatAnswerIn, chatR
 import { messagesAnswerIn, messagesRequest } from './messages-client.ts';
 
 const MOST_TRIES = 10;
+/** At a busy server that answers others. */
+const MOST_BUSY_TRIES = 50;
 /** For what is probably a wrong address: a server that never answered, replies that are no completions. */
 const FEW_TRIES = 3;
 const BACKOFF_MS = 500;
@@ -30,7 +32,7 @@ export interface Question<T> {
   /** A text says why the answer is of no use; the server is asked again. */
   read(answer: ChatAnswer): T | string;
   readonly signal: AbortSignal;
-  /** Not counting those at a busy server, of which there may be ten. Default 10. */
+  /** Not counting those at a busy server. Default 10. */
   readonly tries?: number;
   /** Longest wait before the second try; doubles with each further one. */
   readonly backoffMs?: number;
@@ -50,38 +52,32 @@ export interface Asked<T> {
 
 /** The message begins with a verb whose subject is the server. It quotes refusals, but no answers. */
 export class ServerFailure extends Error {
-  /** The beginning of what was answered in place of a completion. */
-  readonly found: string | undefined;
-  readonly tries: number;
-  readonly seconds: number;
+  readonly details: { readonly found: string | undefined; readonly tries: number; readonly seconds: number };
 
-  constructor({ why, found }: Failure, tries: number, milliseconds: number) {
-    super(why);
-    this.found = found;
-    this.tries = tries;
-    this.seconds = Math.round(milliseconds / 1000);
+  constructor(message: string, details: ServerFailure['details']) {
+    super(message);
+    this.details = details;
   }
 }
 
 /** A deadline for one question, with room for waiting for a busy server. */
-export function longestMs({ tries, timeoutMs }: { readonly tries: number; readonly timeoutMs: number }): number {
-  return tries * timeoutMs + (tries + MOST_TRIES) * LONGEST_BACKOFF_MS;
-}
+export const longestMs = ({ tries, timeoutMs }: Required<Pick<Question<unknown>, 'tries' | 'timeoutMs'>>): number =>
+  tries * timeoutMs + (tries + MOST_TRIES) * LONGEST_BACKOFF_MS;
 
 /** Throws ServerFailure, or the signal's reason. */
 export async function askServer<T extends object>(server: ModelServer, question: Question<T>): Promise<Asked<T>> {
-  const { signal, waits, backoffMs = BACKOFF_MS } = question;
+  const { signal, waits, tries: mostTries = MOST_TRIES, backoffMs = BACKOFF_MS } = question;
   const gate = gateOf(server);
-  const without = new Set(gate.unsupported.get(server.name));
+  const without = new Set(gate.unsupported);
   const began = performance.now();
-  const tries = { busy: 0, other: 0 };
-  let [calls, promptTokens, completionTokens, era] = [0, 0, 0, 0];
+  const spent = { calls: 0, promptTokens: 0, completionTokens: 0 };
+  let [busy, inVain, other, era, answers] = [0, 0, 0, 0, gate.answers];
   for (;;) {
     const reply = await gate.pass(signal, waits, () => {
       era = gate.era;
       return exchange(server, question, without, gate);
     });
-    calls++;
+    spent.calls++;
     if (typeof reply === 'string') {
       without.add(reply);
       continue;
@@ -89,20 +85,24 @@ export async function askServer<T extends object>(server: ModelServer, question:
     let failure: Failure;
     if (!('answer' in reply)) failure = reply;
     else {
-      gate.speedUp();
-      gate.unsupported.set(server.name, without);
-      promptTokens += reply.answer.usage?.promptTokens ?? 0;
-      completionTokens += reply.answer.usage?.completionTokens ?? 0;
+      gate.speedUp(without);
+      spent.promptTokens += reply.answer.usage?.promptTokens ?? 0;
+      spent.completionTokens += reply.answer.usage?.completionTokens ?? 0;
       const value = question.read(reply.answer);
-      if (typeof value !== 'string') return { value, calls, promptTokens, completionTokens };
+      if (typeof value !== 'string') return { value, ...spent };
       failure = { why: value };
     }
-    const { isBusy = false, most = MOST_TRIES, afterMs = 0 } = failure;
-    const done = ++tries[isBusy ? 'busy' : 'other'];
-    const mostTries = isBusy ? MOST_TRIES : Math.min(question.tries ?? MOST_TRIES, most);
-    if (done >= mostTries) throw new ServerFailure(failure, tries.busy + tries.other, performance.now() - began);
+    const { why, found, isBusy = false, most = MOST_TRIES, afterMs = 0 } = failure;
+    // A busy server that answers others meanwhile will answer this question, too.
+    inVain = answers === gate.answers ? inVain : 0;
+    answers = gate.answers;
+    const count = isBusy ? ++inVain : ++other;
+    if (isBusy) busy++;
+    if (count >= (isBusy ? MOST_TRIES : Math.min(mostTries, most)) || busy >= MOST_BUSY_TRIES) {
+      throw new ServerFailure(why, { found, tries: busy + other, seconds: Math.round((performance.now() - began) / 1000) });
+    }
     // Jitter over the whole wait: calls that failed together must not return together.
-    const waitMs = afterMs || Math.random() * Math.min(LONGEST_BACKOFF_MS, backoffMs * 2 ** (done - 1));
+    const waitMs = afterMs || Math.random() * Math.min(LONGEST_BACKOFF_MS, backoffMs * 2 ** (count - 1));
     if (isBusy) gate.slowDown(era, waitMs);
     else await waited(waits, pause(waitMs, signal));
   }
@@ -120,21 +120,22 @@ function pause(milliseconds: number, signal: AbortSignal): Promise<void> {
 // ── how many calls a server gets at once ─────────────────────────────────────────────────────────────────────────────────
 
 /**
- * What is known of a server in this process, and how many calls it gets at once: any number until it says that it is busy, then half of
+ * What is known of a model at a server in this process, and how many calls it gets at once: any number until it says that it is busy, then half of
  * those in flight, then one more for each round of answers (additive increase, multiplicative decrease).
  *
  * A rollout's deadline bounds what its agent and its models take, not how many others want the same server: so the time that a call waits
  * here does not count towards it (`Question.waits`). That cannot go on for ever: a call in flight does count, is cut off at its rollout's
- * deadline, and admits the next; and each call is turned away ten times at most.
+ * deadline, and admits the next; and no call is turned away more than 50 times.
  */
 class Gate {
-  readonly unsupported = new Map<string, ReadonlySet<Adaptable>>();
+  readonly unsupported = new Set<Adaptable>();
   hasAnswered = false;
+  answers = 0;
   /** Begins anew when the limit is lowered. Calls of an earlier one were sent under another limit. */
   era = 0;
   readonly #places = new Semaphore(Infinity);
   #limit = Infinity;
-  #answers = 0;
+  #round = 0;
   #opensAt = 0;
 
   async pass<R>(signal: AbortSignal, waits: Downtime | undefined, work: () => Promise<R>): Promise<R> {
@@ -152,8 +153,10 @@ class Gate {
     this.#setLimit(Math.max(1, Math.floor(Math.min(this.#limit, this.#places.held + 1) / 2)));
   }
 
-  speedUp(): void {
-    if (++this.#answers >= this.#limit) this.#setLimit(this.#limit + 1);
+  speedUp(without: ReadonlySet<Adaptable>): void {
+    for (const name of without) this.unsupported.add(name);
+    this.answers++;
+    if (++this.#round >= this.#limit) this.#setLimit(this.#limit + 1);
   }
 
   #left(): number {
@@ -161,7 +164,7 @@ class Gate {
   }
 
   #setLimit(limit: number): void {
-    this.#answers = 0;
+    this.#round = 0;
     this.#limit = limit;
     this.#places.limit = limit;
   }
@@ -169,11 +172,11 @@ class Gate {
 
 const gates = new Map<string, Gate>();
 
-/** By origin: our own gateway has a base URL for each rollout. */
-function gateOf({ baseURL }: ChatServer): Gate {
-  const origin = URL.canParse(baseURL) ? new URL(baseURL).origin : baseURL;
-  const gate = gates.get(origin) ?? new Gate();
-  gates.set(origin, gate);
+/** By origin and model: our own gateway has a base URL for each rollout, and servers limit each model by itself. */
+function gateOf({ baseURL, name }: ChatServer): Gate {
+  const key = `${URL.parse(baseURL)?.origin ?? baseURL} ${name}`;
+  const gate = gates.get(key) ?? new Gate();
+  gates.set(key, gate);
   return gate;
 }
 
@@ -181,7 +184,7 @@ function gateOf({ baseURL }: ChatServer): Gate {
 
 interface Failure {
   readonly why: string;
-  /** What was answered in place of a completion. */
+  /** The beginning of what was answered in place of a completion. */
   readonly found?: string;
   /** Of all tries that fail so. 1: trying again cannot help. */
   readonly most?: number;
@@ -198,7 +201,7 @@ interface Failure {
 const ADAPTABLE = {
   format: /response_format|json_schema|structured output|guided|output_config/i,
   temperature:
-    /(?=.*temperature)(?=.*(?:unsupported|not support|deprecated|unknown|unrecogni[sz]ed|not (?:permitted|allowed)))/is,
+    /^(?=.*temperature)(?=.*(?:unsupported|not support|deprecated|unknown|unrecogni[sz]ed|not (?:permitted|allowed)))/is,
   maxTokens: /max_tokens/i,
 };
 type Adaptable = keyof typeof ADAPTABLE;
@@ -263,11 +266,11 @@ function refused(
   isSent: (name: Adaptable) => boolean,
 ): Failure | Adaptable {
   if (status >= 300 && status < 400) {
-    const target = withoutKey(originIn(headers.get('location'), server.baseURL), server);
+    const target = withoutKey(URL.parse(headers.get('location') ?? '', server.baseURL)?.origin ?? 'nowhere', server);
     return { why: `answered ${status}, a redirect to ${target}: redirects are not followed`, most: 1 };
   }
   // Servers quote part of a wrong key.
-  if (status === 401 || status === 403) return { why: `answered ${status}: it does not accept the key`, most: 1 };
+  if (status === 401) return { why: `answered 401: it ${server.apiKey ? 'does not accept the key' : 'wants a key'}`, most: 1 };
   if (status === 400 || status === 422) {
     const names = (Object.keys(ADAPTABLE) as Adaptable[]).filter((name) => isSent(name) && ADAPTABLE[name].test(text));
     const named = names.find((name) => server.api !== 'anthropic' || name !== 'maxTokens');
@@ -281,11 +284,7 @@ function refused(
   return { why, isBusy: [429, 503, 529].includes(status), afterMs };
 }
 
-const quoted = (text: string): string => printable(text).replaceAll('\n', ' ').slice(0, QUOTED);
-
-function originIn(location: string | null, url: string): string {
-  return location !== null && URL.canParse(location, url) ? new URL(location, url).origin : 'nowhere';
-}
+const quoted = (text: string): string => printable(text.slice(0, QUOTED)).replaceAll('\n', ' ');
 
 /** Undefined if larger than REPLY_BYTES; the rest is not read. */
 async function bodyOf(response: Response): Promise<string | undefined> {

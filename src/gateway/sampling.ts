@@ -5,7 +5,7 @@
  */
 import { hash } from 'node:crypto';
 import { yieldToEventLoop } from '../core/async.ts';
-import type { Clock, DefaultModel, Role } from '../core/contracts.ts';
+import type { Clock, DefaultModel, DefaultModelLike, Role } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
 import type { DialectName, Fork, Message, SamplingSettings, Turn } from '../core/types.ts';
@@ -25,7 +25,7 @@ export interface TokenPolicy {
 
 /** A policy behind an API, known by its messages only. It plays every role that has no default model of its own. */
 export interface ServedPolicy {
-  readonly model: DefaultModel;
+  readonly model: DefaultModelLike;
   /** Overrides what agents ask for. Default: what they ask for, else the run's. */
   readonly temperature?: number | undefined;
 }
@@ -35,10 +35,14 @@ export type SamplerParts = (TokenPolicy | ServedPolicy) & { readonly clock: Cloc
 /** Throws REQUEST_INVALID if the policy is behind an API. `what`: what needs its tokens. */
 export function tokenPolicy(policy: TokenPolicy | ServedPolicy, what: string, param?: string): TokenPolicy {
   if ('engine' in policy) return policy;
-  throw new TrainyardError('REQUEST_INVALID', `${what} needs the policy's tokens, and ${policy.model.name} is behind an API`, {
-    hint: 'give and read messages, or sample the embedded policy or one at a Tinker server',
-    ...(param === undefined ? {} : { param }),
-  });
+  throw new TrainyardError(
+    'REQUEST_INVALID',
+    `${what} needs the policy's tokens, and ${defaultModelOf(policy.model).name} is behind an API`,
+    {
+      hint: 'give and read messages, or sample the embedded policy or one at a Tinker server',
+      ...(param === undefined ? {} : { param }),
+    },
+  );
 }
 
 /** What is known at the first token. */
@@ -107,7 +111,7 @@ function wantedOf(
   // Some servers refuse a number of tokens that does not fit beside the prompt, so it is sent only if someone asked for one.
   const isAsked = requested.maxTokens !== undefined || maxTokens < session.spec.limits.tokens;
   const sent = { ...requested, temperature, ...(isAsked ? { maxTokens } : {}) };
-  return { model: parts.model, sampling: { ...run, ...requested, temperature, maxTokens }, sent, reserved: 1 };
+  return { model: defaultModelOf(parts.model), sampling: { ...run, ...requested, temperature, maxTokens }, sent, reserved: 1 };
 }
 
 export async function answer(parts: SamplerParts, asking: Asking): Promise<readonly Turn[]> {

@@ -30,7 +30,7 @@ export interface JudgedBy {
 export interface Patience {
   /** Per call. */
   readonly timeoutMs: number;
-  /** Not counting those at a busy server (429, 503, 529), of which there may be ten. */
+  /** Not counting those at a busy server (429, 503, 529). */
   readonly tries: number;
   /** Longest wait before the second try, doubled for each further one. */
   readonly backoffMs: number;
@@ -69,8 +69,10 @@ export async function askJudge(
     return await askServer(server, question);
   } catch (thrown) {
     if (!(thrown instanceof ServerFailure)) throw thrown;
-    const { message, tries } = thrown;
-    return unscorable(`the judge ${server.name} gave no verdict in ${tries} ${tries === 1 ? 'try' : 'tries'}: it ${message}`);
+    const { tries } = thrown.details;
+    return unscorable(
+      `the judge ${server.name} gave no verdict in ${tries} ${tries === 1 ? 'try' : 'tries'}: it ${thrown.message}`,
+    );
   }
 }
 

@@ -92,6 +92,24 @@ describe('a judge', () => {
   );
 });
 
+describe('a judge that speaks Anthropic’s API', () => {
+  it('is asked in its form, and without a format where that is not supported', async () => {
+    const server = await answering((request, reply, call) => {
+      const { system, messages, output_config: format } = request.body as unknown as Record<string, unknown>;
+      expect([typeof system, (messages as unknown[]).length, request.headers['x-api-key']]).toEqual(['string', 1, KEY]);
+      if (format !== undefined) return status(400, {}, 'output_config.format: minimum is not supported')(request, reply, call);
+      const check = /"check": "(\w+)"/.exec(system as string)![1];
+      const content = [{ type: 'text', text: JSON.stringify({ check, score: 0.5 }) }];
+      reply.end(JSON.stringify({ content, stop_reason: 'end_turn', usage: { input_tokens: 7, output_tokens: 3 } }));
+      return undefined;
+    });
+    const model = { baseURL: server.baseURL, model: 'big', apiKeyEnv: KEY_NAME, api: 'anthropic' as const };
+    const reward = await rewardOf(judge({ model, instructions: 'Is it kind?' }), { said: 'a' });
+    expect(reward).toMatchObject({ value: 0.5, metrics: { calls: 2, promptTokens: 7, completionTokens: 3 } });
+    expect(() => judge({ model: { ...model, api: 'other' as never }, instructions: 'a' })).toThrow(/model.api: expected/);
+  });
+});
+
 describe('what a judge replies', () => {
   it.each<[string, string, RegExp]>([
     ['no JSON', 'I would say 0.9', /no JSON object/],

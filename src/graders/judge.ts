@@ -23,6 +23,8 @@ export interface JudgeEndpoint {
   readonly model: string;
   /** Name of the environment variable that holds the key. Absent: no key is sent. */
   readonly apiKeyEnv?: string;
+  /** Default: openai. */
+  readonly api?: 'openai' | 'anthropic';
 }
 
 export interface JudgeOptions extends TextOptions, Partial<Patience> {
@@ -164,12 +166,12 @@ function serverOf(model: JudgeOptions['model'], ctx: GraderContext): ChatServer 
   if (model === 'policy') {
     return ctx.model ?? unscorable("this judge asks the run's policy, and there is none: it is graded outside of a run");
   }
-  const { baseURL, model: name, apiKeyEnv } = model;
-  if (apiKeyEnv === undefined) return { baseURL, name };
+  const { baseURL, model: name, apiKeyEnv, api = 'openai' } = model;
+  if (apiKeyEnv === undefined) return { baseURL, name, api };
   const apiKey = process.env[apiKeyEnv]?.trim() ?? '';
   if (apiKey === '') return unscorable(`the environment variable ${apiKeyEnv} with the judge's key is not set`);
   if (!/^[\x21-\x7e]+$/.test(apiKey)) return unscorable(`the environment variable ${apiKeyEnv} holds something that is no key`);
-  return { baseURL, name, apiKey };
+  return { baseURL, name, apiKey, api };
 }
 
 const MOST_KEPT = 10_000;
@@ -249,8 +251,9 @@ function* endpointFaults(model: unknown): Generator<string> {
     yield `model is ${JSON.stringify(model) ?? 'missing'}, expected { baseURL, model, apiKeyEnv } or 'policy'`;
     return;
   }
-  const { baseURL, model: name, apiKeyEnv, ...others } = model;
-  yield* unknownOptions(others, ['baseURL', 'model', 'apiKeyEnv'], 'model');
+  const { baseURL, model: name, apiKeyEnv, api = 'openai', ...others } = model;
+  yield* unknownOptions(others, ['baseURL', 'model', 'apiKeyEnv', 'api'], 'model');
+  if (api !== 'openai' && api !== 'anthropic') yield "model.api: expected 'openai' or 'anthropic'";
   if (Object.keys(others).some((key) => /key|token|secret/i.test(key))) {
     yield 'put the key into the environment and name the variable in model.apiKeyEnv';
   }

@@ -7,11 +7,12 @@
 import {
   Agent,
   type AgentConfig,
-  type AgentResult,
+  AgentResult,
   type BaseModelConfig,
   ContextWindowOverflowError,
   type InvokeArgs,
   type InvokeOptions,
+  MaxTokensError,
   type MessageData,
   Model,
   type ModelStreamEvent,
@@ -269,9 +270,18 @@ export class OsmosisStrandsAgent extends Agent {
     bound?.context.registerSampleSource(bound.name, { getSample: (id) => sampleView(id, asMessages, this.messages) });
   }
 
-  /** Continues from its messages; `args` are added after them. */
-  override invoke(args: InvokeArgs = [], options?: InvokeOptions): Promise<AgentResult> {
-    return super.invoke(args, options);
+  /**
+   * Continues from its messages; `args` are added after them. A policy's answer that is cut off at the token limit ends the run as a result
+   * with `stopReason: 'maxTokens'`, where Strands throws: the rollout is graded as it is instead of failing.
+   */
+  override async invoke(args: InvokeArgs = [], options?: InvokeOptions): Promise<AgentResult> {
+    try {
+      return await super.invoke(args, options);
+    } catch (thrown) {
+      if (!(thrown instanceof MaxTokensError && this.model instanceof PolicyModel)) throw thrown;
+      const { invocationState = {} } = options ?? {};
+      return new AgentResult({ stopReason: 'maxTokens', lastMessage: thrown.partialMessage, invocationState });
+    }
   }
 
   /** `invoke` by its Python name. */

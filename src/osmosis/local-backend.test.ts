@@ -1,6 +1,7 @@
-import { chmodSync, mkdtempSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, mkdtempSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
+import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
 import { ask, backendOf, execute, policy, request, running } from '../../test/fixtures/rollout-server/local-rollouts.ts';
 import { currentRollout } from '../core/context.ts';
@@ -47,17 +48,21 @@ describe('a rollout of a local backend', () => {
     expect(sample).toMatchObject({ extraFields: { note: 'kept' } });
   });
 
-  it('shows a grader each conversation as the workflow kept it, where it did', async () => {
+  it('shows a grader each conversation as it was sent, as in a run, or as the workflow kept what it did not send', async () => {
     const mine = [{ role: 'user' as const, content: 'as I had it' }];
     const { seen, grader } = seeing();
     const run = async (ctx: WorkflowContext) => {
       await ask(ctx);
       await ask(ctx, 'mine');
-      return { threads: { mine } };
+      return { threads: { mine, unsent: mine } };
     };
     const { graded } = await execute(running(run, { grader }));
-    expect(seen[0]!.threads).toMatchObject({ mine, default: [{}, { role: 'assistant', content: '1 heard' }] });
-    expect(Object.keys(graded[0]!.samples)).toEqual(['default', 'mine']);
+    expect(seen[0]!.threads).toMatchObject({
+      mine: [{}, { role: 'assistant', content: '1 heard' }],
+      unsent: mine,
+      default: [{}, { role: 'assistant', content: '1 heard' }],
+    });
+    expect(Object.keys(graded[0]!.samples).toSorted()).toEqual(['default', 'mine', 'unsent']);
   });
 
   it('is completed once, even where that could not be told', async () => {
@@ -115,6 +120,72 @@ describe('a rollout of a local backend', () => {
     });
     const { sample } = await execute(backend, {}, fetch);
     expect(sample!.messages.at(-1)).toEqual({ role: 'assistant', content });
+  });
+
+  const event = (value: object): string => `: ping\n\ndata: ${JSON.stringify(value)}\n\n`;
+  const delta = (fields: object, finish: string | null = null): string =>
+    event({ id: 'c1', model: 'm', choices: [{ index: 0, delta: fields, finish_reason: finish }] });
+  const streamOnly =
+    (...parts: string[]): typeof fetch =>
+    async (input, init) => {
+      const { stream } = (await new Request(input, init).json()) as { stream?: boolean };
+      if (stream !== true) return new Response('{"detail":"stream=true is required"}', { status: 400 });
+      return new Response(parts.join(''), { headers: { 'content-type': 'text/event-stream' } });
+    };
+  const call = { index: 0, id: 'x', function: { name: 'look', arguments: '{"a"' } };
+  it('asks a controller for a stream even if the agent does not, and gives the agent the sum', async () => {
+    const usage = { prompt_tokens: 1, completion_tokens: 2, total_tokens: 3 };
+    const rest = { index: 0, function: { arguments: ':1}' } };
+    const asked = streamOnly(
+      delta({ role: 'assistant', content: 'I ' }),
+      delta({ content: 'look', tool_calls: [call] }),
+      delta({ tool_calls: [rest] }, 'tool_calls'),
+      event({ id: 'c1', choices: [], usage }),
+      'data: [DONE]\n\n',
+    );
+    let heard: unknown;
+    const backend = running(async (ctx) => {
+      heard = await new OpenAI(ctx.model().openai()).chat.completions.create({
+        model: 'm',
+        messages: [{ role: 'user', content: 'hi' }],
+      });
+    });
+    const { sample } = await execute(backend, {}, asked);
+    const tool_calls = [{ id: 'x', type: 'function', function: { name: 'look', arguments: '{"a":1}' } }];
+    const message = { role: 'assistant', content: 'I look', tool_calls };
+    expect(heard).toMatchObject({ object: 'chat.completion', choices: [{ message, finish_reason: 'tool_calls' }], usage });
+    expect(sample!.messages.at(-1)).toEqual(message);
+  });
+
+  it.each([
+    ['ends early', [delta({ content: 'half an' })], /ended before the answer did/],
+    ['says nothing', ['data: [DONE]\n\n'], /ended before the answer did/],
+    ['reports an error', ['event: error\ndata: {"detail":"engine lost"}\n\ndata: [DONE]\n\n'], /engine lost/],
+    ['does not end', [`data: ${'x'.repeat(17 * 2 ** 20)}`], /more than 16777216 characters/],
+  ])('fails where a stream %s, asked for or not', async (what, parts, message) => {
+    const summing = await execute(running(ask), {}, streamOnly(...parts));
+    expect(summing.completed[0]).toMatchObject({ status: 'failure', errCategory: 'http_error' });
+    expect(summing.completed[0]!.errMessage).toMatch(message);
+    const passing = running(async (ctx) => {
+      const { fetch: own, baseURL } = ctx.model();
+      const body = JSON.stringify({ messages: ctx.prompt, stream: true });
+      await (await own(`${baseURL}/chat/completions`, { method: 'POST', body })).text();
+    });
+    const { completed } = await execute(passing, {}, streamOnly(...parts));
+    // A client that streams sees an error event or an empty stream itself.
+    if (what === 'ends early' || what === 'does not end') expect(completed[0]!.errMessage).toMatch(/ended before the answer did/);
+  });
+
+  it('leaves no folder behind when it is closed', async () => {
+    let folder: string | null = null;
+    const backend = running(async (ctx) => {
+      folder = ctx.artifactsDir;
+      await ask(ctx);
+    });
+    await execute(backend);
+    expect(existsSync(folder!)).toBe(true);
+    await backend[Symbol.asyncDispose]();
+    expect(existsSync(dirname(folder!))).toBe(false);
   });
 
   it('asks nothing of the policy any more once it has ended', async () => {

@@ -3,17 +3,16 @@
  * its deadline cannot be stopped here: its signal aborts, and the backend no longer waits for it. Workflow and grader are values or
  * `"module:export"` references; all their mistakes are reported together, before anything runs.
  */
-import { mkdtempSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { tmpdir } from 'node:os';
 import { isAbsolute, join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { CloseStack, Semaphore } from '../core/async.ts';
 import type { EntryModule, Grader, Workflow } from '../core/contracts.ts';
 import { asGrader, asWorkflow } from '../core/define.ts';
 import { describeThrown, describeValue } from '../core/describe.ts';
-import { TrainyardError } from '../core/errors.ts';
+import { TrainyardError, tried } from '../core/errors.ts';
 import type { Json } from '../core/types.ts';
+import { removeFolder, temporaryFolder } from '../processes/limits.ts';
 import { importUserModule } from '../processes/user-modules.ts';
 import { exportsOf, together } from '../rollout/discovery.ts';
 import { startWorkflow } from '../rollout/runner.ts';
@@ -145,26 +144,20 @@ export class LocalBackend implements ExecutionBackend {
     const { workflow, grader, concurrency } = await loadEntry(this.#options);
     this.#maxConcurrent = concurrency;
     const { concurrency: _, ...unlimited } = workflow;
+    // Without a folder, if none can be made, rollouts run all the same.
+    const own = this.#options.artifacts === undefined ? tried(() => temporaryFolder('trainyard-rollouts')) : undefined;
+    if (own !== undefined) this.#started.defer(() => removeFolder(own));
     return {
       started: this.#started.use(await startWorkflow(concurrency === null ? unlimited : { ...workflow, concurrency })),
       grader,
       graderSemaphore: grader?.concurrency === undefined ? undefined : new Semaphore(grader.concurrency),
-      artifacts: this.#options.artifacts ?? temporaryFolder(),
+      artifacts: this.#options.artifacts ?? own,
       longestSec: this.#longestSec,
     };
   }
 }
 
 const statusOf = ({ state, reward, errMessage }: Progress): RolloutStatus => ({ status: state, reward, errMessage });
-
-/** Undefined if no folder can be created: rollouts can run without one. */
-function temporaryFolder(): string | undefined {
-  try {
-    return mkdtempSync(join(tmpdir(), 'trainyard-rollouts-'));
-  } catch {
-    return undefined;
-  }
-}
 
 function usage(name: string, expected: string, found: number): TrainyardError {
   return new TrainyardError('USAGE', `${name} is ${found}, expected ${expected}`);

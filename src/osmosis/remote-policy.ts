@@ -1,11 +1,12 @@
 /**
  * The controller's policy as a model handle over HTTP, for one rollout. Every call carries the ids of its rollout and conversation, and its
- * messages are recorded for the grader. Tokens are recorded on the policy's side, not here.
+ * messages are recorded for the grader. Tokens are recorded on the policy's side, not here. A controller of Osmosis only streams, so chat
+ * calls always ask for a stream, and agents that asked for none get its sum. A stream that is cut off is a failure, never a short answer.
  */
 import { linkSignals } from '../core/async.ts';
 import type { ModelHandle, SeatOptions } from '../core/contracts.ts';
-import { TrainyardError } from '../core/errors.ts';
-import { defined } from '../core/json.ts';
+import { TrainyardError, tried } from '../core/errors.ts';
+import { defined, isObject, parsedJson } from '../core/json.ts';
 import type { Message, StopReason, ToolCall } from '../core/types.ts';
 import { httpModel } from '../gateway/chat-client.ts';
 import { DIALECTS } from '../gateway/gateway.ts';
@@ -80,8 +81,10 @@ export class RemotePolicy {
       const { signal, release } = linkSignals(request.signal, this.#parts.signal, this.#end.signal);
       try {
         signal.throwIfAborted();
-        const response = await fetch(new Request(request, { signal }));
-        if (route === undefined || !response.ok || response.body === null) return response;
+        const streaming = route === 'chat/completions' ? askingForStream(body) : undefined;
+        const answer = await fetch(new Request(request, streaming === undefined ? { signal } : { signal, body: streaming }));
+        if (route === undefined || !answer.ok || answer.body === null) return answer;
+        const response = streaming !== undefined && isEvents(answer) ? await summed(answer) : answer;
         return copied(response, (text, isStream) => {
           const call = recordedCall(route, body, text, isStream);
           if (call !== undefined && !signal.aborted) this.#calls.push({ ...call, role, thread });
@@ -94,9 +97,42 @@ export class RemotePolicy {
   }
 }
 
-/** Returns the same response; calls `read` with its text once the client has received all of it. */
+/** The request's body with `stream: true`; undefined if it asks for a stream itself or is no JSON object. */
+function askingForStream(body: string): string | undefined {
+  const asked = parsedJson(body);
+  if (!isObject(asked) || asked['stream'] === true) return undefined;
+  return JSON.stringify({ ...asked, stream: true, stream_options: { include_usage: true } });
+}
+
+const isEvents = ({ headers }: Response): boolean => headers.get('content-type')?.startsWith('text/event-stream') ?? false;
+
+/** One chat completion from a stream of it. Throws POLICY_REFUSED for an error in the stream, POLICY_GARBLED for a part of an answer. */
+async function summed(response: Response): Promise<Response> {
+  const decoder = new TextDecoder();
+  let text = '';
+  for await (const chunk of response.body!) {
+    text += decoder.decode(chunk, { stream: true });
+    if (text.length > GATEWAY_LIMITS.bodyBytes) throw garbled(`more than ${GATEWAY_LIMITS.bodyBytes} characters`);
+  }
+  const events = tried(() => eventsOf(text)) ?? [];
+  const failed = /^event: ?error/m.test(text) ? (events.at(-1) ?? {}) : events.find((event) => 'error' in event);
+  if (failed !== undefined)
+    throw new TrainyardError('POLICY_REFUSED', `the policy answered ${JSON.stringify(failed).slice(0, 500)}`);
+  const numbers = new Set(events.flatMap((event) => list(event['choices']).map((choice) => (choice as Fields)['index'] ?? 0)));
+  const choices = [...numbers].map((index): Fields => ({ index, ...chatChoice(events, index) }));
+  if (choices.length === 0 || choices.some((choice) => choice['finish_reason'] === undefined)) throw garbled(CUT_OFF);
+  const usage = events.findLast((event) => isObject(event['usage']))?.['usage'];
+  const { choices: _, ...about } = events[0]!;
+  const whole = { ...about, object: 'chat.completion', choices, ...defined({ usage }) };
+  return Response.json(whole, { status: response.status });
+}
+
+const CUT_OFF = 'a stream that ended before the answer did';
+const garbled = (found: string): TrainyardError => new TrainyardError('POLICY_GARBLED', `the policy answered with ${found}`);
+
+/** Returns the same response; calls `read` with its text once the client has received all of it. A stream without its end fails. */
 function copied(response: Response, read: (text: string, isStream: boolean) => void): Response {
-  const isStream = response.headers.get('content-type')?.startsWith('text/event-stream') ?? false;
+  const isStream = isEvents(response);
   const decoder = new TextDecoder();
   let text = '';
   let isRead = false;
@@ -111,7 +147,10 @@ function copied(response: Response, read: (text: string, isStream: boolean) => v
       if (isStream && (LAST_EVENT.test(text.slice(-4096)) || LAST_EVENT.test(text))) end();
       controller.enqueue(chunk);
     },
-    flush: end,
+    flush: () => {
+      if (isStream && !isRead && !FINISHED.test(text)) throw garbled(CUT_OFF);
+      end();
+    },
   });
   const { status, statusText, headers } = response;
   return new Response(response.body!.pipeThrough(copy), { status, statusText, headers });
@@ -145,6 +184,7 @@ interface DialectReader {
 const ROUTE = /\/(chat\/completions|responses|messages)$/;
 /** The last event in each dialect. Model text cannot match: inside JSON it starts no line, and its quotes are escaped. */
 const LAST_EVENT = /(?<=\n)data: ?\[DONE\]|"type": ?"(?:response\.(?:completed|incomplete)|message_stop)"/;
+const FINISHED = /"finish_reason": ?"/;
 const CUT_SHORT: readonly unknown[] = ['length', 'max_tokens', 'incomplete'];
 
 /** Undefined if a text cannot be parsed in the route's dialect. */
@@ -176,7 +216,7 @@ const READERS: Readonly<Record<string, DialectReader>> = {
       const [choice] = list(choices) as readonly Fields[];
       return { entries: [choice?.['message']], reason: choice?.['finish_reason'] };
     },
-    assembled: (events) => ({ choices: [chatChoice(events)] }),
+    assembled: (events) => ({ choices: [chatChoice(events, 0)] }),
   },
   messages: {
     conversation: ({ messages, system }, entries) => ({ messages: [...list(messages), ...entries], system, max_tokens: 1 }),
@@ -209,15 +249,17 @@ function eventsOf(text: string): readonly Fields[] {
 
 type ToolCallPart = { readonly index: number; readonly id?: string; readonly function?: Partial<ToolCall['function']> };
 
-function chatChoice(events: readonly Fields[]): Fields {
+function chatChoice(events: readonly Fields[], index: unknown): Fields {
   let content: string | null = null;
   let reasoning = '';
   let finish: unknown;
+  const logprobs: unknown[] = [];
   const calls: { id: string; type: 'function'; function: { name: string; arguments: string } }[] = [];
   for (const choice of events.flatMap((event) => list(event['choices']) as readonly Fields[])) {
-    if ((choice['index'] ?? 0) !== 0) continue;
+    if ((choice['index'] ?? 0) !== index) continue;
     finish = choice['finish_reason'] ?? finish;
-    const delta = (choice['delta'] ?? {}) as Fields;
+    const delta = (choice['delta'] ?? choice['message'] ?? {}) as Fields;
+    logprobs.push(...list((choice['logprobs'] as Fields | null | undefined)?.['content']));
     if (typeof delta['content'] === 'string') content = (content ?? '') + delta['content'];
     const thought = delta['reasoning'] ?? delta['reasoning_content'];
     if (typeof thought === 'string') reasoning += thought;
@@ -230,7 +272,8 @@ function chatChoice(events: readonly Fields[]): Fields {
     }
   }
   const more = defined({ reasoning: reasoning || undefined, tool_calls: calls.length === 0 ? undefined : calls });
-  return { message: { role: 'assistant', content, ...more }, finish_reason: finish };
+  const scored = logprobs.length === 0 ? undefined : { content: logprobs };
+  return { message: { role: 'assistant', content, ...more }, finish_reason: finish, ...defined({ logprobs: scored }) };
 }
 
 function anthropicMessage(events: readonly Fields[]): Fields {

@@ -97,7 +97,7 @@ async function runWorkflow({ started, artifacts, request, hooks }: RemoteRollout
   const result = ending.kind === 'returned' ? returnedBy(ending.result, identity, warn) : {};
   const { calls } = session;
   const said = Object.fromEntries(calls.map((call) => [call.thread, [...call.messages, call.response]]));
-  return { result, calls, threads: { ...said, ...result.threads }, artifactsDir: own.artifactsDir(), rejected };
+  return { result, calls, threads: { ...result.threads, ...said }, artifactsDir: own.artifactsDir(), rejected };
 }
 
 async function grade(rollout: RemoteRollout, finished: Finished): Promise<Grading> {
@@ -221,7 +221,7 @@ type Returned = Omit<SettledResult, 'trainedTurns'> & { readonly threads?: Threa
 interface Finished {
   readonly result: Returned;
   readonly calls: readonly ThreadCall[];
-  /** Each conversation as the workflow returned it, otherwise as it went over the wire. */
+  /** Each conversation as it went over the wire, as in a run; if it did not go through the rollout's model, as the workflow returned it. */
   readonly threads: Threads;
   readonly artifactsDir: string | null;
   readonly rejected: string | undefined;

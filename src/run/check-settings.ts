@@ -11,7 +11,20 @@ import { defined } from '../core/json.ts';
 import type { TaskSource } from '../dataset/rows.ts';
 import type { Entry } from '../rollout/discovery.ts';
 import { ALGORITHMS, WEIGHTINGS } from '../trainer/advantages.ts';
-import { BASE_MODEL, ENGINES, EVAL_DEFAULTS, TRAIN_DEFAULTS, usualHeldOut, usualRun, usualTasks } from './settings.ts';
+import {
+  API_DEFAULTS,
+  APIS,
+  type ApiName,
+  BASE_MODEL,
+  ENGINES,
+  EVAL_DEFAULTS,
+  isApi,
+  shellWord,
+  TRAIN_DEFAULTS,
+  usualHeldOut,
+  usualRun,
+  usualTasks,
+} from './settings.ts';
 
 const count = z.int().min(1).max(1_000_000);
 const natural = z.int().min(0).max(Number.MAX_SAFE_INTEGER);
@@ -37,14 +50,16 @@ const runShape = {
   /** Name of the flow to use as workflow. The entry may then hold only the grader, or be the flows file. */
   flow: file.optional(),
   flows: file.optional(),
-  /** Where the policy is sampled and trained: in this process, or on a Tinker API server. */
+  /** Where the policy is: in this process, on a Tinker API server, or behind an API, where it is measured but never trained. */
   engine: z.enum(ENGINES),
-  /** Model folder: config.json, tokenizer.json, tokenizer_config.json and, for the embedded engine, model.safetensors. */
+  /** Model folder: config.json, tokenizer.json, tokenizer_config.json and, if embedded, model.safetensors. Behind an API: its name there. */
   model: file,
   /** The server's name for the model. Default: that of the checkpoint, or the server's only model. */
   baseModel: file.optional(),
-  /** Address of the Tinker server. Default: TINKER_BASE_URL. */
+  /** Address of the server. Default: TINKER_BASE_URL, or that of the API. */
   baseURL: z.url({ protocol: /^https?$/ }).optional(),
+  /** Environment variable that holds the key of an API. The key itself is kept nowhere. */
+  apiKeyEnv: file.optional(),
   /** Rank of the adapter that a Tinker server trains. */
   loraRank: z.int().min(1).max(1024),
   seed: natural,
@@ -78,6 +93,8 @@ const evaluationShape = {
   run: file.optional(),
   n: count,
   temperature: z.number().min(0).max(2),
+  /** Behind an API: the temperature that the agent asks for wins. Default: unless `temperature` is given. */
+  agentTemperature: z.literal(true).optional(),
   /** Rows of the task file, such as 3,7,10-20. Default: all. */
   rows: z.string().optional(),
 };
@@ -142,12 +159,21 @@ export type TrainRequest = Pick<TrainSettings, 'entry'> & Partial<TrainSettings>
 
 /** Combinations of settings that are not allowed. */
 function conflictsIn(settings: EvaluationSettings | TrainSettings): readonly (string | false)[] {
-  const { flow, flows, engine, baseModel } = settings;
+  const { flow, flows, engine, baseModel, baseURL, apiKeyEnv, loraRank } = settings;
+  const isElsewhere = engine !== 'tinker' && (baseModel !== undefined || loraRank !== EVAL_DEFAULTS.loraRank);
+  const { username = '', password = '' } = baseURL === undefined ? {} : new URL(baseURL);
   return [
     flows !== undefined && flow === undefined && 'flow: expected the name of a flow of the flows file, found none',
+    isElsewhere &&
+      `${baseModel === undefined ? 'loraRank' : 'baseModel'}: expected engine tinker beside it: it is for a Tinker server`,
     engine === 'embedded' &&
-      baseModel !== undefined &&
-      'baseModel: expected engine tinker beside it: it is the name of a model at a Tinker server',
+      baseURL !== undefined &&
+      'baseURL: expected engine openai, anthropic or tinker beside it, found none',
+    !isApi(engine) && apiKeyEnv !== undefined && 'apiKeyEnv: expected engine openai or anthropic beside it',
+    isApi(engine) &&
+      baseURL === undefined &&
+      `baseURL: expected the address of the server, or a key for ${APIS[engine].baseURL} in ${apiKeyEnv ?? APIS[engine].keyEnv}`,
+    username + password !== '' && 'baseURL: expected an address without a password; apiKeyEnv names the variable with the key',
     ...('steps' in settings ? conflictsInTraining(settings) : []),
   ];
 }
@@ -174,18 +200,31 @@ export function evaluationSettings(request: EvaluationRequest): EvaluationSettin
   checkEntry(request.entry);
   const { n = 1, run, rows } = request;
   const engine = engineOf(request);
+  const { tokens = API_DEFAULTS.limits.tokens } = request.limits ?? {};
   return checkSettings({
     ...EVAL_DEFAULTS,
+    // No limit for one call besides the rollout's.
+    ...(isApi(engine) && { ...API_DEFAULTS, callTokens: tokens }),
     // Several rollouts of a task should differ; a single one should be the policy's best guess.
     temperature: n > 1 ? 1 : 0,
     ...defined(request),
     entry: request.entry,
     n,
     run,
+    agentTemperature: request.agentTemperature ?? (isApi(engine) && request.temperature === undefined ? true : undefined),
     rows: rows === undefined ? undefined : tidyRows(rows),
     engine,
     baseURL: baseURLOf(engine, request),
     heldOut: request.heldOut ?? usualHeldOut(request.entry),
+  });
+}
+
+/** Throws USAGE: an API tells neither tokens nor log-probabilities, so nothing could be trained on exactly what was sampled. */
+function untrainable({ entry, model = 'NAME' }: TrainRequest, engine: ApiName): TrainyardError {
+  const agent = typeof entry === 'string' ? shellWord(entry) : '<entry>';
+  const found = `engine: ${engine} cannot be trained: an API gives neither the tokens that were sampled nor their log-probabilities`;
+  return new TrainyardError('USAGE', found, {
+    hint: `measure it with trainyard eval ${agent} --engine ${engine} --model ${shellWord(model)}; train the embedded policy with trainyard train ${agent}, or a model at a Tinker server with --engine tinker --model <folder>`,
   });
 }
 
@@ -194,6 +233,7 @@ export function trainSettings(request: TrainRequest): TrainSettings {
   checkEntry(request.entry);
   const found = usualHeldOut(request.entry);
   const engine = engineOf(request);
+  if (isApi(engine)) throw untrainable(request, engine);
   return checkSettings({
     ...TRAIN_DEFAULTS,
     ...(engine === 'tinker' && { adam: { ...TRAIN_DEFAULTS.adam, epsilon: TINKER_EPSILON } }),
@@ -222,9 +262,13 @@ function engineOf({ engine, model }: Partial<TrainSettings | EvaluationSettings>
 /** Falls back to the environment, so that the run records the server it began with. */
 export function baseURLOf(
   engine: RunSettings['engine'],
-  { baseURL }: { readonly baseURL?: string | undefined },
+  { baseURL, apiKeyEnv }: Pick<Partial<RunSettings>, 'baseURL' | 'apiKeyEnv'>,
 ): string | undefined {
-  return engine === 'tinker' ? (baseURL ?? (process.env['TINKER_BASE_URL'] || undefined)) : baseURL;
+  if (engine === 'tinker') return baseURL ?? (process.env['TINKER_BASE_URL'] || undefined);
+  if (!isApi(engine)) return baseURL;
+  const api = APIS[engine];
+  // With a key of the API's own service, its address is not needed.
+  return baseURL ?? (process.env[api.urlEnv] || (process.env[apiKeyEnv ?? api.keyEnv] ? api.baseURL : undefined));
 }
 
 function isIterable(value: unknown): boolean {

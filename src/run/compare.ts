@@ -5,17 +5,22 @@
  */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
+import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import { TrainyardError } from '../core/errors.ts';
 import { meanInterval, meanOf, shareDifferenceInterval, signFlipChance } from '../core/statistics.ts';
 import type { Trajectory } from '../core/types.ts';
 import { readRunFile } from './directory.ts';
 import { openStoreOf } from './inspect.ts';
+import { policyName } from './open-policy.ts';
 import { evaluationIn } from './plan.ts';
 import { meanRewardIn, Results, resultOf, solvedIn } from './results.ts';
+import { API_DEFAULTS, EVAL_DEFAULTS, isApi } from './settings.ts';
 
 export interface Measured {
   readonly run: string;
+  /** Whose policy was measured, for people. */
+  readonly model?: string | undefined;
   readonly tasks: ReadonlyMap<string, MeasuredTask>;
   readonly unfinished: readonly string[];
   /** Settings that must agree for the comparison to be about the policy alone. */
@@ -58,6 +63,8 @@ export interface TaskChange {
 export interface Comparison {
   readonly a: string;
   readonly b: string;
+  /** The models that were measured. */
+  readonly models: { readonly a: string | null; readonly b: string | null };
   readonly tasks: number;
   /** `ci`: 95 % interval of the mean difference. `p`: probability of a difference at least as large by chance. Counts compare success. */
   readonly success: Sides & Counts & { readonly ci: readonly [number, number]; readonly p: number };
@@ -104,6 +111,7 @@ export async function measuredIn(run: string): Promise<Measured> {
   );
   return {
     run,
+    model: modelIn(settings),
     tasks: new Map(whole.map(({ id, rollouts }) => [id, measured(rollouts, digests.get(id))])),
     unfinished: unfinished.map(({ id }) => id),
     settings: { ...decisive(settings), code: sources },
@@ -123,6 +131,7 @@ function measuredWhileTraining(run: string, trajectories: readonly Trajectory[],
     .parse(readRunFile(run));
   return {
     run,
+    model: `${modelIn(settings)} after step ${Number(step)}`,
     tasks: new Map(last.map((trajectory) => [trajectory.taskId, measured([resultOf(trajectory)], undefined)])),
     unfinished: [],
     settings: { ...decisive(settings), n: 1, temperature: 0 },
@@ -135,8 +144,24 @@ function measured(rollouts: Parameters<typeof solvedIn>[0], digest: string | und
   return { digest, rollouts: rollouts.length, solved: solvedIn(rollouts), failed, meanReward: meanRewardIn(rollouts) };
 }
 
-function decisive({ entry, flow, n, temperature, limits, callTokens, trainable }: Record<string, unknown>): Measured['settings'] {
-  return { entry, flow, n, temperature, limits, callTokens, trainable };
+function modelIn({ engine, model, baseURL }: Record<string, unknown>): string {
+  return policyName({ engine, model: String(model), baseURL } as Parameters<typeof policyName>[0]);
+}
+
+/** The usual limits behind an API are more generous, and count as the usual ones. */
+function decisive({ limits, callTokens, ...rest }: Record<string, unknown>): Measured['settings'] {
+  const isUsual =
+    isApi(rest['engine']) && isDeepStrictEqual(limits, API_DEFAULTS.limits) && callTokens === API_DEFAULTS.limits.tokens;
+  const { entry, flow, n, temperature, trainable } = rest;
+  const { limits: usual, callTokens: usualTokens } = EVAL_DEFAULTS;
+  return {
+    entry,
+    flow,
+    n,
+    temperature,
+    ...(isUsual ? { limits: usual, callTokens: usualTokens } : { limits, callTokens }),
+    trainable,
+  };
 }
 
 export function compare(a: Measured, b: Measured): Comparison {
@@ -166,6 +191,7 @@ export function compare(a: Measured, b: Measured): Comparison {
   return {
     a: a.run,
     b: b.run,
+    models: { a: a.model ?? null, b: b.model ?? null },
     tasks: pairs.length,
     success: {
       ...changesOf(successes),

@@ -16,6 +16,7 @@ import { memoryStore } from '../store/memory.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import type { EvaluationRequest, TrainSettings } from './check-settings.ts';
 import { createRunDirectory, eventLog, reopenRunDirectory, writeWhole } from './directory.ts';
+import { policyName } from './open-policy.ts';
 import { openParts, type Rollouts, type RunParts } from './parts.ts';
 import {
   type EvaluationPlan,
@@ -107,9 +108,10 @@ async function measure(
   const run = settings.run ?? null;
   const started = performance.now();
   const entry = typeof settings.entry === 'string' ? shortPath(settings.entry) : settings.entry.workflow.name;
-  const policy = { model: parts?.policy.name ?? settings.model, ...parts?.at };
+  const policy = { model: parts?.policy.name ?? policyName(settings), ...parts?.at };
   const resumed = plan.isResumed ? { resumedAt: results.done } : {};
-  tell({ type: 'eval-start', run, entry, ...policy, seed, tasks: tasks.length, perTask, temperature, ...resumed });
+  const sampling = { temperature, ...defined({ agentTemperature: settings.agentTemperature }) };
+  tell({ type: 'eval-start', run, entry, ...policy, seed, tasks: tasks.length, perTask, ...sampling, ...resumed });
   if (parts !== undefined) await runAll(evaluation, pending, parts);
   const report = reportOf(results.byTask(), settings);
   if (run !== null) await writeWhole(join(run, 'metrics.json'), `${JSON.stringify(report, null, 2)}\n`);

@@ -68,6 +68,10 @@ describe('a run without signal', () => {
     const message = failure(batch([zero, zero]));
     expect(message).toContain('2 × 0 by the workflow');
     expect(message).toContain('\nthe workflow itself gave every rollout the reward 0');
+    const logged = { ...zero, logs: [{ at: 1, text: 'F submitted reward 0 at run (agent.ts:3:1)' }] };
+    const own = 'the workflow itself gave every rollout the reward 0 (it logged "F submitted reward 0 at run (agent.ts:3:1)")';
+    expect(failure(batch([logged, logged]))).toContain(own);
+    expect(warnings(batch([logged, logged]))).toMatchObject([{ message: expect.stringContaining(own) }]);
   });
 
   it('says that rollouts were rejected, and why', () => {

@@ -37,7 +37,9 @@ export function tellNoSignalYet(batch: GroupBatch, { workflow }: Pick<Trained, '
   if (isSolved(batch)) return;
   const { groups, reward } = rolloutReport(batch);
   const seen = Number.isNaN(reward) ? 'nothing was graded' : `mean reward ${reward.toFixed(2)}`;
-  const message = refusedIn(batch, workflow) ?? `none of ${groups} groups had two different rewards (${seen})`;
+  const own = givenByWorkflow(trajectoriesOf(batch.withoutSignal));
+  const none = `none of ${groups} groups had two different rewards (${own ?? seen})`;
+  const message = refusedIn(batch, workflow) ?? none;
   tell({ type: 'warning', code: 'NO_SIGNAL', message: `${message}; trying others` });
 }
 
@@ -52,9 +54,10 @@ export function endingWithoutSignal(batch: Tried, trained: Trained): RunEnding {
   throw new TrainyardError('NO_SIGNAL', `in several tries ${found.join('; ')}`, { hint });
 }
 
-export function nothingTrainable(trajectories: readonly Trajectory[]): TrainyardError {
+/** `found`: how it was noticed. */
+export function nothingTrainable(trajectories: readonly Trajectory[], found = 'rewards differ'): TrainyardError {
   const roles = [...new Set(trajectories.flatMap(({ turns }) => turns.map(({ role }) => role)))].toSorted().join(', ') || 'none';
-  return new TrainyardError('NO_SIGNAL', `rewards differ, but no turn of a trainable role was sampled (roles seen: ${roles})`, {
+  return new TrainyardError('NO_SIGNAL', `${found}, but no turn of a trainable role was sampled (roles seen: ${roles})`, {
     hint: 'make at least one of these roles trainable, in the workflow or with --trainable',
   });
 }
@@ -83,14 +86,27 @@ function causeOf(batch: Tried, { model, workflow }: Trained): { readonly why: st
   if (rewards.length === 0)
     return { why: 'no rollout got a reward', hint: 'see one rollout and its grading with trainyard try <entry>' };
   const why = 'no group had two different rewards';
-  const ofWorkflow = rewards.every(({ source, value }) => source === 'workflow' && value === rewards[0]?.value);
-  if (ofWorkflow) {
-    const hint = `the workflow itself gave every rollout the reward ${rewards[0]?.value}: look where it returns or submits it; what a workflow gives is kept, and the grader is not asked`;
-    return { why, hint };
+  const own = givenByWorkflow(all);
+  if (own !== undefined) {
+    return {
+      why,
+      hint: `${own}: look where it returns or submits it; what a workflow gives is kept, and the grader is not asked`,
+    };
   }
   const general =
     'see one rollout and its grading with trainyard try <entry>; then tasks that the policy solves sometimes but not always, a larger --group, or a grader with partial credit help';
   return { why, hint: isShipped(model) ? MEASURE_OR_CHANGE : general };
+}
+
+/** Undefined unless all rewards are the workflow's own and equal. Quotes a line that a rollout logged, such as where it gave the reward. */
+function givenByWorkflow(all: readonly Trajectory[]): string | undefined {
+  const rewards = rewardsIn(all);
+  const [first] = rewards;
+  const isOwn = first && rewards.every(({ source, value }) => source === 'workflow' && value === first.value);
+  if (!isOwn) return undefined;
+  const [logged] = all.flatMap(({ logs = [] }) => logs);
+  const quoted = logged === undefined ? '' : ` (it logged "${shortLine(logged.text, 2 * LONGEST)}")`;
+  return `the workflow itself gave every rollout the reward ${first.value}${quoted}`;
 }
 
 function rewardsText(all: readonly Trajectory[]): string {

@@ -1,17 +1,25 @@
 /**
  * Opens the policy that a run samples and trains: in this process (`embedded`), or on a Tinker API server (`tinker`), for which the local
- * folder provides only tokenizer and chat template. The rest of the run cannot tell them apart.
+ * folder provides only tokenizer and chat template. The rest of the run cannot tell them apart. A policy behind an API needs no folder; it
+ * is measured by its messages, and not trained.
  */
 import { hash } from 'node:crypto';
+import { z } from 'zod';
 import type { Downtime } from '../core/async.ts';
-import type { Grader, GraderInput, GraderModel, GraderRunner, SessionHost, SessionSpec } from '../core/contracts.ts';
+import type { Grader, GraderInput, GraderModel, GraderRunner, ModelServer, SessionHost, SessionSpec } from '../core/contracts.ts';
+import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
+import { defined } from '../core/json.ts';
 import type { Engine, Trainer } from '../core/policy.ts';
 import type { Grade, Limits, SamplingSettings, Turn } from '../core/types.ts';
+import type { ServedPolicy, TokenPolicy } from '../gateway/sampling.ts';
 import { EmbeddedModel } from '../nn/embedded-model.ts';
 import type { KernelVariant } from '../nn/wasm.ts';
-import type { RunSettings } from './check-settings.ts';
+import { loadRenderer } from '../tokens/renderer.ts';
+import { baseURLOf, type EvaluationSettings, type RunSettings } from './check-settings.ts';
+import { checkModelFolder } from './checkpoint.ts';
+import { APIS, type ApiName, isApi } from './settings.ts';
 
 export interface Policy extends AsyncDisposable {
   readonly name: string;
@@ -29,7 +37,88 @@ export interface PolicyOptions {
   readonly kernels?: KernelVariant | undefined;
 }
 
-export type PolicySettings = Pick<RunSettings, 'engine' | 'model' | 'threads' | 'seed' | 'baseModel' | 'baseURL' | 'loraRank'>;
+export type PolicySettings = Pick<RunSettings, 'engine' | 'model' | 'threads' | 'seed' | 'baseModel' | 'baseURL' | 'loraRank'> &
+  Partial<Pick<RunSettings, 'apiKeyEnv'>>;
+
+type ServerSettings = Pick<PolicySettings, 'engine' | 'model' | 'baseURL' | 'apiKeyEnv'>;
+
+/** A policy for a gateway. */
+export interface SampledPolicy extends AsyncDisposable {
+  readonly name: string;
+  readonly server?: string;
+  readonly sampled: TokenPolicy | (ServedPolicy & { readonly model: ModelServer });
+  /** Absent if the policy is behind an API. */
+  readonly trainer?: Trainer;
+}
+
+type SampledSettings = PolicySettings & Partial<Pick<EvaluationSettings, 'temperature' | 'agentTemperature'>>;
+
+export async function openSampled(settings: SampledSettings, options: PolicyOptions): Promise<SampledPolicy> {
+  const { engine, model: dir, temperature, agentTemperature } = settings;
+  const model = serverOf(settings);
+  if (model !== undefined) {
+    const sampled = { model, temperature: agentTemperature ? undefined : temperature };
+    return { name: policyName(settings), server: model.baseURL, sampled, [Symbol.asyncDispose]: async () => {} };
+  }
+  await checkModelFolder(dir, engine === 'tinker' ? 'text' : 'weights');
+  const renderer = await loadRenderer(dir);
+  const policy = await openPolicy(settings, renderer.vocabSize, options);
+  const { name, server, trainer } = policy;
+  const sampled = { engine: policy.engine, renderer };
+  return { name, ...defined({ server }), sampled, trainer, [Symbol.asyncDispose]: () => policy[Symbol.asyncDispose]() };
+}
+
+/** For people: the folder of the model, or its name and server. */
+export function policyName({ engine, model, baseURL }: Omit<ServerSettings, 'apiKeyEnv'>): string {
+  return isApi(engine) && baseURL !== undefined ? `${model} at ${new URL(baseURL).host}` : model;
+}
+
+/** Undefined unless the policy is behind an API. Asks the server nothing. */
+export function serverOf({ engine: api, model: name, baseURL, apiKeyEnv }: ServerSettings): ModelServer | undefined {
+  return isApi(api) && baseURL !== undefined ? { name, baseURL, apiKey: keyOf(api, apiKeyEnv), api } : undefined;
+}
+
+/** Empty if no variable was named and the usual one is not set: servers of one's own often need none. */
+function keyOf(api: ApiName, named: string | undefined): string {
+  const key = process.env[named ?? APIS[api].keyEnv] ?? '';
+  if (key !== '' || named === undefined) return key;
+  throw new TrainyardError(
+    'USAGE',
+    `apiKeyEnv: expected the name of an environment variable with the key, and ${named} is not set`,
+    {
+      hint: `export ${named}=…, or leave --api-key-env out for a server that needs no key`,
+    },
+  );
+}
+
+const MOST_NAMED = 20;
+const LIST_MS = 5_000;
+
+/** Throws USAGE, with the server's own list if it gives one, unless a model behind an API was named. Spends nothing. */
+export async function checkModelNamed(request: Partial<ServerSettings>): Promise<void> {
+  const { engine = 'embedded', model, apiKeyEnv } = request;
+  if (!isApi(engine) || model !== undefined) return;
+  const baseURL = baseURLOf(engine, request);
+  const offered = baseURL === undefined ? [] : await modelsAt(baseURL, engine, keyOf(engine, apiKeyEnv));
+  const more = offered.length > MOST_NAMED ? ` and ${offered.length - MOST_NAMED} more` : '';
+  const list = offered.length === 0 ? '' : `; ${new URL(baseURL!).host} offers ${offered.slice(0, MOST_NAMED).join(', ')}${more}`;
+  throw new TrainyardError('USAGE', `model: expected the name of a model at the server, found none${list}`, {
+    hint: `give --model its name there, such as --model ${offered[0] ?? 'NAME'}`,
+  });
+}
+
+/** Empty if the server cannot be reached or gives no list. */
+async function modelsAt(baseURL: string, api: ApiName, key: string): Promise<readonly string[]> {
+  const base = baseURL.replace(/\/+$/, '');
+  const url = api === 'anthropic' ? `${base.replace(/\/v1$/, '')}/v1/models` : `${base}/models`;
+  const anthropic = { 'anthropic-version': '2023-06-01', 'x-api-key': key };
+  const headers = key === '' ? {} : api === 'anthropic' ? anthropic : { authorization: `Bearer ${key}` };
+  const found = await fetch(url, { headers, redirect: 'manual', signal: AbortSignal.timeout(LIST_MS) })
+    .then(async (response) => modelsSchema.parse(await response.json()))
+    .catch(() => ({ data: [] }));
+  return found.data.map(({ id }) => printableLine(id));
+}
+const modelsSchema = z.object({ data: z.array(z.object({ id: z.string().max(200) })) });
 
 /** Serves the weights of `settings.model` as version 0. `words`: size of the folder's tokenizer. */
 export async function openPolicy(settings: PolicySettings, words: number, options: PolicyOptions): Promise<Policy> {

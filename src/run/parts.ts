@@ -3,14 +3,15 @@
  * gateway listening last; closed in reverse.
  */
 import { Downtime, linkSignals, openingWith, Semaphore } from '../core/async.ts';
-import type { Grader, GraderInput, GraderModel, GraderRunner, Store } from '../core/contracts.ts';
+import type { Grader, GraderInput, GraderModel, GraderRunner, ModelServer, Store } from '../core/contracts.ts';
 import { missingEnv } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { defined } from '../core/json.ts';
-import type { Engine } from '../core/policy.ts';
+import { type Engine, engineWith } from '../core/policy.ts';
 import type { Grade, RolloutIdentity, SamplingSettings, Task, Trajectory } from '../core/types.ts';
 import { Gateway, listen } from '../gateway/gateway.ts';
+import type { ServedPolicy } from '../gateway/sampling.ts';
 import { graderInput } from '../grader/call.ts';
 import { type InlineGraderRunner, inlineGrader } from '../grader/inline.ts';
 import { openGraderPool } from '../grader/pool.ts';
@@ -19,17 +20,18 @@ import { watchEventLoop } from '../processes/event-loop-monitor.ts';
 import { FailureBudget } from '../rollout/budget.ts';
 import type { Entry, ModuleExport } from '../rollout/discovery.ts';
 import { type HiddenFiles, type RolloutObserver, type RolloutParts, runRollout, startWorkflow } from '../rollout/runner.ts';
-import { loadRenderer } from '../tokens/renderer.ts';
-import type { RunSettings, TrainSettings } from './check-settings.ts';
-import { checkModelFolder, loadFirst } from './checkpoint.ts';
-import { openPolicy, type Policy, type PolicySettings, withPolicy } from './open-policy.ts';
+import type { EvaluationSettings, RunSettings, TrainSettings } from './check-settings.ts';
+import { loadFirst } from './checkpoint.ts';
+import { nothingTrainable } from './no-signal.ts';
+import { openSampled, type PolicySettings, policyName, type SampledPolicy, withPolicy } from './open-policy.ts';
 import { sourcesOfModule } from './preflight.ts';
 import { tokensIn } from './results.ts';
 import { Recovery } from './resume.ts';
 
 export interface RunParts extends AsyncDisposable {
   readonly entryName: string;
-  readonly policy: Policy;
+  /** The name of the policy, for people. */
+  readonly policy: SampledPolicy;
   /** The policy's server, for events. Empty if embedded. */
   readonly at: { readonly server?: string };
   /** Undefined if the policy is embedded and cannot be lost. */
@@ -61,36 +63,51 @@ interface PartsOptions {
   /** Hidden from isolated rollouts: the run's directory and files with answers. */
   readonly files?: HiddenFiles;
   readonly watchStalls?: boolean | undefined;
+  /** Whether rollouts are to be trained on: then some must have a turn of a trainable role. */
+  readonly trains?: boolean | undefined;
 }
 
 type GraderSettings = Pick<RunSettings, 'graderWorkers' | 'graderDeadlineMs' | 'graderRetries' | 'graderMemoryMb'>;
 type PartsSettings = PolicySettings &
   GraderSettings &
   Pick<RunSettings, 'entry' | 'limits' | 'workflowWorkers' | 'trainable' | 'maxErrorShare'> &
-  Partial<Pick<TrainSettings, 'turnDiscount'>>;
+  Partial<Pick<TrainSettings, 'turnDiscount'> & Pick<EvaluationSettings, 'temperature' | 'agentTemperature'>>;
 
 export async function openParts(settings: PartsSettings, entry: Entry, options: PartsOptions): Promise<RunParts> {
   const { stop, warn, kernels, engine = (own: Engine) => own, observer, files = { tasks: [] } } = options;
   const { model, seed, limits, trainable, turnDiscount, maxErrorShare } = settings;
   checkTrainable(entry, trainable);
+  if (options.trains) checkTrains(entry, trainable);
   return await openingWith<RunParts>(async (opened) => {
-    await checkModelFolder(model, settings.engine === 'tinker' ? 'text' : 'weights');
-    const renderer = await loadRenderer(model);
     const downtime = new Downtime();
-    const policy = opened.use(await openPolicy(settings, renderer.vocabSize, { warn, stop, kernels, downtime }));
+    const first = new FirstAnswer(policyName(settings), downtime, warn);
+    opened.defer(() => first.end());
+    const policy = opened.use(await openSampled(settings, { warn, stop, kernels, downtime }));
+    const { trainer, server, sampled } = policy;
     const restore = async (): Promise<void> => {
-      await loadFirst(policy.trainer, model);
-      await policy.trainer.publish(0);
+      await loadFirst(trainer!, model);
+      await trainer!.publish(0);
     };
-    const recovery = policy.server === undefined ? undefined : new Recovery(warn, restore, downtime);
-    const { signal, release } = linkSignals(stop, ...(recovery === undefined ? [] : [recovery.fatal]));
+    const recovery = trainer === undefined || server === undefined ? undefined : new Recovery(warn, restore, downtime);
+    const { signal, release } = linkSignals(stop, first.fatal, ...(recovery === undefined ? [] : [recovery.fatal]));
     opened.defer(release);
     const grader = entry.grader && opened.use(await openGrader(settings, entry.grader, entry.graderModule, stop));
     if (grader && 'warning' in grader) warn('UNKILLABLE_GRADER', grader.warning);
     const module = entry.workflowModule ?? entry.flowModule;
-    const isolation = { module, model, workers: settings.workflowWorkers, signal: stop, files, sources: sourcesOfModule(module) };
-    const sampled = engine(policy.engine);
-    const gateway = new Gateway({ engine: recovery?.around(sampled) ?? sampled, renderer, modelName: 'policy' });
+    const folder = 'engine' in sampled ? { model } : {};
+    const isolation = {
+      module,
+      ...folder,
+      workers: settings.workflowWorkers,
+      signal: stop,
+      files,
+      sources: sourcesOfModule(module),
+    };
+    const answering =
+      'engine' in sampled
+        ? { ...sampled, engine: first.ofEngine(through(sampled.engine, engine, recovery)) }
+        : first.ofServer(sampled);
+    const gateway = new Gateway({ ...answering, modelName: 'policy' });
     const grading = grader && withPolicy(grader, entry.grader!, { sessions: gateway, seed, signal });
     const started = opened.use(await startWorkflow(entry.workflow, isolation, { gateway, grader: grading }));
     if (options.watchStalls) opened.use(watchEventLoop({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
@@ -101,9 +118,10 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
       ...{ workflow, runWorkflow, concurrency, clock: { now: Date.now } },
     };
     return {
-      ...{ policy, recovery, at: defined({ server: policy.server }) },
+      ...{ policy, recovery, at: defined({ server }) },
       entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
-      rolloutsInto: (store, artifacts) => rolloutsOf({ ...parts, store, artifacts }, warn, new FailureBudget(maxErrorShare)),
+      rolloutsInto: (store, artifacts) =>
+        rolloutsOf({ ...parts, store, artifacts }, warn, new FailureBudget(maxErrorShare), options.trains),
       [Symbol.asyncDispose]: () => opened[Symbol.asyncDispose](),
     };
   }).catch((thrown: unknown) => {
@@ -112,8 +130,114 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
   });
 }
 
-function rolloutsOf(parts: RolloutParts, warn: Warn, budget: FailureBudget): Rollouts {
+function through(own: Engine, wrapped: (engine: Engine) => Engine, recovery: Recovery | undefined): Engine {
+  const engine = wrapped(own);
+  return recovery?.around(engine) ?? engine;
+}
+
+/** How long a first answer may take before it is told, and told again. */
+const TELL_MS = 10_000;
+/** Longer waits count towards deadlines again: every wait is bounded. */
+const LONGEST_FIRST_MS = 1_800_000;
+/** A wrong key, no access, a wrong address or name: no call would fare better. */
+const WRONG: ReadonlySet<number> = new Set([401, 403, 404]);
+
+/**
+ * The wait for the policy's first answer in this run: a server may load or compile a model for minutes. It counts towards no rollout's
+ * deadline, and is told. A server that refuses the first call for good ends the run before more is tried.
+ */
+class FirstAnswer {
+  readonly #name: string;
+  readonly #downtime: Downtime;
+  readonly #warn: Warn;
+  readonly #fatal = new AbortController();
+  #hasCome = false;
+  #calls = 0;
+  #telling: NodeJS.Timeout | undefined;
+
+  constructor(name: string, downtime: Downtime, warn: Warn) {
+    this.#name = name;
+    this.#downtime = downtime;
+    this.#warn = warn;
+  }
+
+  get fatal(): AbortSignal {
+    return this.#fatal.signal;
+  }
+
+  ofEngine(engine: Engine): Engine {
+    const sample: Engine['sample'] = (...asked) =>
+      this.#hasCome
+        ? engine.sample(...asked)
+        : this.#wait(
+            () => engine.sample(...asked),
+            () => true,
+          );
+    return engineWith(engine, sample);
+  }
+
+  ofServer({ model, temperature }: ServedPolicy & { readonly model: ModelServer }): ServedPolicy {
+    const ask: typeof fetch = (url, init) =>
+      this.#hasCome
+        ? fetch(url, init)
+        : this.#wait(
+            () => fetch(url, init),
+            (reply) => this.#isAnswer(reply),
+          );
+    return { model: { ...model, fetch: ask }, temperature };
+  }
+
+  end(): void {
+    if (this.#telling === undefined) return;
+    clearInterval(this.#telling);
+    this.#telling = undefined;
+    this.#downtime.end();
+  }
+
+  async #wait<T>(ask: () => Promise<T>, isAnswer: (result: T) => boolean): Promise<T> {
+    if (this.#calls++ === 0) this.#begin();
+    try {
+      const result = await ask();
+      this.#hasCome ||= isAnswer(result);
+      return result;
+    } finally {
+      if (--this.#calls === 0 || this.#hasCome) this.end();
+    }
+  }
+
+  #begin(): void {
+    const since = performance.now();
+    this.#downtime.begin();
+    this.#telling = setInterval(() => {
+      const waited = performance.now() - since;
+      if (waited > LONGEST_FIRST_MS) return this.end();
+      const message = `waiting for the first answer of ${this.#name}, ${Math.round(waited / 1000)} s; it counts towards no deadline`;
+      this.#warn('WAITING_FOR_POLICY', message);
+    }, TELL_MS);
+  }
+
+  #isAnswer({ ok, status }: Response): boolean {
+    if (WRONG.has(status)) {
+      const found = `${this.#name} answered ${status} to the first call: ${status === 404 ? 'there is no such model or address' : 'it does not accept the key'}`;
+      const hint = 'check --base-url, --model, and the variable that --api-key-env names';
+      this.#fatal.abort(new TrainyardError('POLICY_REFUSED', found, { hint }));
+    }
+    return ok;
+  }
+}
+
+/** First rollouts that may be without a turn of a trainable role. */
+const MOST_UNTRAINED = 8;
+
+function rolloutsOf(parts: RolloutParts, warn: Warn, budget: FailureBudget, trains = false): Rollouts {
   const warned = new Set<string>();
+  /** Those before the first with a trainable turn. Undefined once there is one. */
+  let untrained: Trajectory[] | undefined = trains ? [] : undefined;
+  const checkTrained = (trajectory: Trajectory): void => {
+    if (trajectory.turns.some((turn) => turn.trainable)) untrained = undefined;
+    else if (trajectory.turns.length > 0) untrained?.push(trajectory);
+    if (untrained?.length === MOST_UNTRAINED) throw nothingTrainable(untrained, `${MOST_UNTRAINED} rollouts were made`);
+  };
   let sampledTokens = 0;
   return {
     run: async (identity, task, sampling, given) => {
@@ -129,6 +253,7 @@ function rolloutsOf(parts: RolloutParts, warn: Warn, budget: FailureBudget): Rol
           const trajectory = await runRollout({ ...parts, signal }, spec);
           sampledTokens += tokensIn(trajectory);
           warnOnce(trajectory, warned, warn);
+          checkTrained(trajectory);
           budget.add(trajectory, begun);
           return trajectory;
         } catch (thrown) {
@@ -144,6 +269,16 @@ function rolloutsOf(parts: RolloutParts, warn: Warn, budget: FailureBudget): Rol
     },
     settle: () => budget.settle(),
   };
+}
+
+/** Throws NO_SIGNAL if it is certain that no role would be trained, before anything is spent. */
+function checkTrains({ workflow }: Entry, trainable: readonly string[] | undefined): void {
+  const { roles, othersTrainable = true } = workflow;
+  const isTrained = trainable?.length ?? Object.values(roles).some((role) => role.trainable);
+  // Without a name, ctx.model() is the role `default`. Others may still turn up if roles that are not listed are trained.
+  if (isTrained || (othersTrainable && !Object.hasOwn(roles, 'default'))) return;
+  const found = `no role of the workflow is trainable: ${Object.keys(roles).join(', ') || 'none is listed, and others are not trained'}`;
+  throw new TrainyardError('NO_SIGNAL', found, { hint: 'make one of them trainable, in the workflow or with --trainable' });
 }
 
 function checkTrainable({ workflow }: Entry, trainable: readonly string[] = []): void {

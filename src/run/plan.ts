@@ -18,8 +18,9 @@ import type { EvaluationRequest, EvaluationSettings, RunSettings, TrainRequest, 
 import { baseURLOf, checkSettings, evaluationSettings, rowsOf, trainSettings } from './check-settings.ts';
 import { digestOfFiles, modelDigest } from './checkpoint.ts';
 import { isEvaluation, readRunFile } from './directory.ts';
+import { checkModelNamed } from './open-policy.ts';
 import { type Checked, changedSources, preflight, sourcesOf } from './preflight.ts';
-import { resumeCommand, shortPath, TRAIN_DEFAULTS } from './settings.ts';
+import { isApi, resumeCommand, shortPath, TRAIN_DEFAULTS } from './settings.ts';
 
 /** Settings given again must match the run's, except those that may change. */
 export type ResumeRequest = Pick<TrainSettings, 'run'> & Partial<TrainSettings>;
@@ -112,6 +113,7 @@ export async function planResumedTraining(request: ResumeRequest): Promise<Train
 }
 
 export async function planEvaluation(request: EvaluationRequest): Promise<EvaluationPlan> {
+  await checkModelNamed(request);
   const settings = evaluationSettings(request);
   const { entry, heldOut, warnings } = await preflight(settings);
   const { n, temperature } = settings;
@@ -132,7 +134,7 @@ export async function planResumedEvaluation(request: EvaluationResumeRequest): P
   const begun = evaluationIn(run);
   if (begun === undefined)
     throw impossible(`${run} holds a training run, not an evaluation`, `go on with it: ${resumeCommand(run)}`);
-  const merged = { ...begun.settings, ...absolute(defined(request)), run };
+  const merged = absolute({ ...begun.settings, ...defined(request), run });
   requireValues(merged, 'the evaluation', 'heldOut');
   const settings = evaluationSettings(merged as EvaluationRequest);
   const { entry, heldOut, warnings } = await preflight(settings);
@@ -273,7 +275,8 @@ async function evaluationRecord(settings: EvaluationSettings, entry: Checked['en
     kind: 'evaluation' as const,
     settings: recorded(settings) as EvaluationRecord['settings'],
     tasks: tasks.map(({ task, number }) => ({ row: number, id: task.id, digest: digestOf([JSON.stringify(task)]) })),
-    model: await modelDigest(settings.model),
+    // What a server has under the name may change at any time.
+    model: isApi(settings.engine) ? settings.model : await modelDigest(settings.model),
     sources: await sourcesOf(settings.entry, settings.flows, entry),
     kernels: bestVariant(),
   };
@@ -287,7 +290,8 @@ function recorded({ run: _, ...settings }: Partial<RunSettings> & { readonly run
 }
 
 function absolute<T extends Partial<Record<(typeof PATHS)[number], unknown>>>(settings: T): T {
-  const paths = PATHS.flatMap((name) => (typeof settings[name] === 'string' ? [[name, resolve(settings[name])]] : []));
+  const given = PATHS.filter((name) => name !== 'model' || !isApi('engine' in settings ? settings.engine : undefined));
+  const paths = given.flatMap((name) => (typeof settings[name] === 'string' ? [[name, resolve(settings[name])]] : []));
   return { ...settings, ...Object.fromEntries(paths) };
 }
 

@@ -6,14 +6,15 @@
  */
 import { hash } from 'node:crypto';
 import type { Store } from '../core/contracts.ts';
-import type { EvaluationReport, Score, TagReport } from '../core/events.ts';
+import type { CallReport, EvaluationReport, Score, TagReport } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import { meanInterval, meanOf, passAtK, passHatK, sharesInterval } from '../core/statistics.ts';
-import { overflowOf } from '../core/turns.ts';
-import type { RolloutIdentity, Trajectory } from '../core/types.ts';
+import { overflowOf, tokensOf } from '../core/turns.ts';
+import type { RolloutIdentity, Trajectory, Turn } from '../core/types.ts';
 import { isFailure } from '../rollout/budget.ts';
 import type { Group, GroupBatch } from '../rollout/scheduler.ts';
 import type { NumberedTask } from './plan.ts';
+import { isApi } from './settings.ts';
 
 export interface RolloutResult extends Means {
   readonly rolloutId: string;
@@ -26,6 +27,8 @@ export interface RolloutResult extends Means {
   /** Why it failed or got no reward, or which limit cut it short. */
   readonly why?: string;
   readonly seconds: number;
+  /** Of each answered call: how long it took, in seconds, and its tokens. */
+  readonly calls: readonly { readonly seconds: number; readonly promptTokens: number; readonly completionTokens: number }[];
 }
 
 export interface TaskResult {
@@ -110,9 +113,27 @@ export function resultOf(trajectory: Trajectory, number = 1, attempt = 1): Rollo
   return {
     ...{ rolloutId, number, attempt, ending: endingOf(trajectory), reward: value },
     ...defined({ parts, metrics, why: whyOf(trajectory) }),
-    // The system clock may have been set back.
-    seconds: Math.max(0, endedAt - startedAt) / 1000,
+    seconds: secondsOf({ startedAt, endedAt }),
+    calls: trajectory.turns.map((turn) => {
+      const { promptTokens, sampledTokens: completionTokens } = tokensOf(turn);
+      return { seconds: secondsOf(turn), promptTokens, completionTokens };
+    }),
   };
+}
+
+/** The system clock may have been set back. */
+function secondsOf({ startedAt, endedAt }: Pick<Turn, 'startedAt' | 'endedAt'>): number {
+  return Math.max(0, endedAt - startedAt) / 1000;
+}
+
+function callsOf(rollouts: readonly RolloutResult[]): CallReport | undefined {
+  const calls = rollouts.flatMap((rollout) => rollout.calls);
+  if (calls.length === 0) return undefined;
+  const seconds = calls.map((call) => call.seconds).toSorted((a, b) => a - b);
+  const at = (share: number): number => seconds[Math.ceil(share * seconds.length) - 1]!;
+  const sum = (name: 'promptTokens' | 'completionTokens'): number => calls.reduce((total, call) => total + call[name], 0);
+  const tokens = { promptTokens: sum('promptTokens'), completionTokens: sum('completionTokens') };
+  return { n: calls.length, medianSeconds: at(0.5), p95Seconds: at(0.95), ...tokens };
 }
 
 function whyOf(trajectory: Trajectory): string | undefined {
@@ -135,7 +156,7 @@ function tagsOf(metadata: unknown): readonly string[] {
 /** Leaves out tasks without rollouts. `n`: planned rollouts per task. */
 export function reportOf(
   results: readonly TaskResult[],
-  { n, temperature }: { readonly n: number; readonly temperature: number },
+  { n, temperature, engine }: { readonly n: number; readonly temperature: number; readonly engine?: unknown },
 ): EvaluationReport {
   const tasks = results.filter(({ rollouts }) => rollouts.length > 0);
   // k cannot exceed the rollouts of the task that has the fewest.
@@ -155,6 +176,7 @@ export function reportOf(
     passHatK: over(passHatK),
     ...meansIn(tasks.flatMap(({ rollouts }) => rollouts)),
     byTag: Object.fromEntries(tags.map((tag) => [tag, sharesOf(tagged(tag), n)])),
+    ...(isApi(engine) && defined({ calls: callsOf(tasks.flatMap(({ rollouts }) => rollouts)) })),
   };
 }
 
@@ -202,7 +224,7 @@ export function trajectoriesOf(groups: readonly Group[]): Trajectory[] {
 
 /** For all roles. */
 export function tokensIn({ turns }: Trajectory): number {
-  return turns.reduce((sum, { sampledIds }) => sum + sampledIds.length, 0);
+  return turns.reduce((sum, { usage, sampledIds }) => sum + (usage?.completionTokens ?? sampledIds.length), 0);
 }
 
 function gradedRewards(trajectories: readonly Trajectory[]): number[] {

@@ -4,33 +4,36 @@
  * their trajectories keep the rewards that the flow or a grader gives.
  */
 import { join } from 'node:path';
-import { Mutex, openingWith } from '../core/async.ts';
+import { type CloseStack, Mutex, openingWith } from '../core/async.ts';
 import type { GraderRunner, SessionObserver, Store } from '../core/contracts.ts';
 import { defineWorkflow } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
+import type { Warn } from '../core/events.ts';
+import { defined } from '../core/json.ts';
 import type { RolloutIdentity, Task, Turn } from '../core/types.ts';
 import { readTasks } from '../dataset/tasks.ts';
-import { Gateway, listen } from '../gateway/gateway.ts';
+import { Gateway, type GatewayOptions, listen } from '../gateway/gateway.ts';
 import type { Failure } from '../http/refusal.ts';
-import { EmbeddedModel } from '../nn/embedded-model.ts';
 import { inspectEntry, together } from '../rollout/discovery.ts';
 import { outcomeByCalls, recordOf } from '../rollout/record.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
-import { loadRenderer } from '../tokens/renderer.ts';
-import { checkModelFolder } from './checkpoint.ts';
+import { evaluationSettings, type RunSettings } from './check-settings.ts';
 import { lockFolder } from './directory.ts';
-import { type PolicyJudgeParts, withPolicy } from './open-policy.ts';
+import { checkModelNamed, openSampled, type PolicyJudgeParts, withPolicy } from './open-policy.ts';
 import { openGrader } from './parts.ts';
-import { EVAL_DEFAULTS } from './settings.ts';
+import { EVAL_DEFAULTS, isApi } from './settings.ts';
 
-export interface ServeSettings {
-  readonly model: string;
+export interface ServeSettings extends Partial<Pick<RunSettings, 'baseModel' | 'baseURL' | 'apiKeyEnv'>> {
+  readonly engine: RunSettings['engine'];
+  /** Default: the base policy. */
+  readonly model: string | undefined;
   readonly host: string;
   readonly port: number;
   /** Grants admin rights. Required to bind anything but loopback. */
   readonly token: string | undefined;
   readonly run: string;
-  readonly temperature: number;
+  /** Default: 1, or behind an API what agents ask for. */
+  readonly temperature: number | undefined;
   readonly threads: number;
   readonly seed: number;
   /** Module whose grader scores agent-flow trajectories, and the tasks with their answers. */
@@ -51,11 +54,14 @@ export interface Served extends AsyncDisposable {
   readonly apiKey: string;
   /** For opening, reading and sealing sessions. */
   readonly adminKey: string;
-  /** For trusted code that uses the agent-flow protocol. */
-  readonly flowKey: string;
+  /** For trusted code that uses the agent-flow protocol. Absent if the policy is behind an API. */
+  readonly flowKey?: string;
+  /** The policy, for people. */
+  readonly name: string;
 }
 
 interface ServeObserver {
+  readonly warn: Warn;
   onTurn(rolloutId: string, turn: Turn): void;
   onFailure(failure: Failure, path: string): void;
 }
@@ -64,46 +70,71 @@ const LIMITS = { turns: 100_000, tokens: 100_000_000, deadlineMs: 24 * 3_600_000
 const FIRST: RolloutIdentity = { rolloutId: 'local', groupId: 'local', taskId: 'local', purpose: 'train' };
 
 /** Serves until disposed, which seals and stores open sessions. */
-export function serve(settings: ServeSettings, { onTurn, onFailure }: ServeObserver): Promise<Served> {
+export function serve(settings: ServeSettings, { onTurn, onFailure, warn }: ServeObserver): Promise<Served> {
   return openingWith(async (opened) => {
-    await checkModelFolder(settings.model);
-    const renderer = await loadRenderer(settings.model);
-    const model = opened.use(await EmbeddedModel.open({ dir: settings.model, threads: settings.threads }));
+    const { engine, model, baseModel, apiKeyEnv, baseURL: server, temperature, threads, seed, entry = 'serve' } = settings;
+    const given = defined({ engine, model, baseModel, apiKeyEnv, temperature, baseURL: server, threads, seed });
+    await checkModelNamed(given);
+    if (isApi(engine) && (settings.entry ?? settings.tasks) !== undefined) throw noFlows(engine);
+    // Of these, only what concerns the policy is used.
+    const policy = evaluationSettings({ ...given, entry });
+    const stop = new AbortController();
+    opened.defer(() => stop.abort());
+    const { name, sampled } = opened.use(await openSampled(policy, { warn, stop: stop.signal }));
     opened.use(await lockFolder(settings.run));
     const store = opened.use(await openSqliteStore(join(settings.run, 'store.sqlite')));
     const keeper = keeperIn(store);
     opened.defer(async () => void (await keeper.kept()));
     const observer = { recorded: ({ rolloutId }: RolloutIdentity, turn: Turn) => onTurn(rolloutId, turn), sealed: keeper.keep };
-    const sampling = { temperature: settings.temperature, topP: 1, topK: 0, maxTokens: model.contextLength };
+    const maxTokens = 'engine' in sampled ? sampled.engine.contextLength : LIMITS.tokens;
+    const sampling = { temperature: temperature ?? 1, topP: 1, topK: 0, maxTokens };
     const sessionDefaults = { sampling, limits: LIMITS, seed: settings.seed, observer };
-    const gateway = new Gateway({ engine: model, renderer, modelName: 'policy', sessionDefaults, onFailure });
+    const gateway = new Gateway({ ...sampled, modelName: 'policy', sessionDefaults, onFailure });
     opened.defer(() => gateway.sealAll());
-    const grading = await openGrading(settings, { sessions: gateway, seed: settings.seed, signal: new AbortController().signal });
-    if (grading !== undefined) opened.use(grading);
-    const { group, maxGroups, groupTimeout } = settings;
-    const groupTimeoutMs = groupTimeout === undefined ? undefined : groupTimeout * 1000;
-    const { GroupPool } = await import('../flows/group-pool.ts');
-    const pool = await GroupPool.open({ store, clock: { now: Date.now }, group, maxGroups, groupTimeoutMs });
-    const { mountAgentFlow } = await import('../flows/flow-routes.ts');
-    const flows = mountAgentFlow(gateway, {
-      sessionDefaults,
-      keep: (trajectory) => pool.keep(trajectory),
-      pool,
-      grader: grading?.grader,
-      taskOf: ({ taskId, promptUid }) => grading?.tasks.get(taskId ?? promptUid),
-    });
-    opened.defer(() => flows.drain());
+    const pool = 'engine' in sampled ? await openFlows(gateway, store, settings, sessionDefaults, opened) : undefined;
     const { host, port, token } = settings;
     const { origin } = opened.use(await listen(gateway, { host, port, ...(token === undefined ? {} : { token }) }));
     // Disposed before the listener, so that clients waiting for a batch get what there is, or learn that none will come.
-    opened.defer(async () => pool.close());
+    opened.defer(async () => pool?.close());
     const session = gateway.open({ ...sessionDefaults, identity: FIRST, roles: {}, signal: new AbortController().signal });
     const { baseURL, apiKey } = session.model();
     return {
-      ...{ origin, baseURL, apiKey, adminKey: gateway.key('admin'), flowKey: gateway.key('flow') },
+      ...{ origin, baseURL, apiKey, name, adminKey: gateway.key('admin'), ...(pool && { flowKey: gateway.key('flow') }) },
       [Symbol.asyncDispose]: () => opened[Symbol.asyncDispose](),
     };
   });
+}
+
+function noFlows(engine: string): TrainyardError {
+  return new TrainyardError('USAGE', `--entry and --tasks grade agent flows, which need tokens; ${engine} gives none`, {
+    hint: 'leave them out, or measure with trainyard eval',
+  });
+}
+
+/** The agent-flow protocol, which needs the policy's tokens. */
+async function openFlows(
+  gateway: Gateway,
+  store: Store,
+  settings: ServeSettings,
+  sessionDefaults: NonNullable<GatewayOptions['sessionDefaults']>,
+  opened: CloseStack,
+): Promise<{ close(): void }> {
+  const grading = await openGrading(settings, { sessions: gateway, seed: settings.seed, signal: new AbortController().signal });
+  if (grading !== undefined) opened.use(grading);
+  const { group, maxGroups, groupTimeout } = settings;
+  const groupTimeoutMs = groupTimeout === undefined ? undefined : groupTimeout * 1000;
+  const { GroupPool } = await import('../flows/group-pool.ts');
+  const pool = await GroupPool.open({ store, clock: { now: Date.now }, group, maxGroups, groupTimeoutMs });
+  const { mountAgentFlow } = await import('../flows/flow-routes.ts');
+  const flows = mountAgentFlow(gateway, {
+    sessionDefaults,
+    keep: (trajectory) => pool.keep(trajectory),
+    pool,
+    grader: grading?.grader,
+    taskOf: ({ taskId, promptUid }) => grading?.tasks.get(taskId ?? promptUid),
+  });
+  opened.defer(() => flows.drain());
+  return pool;
 }
 
 /** Stores sessions as they are sealed. `kept` waits for all of them and throws if one could not be stored. */

@@ -15,7 +15,22 @@ export const BASE_MODEL = fileURLToPath(new URL('../../models/base', import.meta
 /** Repeated here so that their names do not require loading the trainer. */
 export const ALGORITHM_NAMES = ['grpo', 'dr-grpo', 'rloo'] as const satisfies readonly Algorithm[];
 export const WEIGHTING_NAMES = ['tokens', 'rollouts'] as const satisfies readonly Weighting[];
-export const ENGINES = ['embedded', 'tinker'] as const;
+export const ENGINES = ['embedded', 'tinker', 'openai', 'anthropic'] as const;
+export type EngineName = (typeof ENGINES)[number];
+
+/** Policies behind an API, where only messages are known: they are measured, never trained. */
+export const APIS = {
+  openai: { baseURL: 'https://api.openai.com/v1', keyEnv: 'OPENAI_API_KEY', urlEnv: 'OPENAI_BASE_URL' },
+  anthropic: { baseURL: 'https://api.anthropic.com', keyEnv: 'ANTHROPIC_API_KEY', urlEnv: 'ANTHROPIC_BASE_URL' },
+} as const;
+export type ApiName = keyof typeof APIS;
+
+export function isApi(engine: unknown): engine is ApiName {
+  return typeof engine === 'string' && Object.hasOwn(APIS, engine);
+}
+
+/** Servers answer more slowly than the embedded policy, and reasoning counts as tokens. */
+export const API_DEFAULTS = { concurrency: 16, limits: { turns: 16, tokens: 65_536, deadlineMs: 600_000 } } as const;
 
 export const EVAL_DEFAULTS = {
   flow: undefined,
@@ -25,6 +40,7 @@ export const EVAL_DEFAULTS = {
   model: BASE_MODEL,
   baseModel: undefined,
   baseURL: undefined,
+  apiKeyEnv: undefined,
   loraRank: 32,
   seed: 1,
   concurrency: 64,
@@ -72,8 +88,8 @@ export const TRAIN_DEFAULTS = {
 } as const;
 
 const HOST = '127.0.0.1';
-const { model, threads, seed } = EVAL_DEFAULTS;
-export const SERVE_DEFAULTS = { model, threads, seed, host: HOST, port: 0, temperature: 1, group: 8 } as const;
+const { engine, model, threads, seed } = EVAL_DEFAULTS;
+export const SERVE_DEFAULTS = { engine, threads, seed, host: HOST, port: 0, group: 8 } as const;
 export const TINKER_DEFAULTS = { model, threads, host: HOST, port: 0, state: 'runs/tinker' } as const;
 
 export function usualTasks(entry: string | Entry): string {

@@ -90,7 +90,7 @@ async function open(plan: TrainPlan, warn: Warn, options: TrainOptions & { reado
   if (finish.aborted) interrupt();
   finish.addEventListener('abort', interrupt);
   const files = { run: settings.run, tasks: [settings.tasks, settings.heldOut] };
-  const own = { stop: begun.signal, warn, kernels, engine: through?.engine, files, watchStalls };
+  const own = { stop: begun.signal, warn, kernels, engine: through?.engine, files, watchStalls, trains: true };
   return openParts(settings, entry, own).finally(() => finish.removeEventListener('abort', interrupt));
 }
 
@@ -103,9 +103,9 @@ async function stepLog(
   const heldOutFile = heldOutFileOf(settings);
   if (heldOutFile !== undefined) await writeFile(heldOutFile, heldOut.map((task) => `${JSON.stringify(task)}\n`).join(''));
   const work = recovery ?? ONCE;
-  if (settings.kl > 0) await work.step(() => trainer.freezeReference());
   const bound = new AgreementBound(await kept.store.manifests());
-  const log: StepLog = { trainer, work, settings, identity, bound, ...kept };
+  const log: StepLog = { trainer: trainer!, work, settings, identity, bound, ...kept };
+  if (settings.kl > 0) await work.step(() => log.trainer.freezeReference());
   if (recovery !== undefined) recovery.restore = () => restorePolicy(log);
   return log;
 }

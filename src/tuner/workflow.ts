@@ -15,15 +15,7 @@ import {
   workflowSymbol,
 } from '../core/contracts.ts';
 import { isConcrete, methodKind, processOf, rolesIn } from '../core/define.ts';
-import {
-  checkedFields,
-  checkNames,
-  describeThrown,
-  describeValue,
-  noAnswer,
-  refusing,
-  unknownOptions,
-} from '../core/describe.ts';
+import { checkedFields, checkNames, describeThrown, describeValue, refusing, unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined, isObject } from '../core/json.ts';
 import type { Json, PromptMessage, TaskView, Task as WholeTask } from '../core/types.ts';
@@ -135,16 +127,9 @@ export class WorkflowTask {
 
   constructor(rollout: WorkflowContext) {
     this.rollout = rollout;
-    const renamed = { main_query: 'it is mainQuery here', init_messages: 'it is initMessages here' };
-    this.task = refusing(taskOf(rollout.task), 'task.task', {
-      ...renamed,
-      ...noAnswer('a judge (defineJudge) gets task.task.answer'),
-    });
-    refusing(this, 'task', {
-      task_id: 'it is taskId here',
-      env_type: 'it is envType here',
-      episode_uuid: 'it is episodeUuid here',
-    });
+    const judged = 'a judge (defineJudge) gets task.task.answer';
+    this.task = refusing(taskOf(rollout.task), 'task.task', ['mainQuery', 'initMessages', 'taskId', 'envType'], judged);
+    refusing(this, 'task', ['taskId', 'envType', 'episodeUuid'], judged);
     ({ taskId: this.taskId, envType: this.envType, metadata: this.metadata } = this.task);
     this.episodeUuid = rollout.rolloutId;
   }

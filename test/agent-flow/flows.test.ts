@@ -3,6 +3,7 @@ import { describe, expect, it } from 'vitest';
 import {
   AgentFlowBase,
   BlackBoxAgentFlowBase,
+  BlackBoxGSM8KAgentFlow,
   type FlowFields,
   flowRegistry,
   MultiStepAgentFlow,
@@ -11,6 +12,7 @@ import {
   type SamplingParams,
   SingleStepSingleTurnAgentFlow,
   Step,
+  type StepFields,
 } from '../../src/agent-flow.ts';
 import type { GraderInput, GraderResult } from '../../src/core/contracts.ts';
 import { asWorkflow, defineGrader } from '../../src/core/define.ts';
@@ -177,6 +179,18 @@ describe('a flow', () => {
     expect(flow.isTerminal('<tool_call>{bad</tool_call>')).toBe(false);
   });
 
+  it('that submits reward 0 logs where', async () => {
+    class Zero extends SingleStepSingleTurnAgentFlow {
+      override async gatewaySubmitSteps(steps: readonly StepFields[]): Promise<number> {
+        return await super.gatewaySubmitSteps(steps.map((step) => ({ ...step, reward: 0 })));
+      }
+    }
+    const { logs } = await rollout(Zero);
+    expect(logs).toMatchObject([
+      { text: expect.stringMatching(/^Zero submitted reward 0 at .*flows\.test\.ts:\d+:\d+\); leave it out/) },
+    ]);
+  });
+
   it('that says another number of steps than it submitted is noted; that says no number fails', async () => {
     class Wrong extends SingleStepSingleTurnAgentFlow {
       override async run(...given: Run): Promise<number> {
@@ -266,6 +280,12 @@ describe('a black box', () => {
       metadata: { kind: 'price' },
       metrics: { steps: 1 },
     });
+  });
+
+  it('for mathematics asks one question', async () => {
+    const trajectory = await rollout(BlackBoxGSM8KAgentFlow);
+    expect(trajectory).toMatchObject({ outcome: { kind: 'completed' }, grade: { reward: { value: 1 } } });
+    expect(trajectory.turns.map(({ request }) => request.messages.map(({ role }) => role))).toEqual([['system', 'user']]);
   });
 
   it('may have a row with a whole book in it', async () => {

@@ -214,7 +214,7 @@ describe('what cannot be isolated', () => {
     await using _listener = await listen(gateway);
     const { default: workflow } = await import('../fixtures/areal/isolated-agent.ts');
     const module = { url: new URL('../fixtures/areal/isolated-agent.ts', import.meta.url).href, exportName: 'default' };
-    await using started = await startWorkflow(workflow, { module, workers: 1, signal });
+    await using started = await startWorkflow(workflow, { module, workers: 1, signal }, { gateway });
     const { turns, grade } = await rolloutsThrough(gateway)(started, { id: 't', prompt: [{ role: 'user', content: 'hello' }] });
     expect(turns.map(({ after }) => after)).toEqual([undefined, 0]);
     if (grade.kind !== 'graded') throw new Error(JSON.stringify(grade));

@@ -119,6 +119,25 @@ describe('a rollout', () => {
     expect(hung.outcome).toEqual({ kind: 'truncated', limit: 'deadline' });
   });
 
+  it('waits for a busy default model outside of its deadline, and for a silent one within it', async () => {
+    const { rollout } = await bench({ limits: { deadlineMs: 500 } });
+    let calls = 0;
+    const busy: typeof fetch = async () =>
+      ++calls === 1
+        ? new Response('slow down', { status: 429, headers: { 'retry-after': '1' } })
+        : Response.json({ choices: [{ message: { content: 'yes' } }] });
+    const silent: typeof fetch = (_, init) =>
+      new Promise((_, reject) => init?.signal?.addEventListener('abort', () => reject(init.signal!.reason)));
+    const asking = (by: string, answer: typeof fetch): Run => {
+      const model = { name: 'house', baseURL: `http://${by}.test/v1`, fetch: answer };
+      return async (ctx) => {
+        await ctx.model('other', { default: model, trainable: () => false }).generate({ messages: ctx.prompt });
+      };
+    };
+    expect(await rollout(asking('busy', busy))).toMatchObject({ outcome: { kind: 'completed' }, turns: [{ model: 'house' }] });
+    expect((await rollout(asking('silent', silent))).outcome).toEqual({ kind: 'truncated', limit: 'deadline' });
+  });
+
   it('that ignores its deadline is cut off; what it does later is refused and not recorded', async () => {
     const { rollout, gateway } = await bench({ limits: { deadlineMs: 1000 } });
     const over = Promise.withResolvers<void>();

@@ -23,6 +23,19 @@ describe('an agent built in run', () => {
     expect(turns[0]?.sampling.requested).toEqual({ temperature: 0.5 });
   });
 
+  it('is graded, not lost, when an answer is cut off at the token limit', async () => {
+    const told: unknown[] = [];
+    const talkative = async ({ prompt }: AgentWorkflowContext) => {
+      const short = new OsmosisRolloutModel({ params: { maxTokens: 2 } });
+      const { stopReason, lastMessage } = await new OsmosisStrandsAgent({ name: 'a', model: short, messages: prompt }).invoke();
+      told.push(stopReason, lastMessage.role);
+    };
+    const { turns, outcome, grade } = await rollout(talkative);
+    expect(told).toEqual(['maxTokens', 'assistant']);
+    expect(turns).toMatchObject([{ stopReason: 'length' }]);
+    expect({ outcome, grade }).toMatchObject({ outcome: { kind: 'completed' }, grade: { kind: 'graded' } });
+  });
+
   it('calls its tools until the policy calls none, in one conversation', async () => {
     const search = tool({
       name: 'search',
