@@ -31,7 +31,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   nn: [25, 3586],
   osmosis: [11, 1895],
   processes: [11, 1760],
-  rollout: [7, 1112],
+  rollout: [7, 1125],
   run: [20, 3690],
   store: [7, 1040],
   testing: [8, 1733],
