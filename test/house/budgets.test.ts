@@ -27,7 +27,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   graders: [19, 3934],
   http: [4, 553],
   integrations: [6, 1165],
-  isolation: [3, 530],
+  isolation: [3, 534],
   nn: [25, 3586],
   osmosis: [11, 1895],
   processes: [11, 1760],
