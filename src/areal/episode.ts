@@ -198,15 +198,19 @@ function currentEpisode(): Episode | undefined {
 
 /** A view of the environment: in an episode, some names are its policy's, so that `new OpenAI()` finds it, as in a process of its own. */
 function policyEnvironment(environment: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
-  const seen = (env: NodeJS.ProcessEnv): NodeJS.ProcessEnv => {
+  const ownOf = (): NodeJS.ProcessEnv => {
     const model = currentEpisode()?.model;
-    return model === undefined ? env : { ...env, ...agentEnvironment(model) };
+    return model === undefined ? {} : agentEnvironment(model);
+  };
+  const holding = (env: NodeJS.ProcessEnv, name: string | symbol): NodeJS.ProcessEnv => {
+    const own = ownOf();
+    return Object.hasOwn(own, name) ? own : env;
   };
   return new Proxy(environment, {
-    get: (env, name) => Reflect.get(seen(env), name),
-    has: (env, name) => name in seen(env),
-    ownKeys: (env) => Reflect.ownKeys(seen(env)),
-    getOwnPropertyDescriptor: (env, name) => Reflect.getOwnPropertyDescriptor(seen(env), name),
+    get: (env, name) => Reflect.get(holding(env, name), name),
+    has: (env, name) => name in holding(env, name),
+    ownKeys: (env) => [...new Set([...Reflect.ownKeys(env), ...Object.keys(ownOf())])],
+    getOwnPropertyDescriptor: (env, name) => Reflect.getOwnPropertyDescriptor(holding(env, name), name),
     // The default would define properties in a form that `process.env` refuses.
     set: (env, name, value) => Reflect.set(env, name, value),
   });

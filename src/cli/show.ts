@@ -50,7 +50,8 @@ export async function showCommand(path: string, rolloutId: string | undefined, f
       const made = measures(Object.entries({ ...line.parts, ...line.metrics }), MOST_MEASURES, 2);
       out([rolloutText(line), ...(made === '' ? [] : [styleText('dim', made)])].join(' · '), line);
     }
-    const hidden = shown.length > flags.limit ? `; the last ${flags.limit} are shown` : '';
+    const hidden =
+      shown.length > flags.limit ? `; only the last ${flags.limit} are shown: --limit ${shown.length} shows all` : '';
     if (!flags.json) console.log(`${count(lines.length, 'rollout')}, ${lines.filter(isForked).length} with forks${hidden}`);
     return 0;
   }

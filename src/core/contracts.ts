@@ -308,7 +308,8 @@ export interface Grader {
 export interface GraderRunner extends AsyncDisposable {
   /** Whether a hung grader can be killed (child process) or only abandoned (inline closure). */
   readonly killable: boolean;
-  grade(input: GraderInput, model?: GraderModel): Promise<Grade>;
+  /** `print` receives what the grader prints in a process of its own, shortened; what it prints in this one is on the terminal already. */
+  grade(input: GraderInput, model?: GraderModel, print?: (text: string) => void): Promise<Grade>;
 }
 
 export interface SessionSpec extends Pick<Workflow, 'roles'> {

@@ -16,7 +16,7 @@ import {
   type WorkflowResult,
   workflowSymbol,
 } from './contracts.ts';
-import { kindOf } from './describe.ts';
+import { baseURLFault, kindOf } from './describe.ts';
 import { TrainyardError } from './errors.ts';
 import { defined } from './json.ts';
 
@@ -183,7 +183,11 @@ export function checkDefaultModel(given: unknown, whose: string): asserts given 
   if (typeof given === 'function') return;
   if (typeof given === 'object' && given !== null && 'name' in given && typeof given.name === 'string') {
     const { api = 'openai' } = given as { readonly api?: unknown };
-    if ('baseURL' in given && typeof given.baseURL === 'string' && (api === 'openai' || api === 'anthropic')) return;
+    const isServer = 'baseURL' in given && (api === 'openai' || api === 'anthropic');
+    const fault = isServer ? baseURLFault(given.baseURL) : undefined;
+    if (fault !== undefined)
+      throw new TrainyardError('WORKFLOW_INVALID', `${whose}: the base URL of its default model: ${fault}`);
+    if (isServer) return;
     if ('generate' in given && typeof given.generate === 'function') return;
   }
   throw new TrainyardError('WORKFLOW_INVALID', `${whose}: expected a default model, found ${described(given)}`, {

@@ -26,6 +26,14 @@ export function shortLine(text: string, chars: number): string {
   return printableLine(text.length > chars ? `${text.slice(0, chars)}…` : text);
 }
 
+/** What is wrong with the base URL of a model server, without repeating it: it may hold a key. */
+export function baseURLFault(given: unknown): string | undefined {
+  const url = typeof given === 'string' ? URL.parse(given) : null;
+  if (url === null || !/^https?:$/.test(url.protocol)) return 'expected a URL that begins with http:// or https://';
+  if (url.username !== '' || url.password !== '') return 'expected a URL without user and password';
+  return url.search === '' && url.hash === '' ? undefined : 'expected a URL without ? and #: a path is added to it';
+}
+
 export function kindOf(value: unknown): string {
   return Object.prototype.toString.call(value).slice(8, -1);
 }

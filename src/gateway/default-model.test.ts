@@ -291,7 +291,13 @@ describe('the key of a default model at a server', () => {
 
   it('is not in the message about a default model that is none', () => {
     const { session } = open();
-    const none = [{ name: 'house', url: 'http://x', apiKey: KEY }, KEY, [KEY]];
+    const none = [
+      { name: 'house', url: 'http://x', apiKey: KEY },
+      { name: 'house', baseURL: `http://me:${KEY}@x/v1` },
+      { name: 'house', baseURL: `http://x/v1?key=${KEY}` },
+      { name: 'house', baseURL: KEY },
+      ...[KEY, [KEY]],
+    ];
     for (const given of none) {
       const naming = () => session.model('judge', { default: given as never });
       expect(naming).toThrowError(

@@ -6,6 +6,18 @@ import { importedModule, namesOf, serveCalls } from '../processes/serve-calls.ts
 import { announcedBy } from '../processes/user-modules.ts';
 import { callGrader, type GraderCall } from './call.ts';
 
+/** Characters per grading that are told. */
+const MOST_PRINTED = 8_000;
+
+let told: ((text: string) => void) | undefined;
+for (const stream of [process.stdout, process.stderr]) {
+  const write = stream.write.bind(stream) as (...given: readonly unknown[]) => boolean;
+  stream.write = (chunk: string | Uint8Array, ...rest: readonly unknown[]) => {
+    told?.(typeof chunk === 'string' ? chunk : Buffer.from(chunk).toString());
+    return write(chunk, ...rest);
+  };
+}
+
 await serveCalls(async (url = '', exportName = '') => {
   const exports = await importedModule(url, 'grader', 'GRADER_FAILED');
   const grader = asGrader(exports[exportName], moduleOf(exports, announcedBy(url)));
@@ -16,8 +28,13 @@ await serveCalls(async (url = '', exportName = '') => {
     );
   }
   return {
-    answer: (call, { signal }) => {
+    answer: (call, { signal, note }) => {
       const { input, model } = call as GraderCall;
+      let room = MOST_PRINTED;
+      told = (text) => {
+        if (room > 0) note(text.slice(0, room));
+        room -= text.length;
+      };
       return callGrader(grader, input, { signal, model });
     },
   };

@@ -52,6 +52,20 @@ function keepBusy(ms: number): void {
 }
 
 describe('a grader that behaves', () => {
+  it('is heard, as far as it prints within bounds', async () => {
+    const pool = await open({ deadlineMs: 500 });
+    const heard = async (order: Order['do']): Promise<string> => {
+      let text = '';
+      await pool.grade(inputFor('0', { do: order }), undefined, (more) => {
+        text += more;
+      });
+      return text;
+    };
+    expect(await heard('print and answer')).toBe(`seen { n: 1 }\nodd\n${'x'.repeat(8000)}`.slice(0, 8000));
+    expect(await heard('answer 1')).toBe('');
+    expect(await heard('print now and then')).toMatch(/^(still here\n)+$/);
+  });
+
   it('gives its reward, with parts, from another process', async () => {
     const pool = await open();
     expect(pool.killable).toBe(true);

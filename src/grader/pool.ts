@@ -127,7 +127,7 @@ class PoolUser implements GraderPool {
     }
   }
 
-  grade(input: GraderInput, model?: GraderModel): Promise<Grade> {
+  grade(input: GraderInput, model?: GraderModel, print?: (text: string) => void): Promise<Grade> {
     if (this.#isClosed) return Promise.resolve(cancelled());
     this.#gradings += 1;
     return new Promise((settle) => {
@@ -138,7 +138,7 @@ class PoolUser implements GraderPool {
         given.abort();
       };
       this.#pending.add(cancel);
-      void this.#graded({ input, model }, given.signal).then((grade) => {
+      void this.#graded({ input, model }, given.signal, print).then((grade) => {
         this.#pending.delete(cancel);
         settle(grade);
       });
@@ -154,7 +154,7 @@ class PoolUser implements GraderPool {
     await pools.leave(this.#key, this);
   }
 
-  #graded(call: GraderCall, signal: AbortSignal): Promise<Grade> {
+  #graded(call: GraderCall, signal: AbortSignal, print?: (text: string) => void): Promise<Grade> {
     let process: number | undefined;
     return withRetries(this.#retries, async () => {
       this.#attempts += 1;
@@ -162,6 +162,7 @@ class PoolUser implements GraderPool {
         deadlineMs: this.#deadlineMs,
         signal,
         notBy: process,
+        onNote: (text) => print?.(String(text)),
         onBegun: (number) => {
           process = number;
         },

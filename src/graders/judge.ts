@@ -10,7 +10,7 @@ import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Grader, GraderContext, GraderInput, GraderResult } from '../core/contracts.ts';
 import { defineGrader, unscorable } from '../core/define.ts';
-import { unknownOptions } from '../core/describe.ts';
+import { baseURLFault, unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined, digestOf, isObject, parsedJson } from '../core/json.ts';
 import type { ChatServer } from '../gateway/chat-client.ts';
@@ -257,10 +257,8 @@ function* endpointFaults(model: unknown): Generator<string> {
   if (Object.keys(others).some((key) => /key|token|secret/i.test(key))) {
     yield 'put the key into the environment and name the variable in model.apiKeyEnv';
   }
-  const url = typeof baseURL === 'string' ? URL.parse(baseURL) : null;
-  if (url === null || !/^https?:$/.test(url.protocol)) yield 'model.baseURL: expected a URL that begins with http:// or https://';
-  else if (url.username !== '' || url.password !== '') yield 'model.baseURL: expected a URL without user and password';
-  else if (url.search !== '' || url.hash !== '') yield 'model.baseURL: expected a URL without ? and #: a path is added to it';
+  const fault = baseURLFault(baseURL);
+  if (fault !== undefined) yield `model.baseURL: ${fault}`;
   if (typeof name !== 'string' || name === '') yield 'model.model: expected the name of a model';
   if (apiKeyEnv !== undefined && (typeof apiKeyEnv !== 'string' || !/^\w+$/.test(apiKeyEnv))) {
     yield 'model.apiKeyEnv: expected the name of an environment variable, not a key';

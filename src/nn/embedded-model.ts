@@ -245,17 +245,19 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     });
   }
 
-  /** Writes config.json, model.safetensors and optimizer.safetensors. */
-  save(dir: string): Promise<void> {
+  /** Writes config.json, model.safetensors and, unless told not to, optimizer.safetensors. */
+  save(dir: string, { optimizer = true }: { readonly optimizer?: boolean } = {}): Promise<void> {
     return this.#training.run(() =>
       writeCheckpoint(
         dir,
         { ...this.#file, layout: this.#layout, weights: this.weights(), variant: this.#variant },
-        {
-          firstMoments: this.#flat(this.#arena.firstMoments),
-          secondMoments: this.#flat(this.#arena.secondMoments),
-          step: this.#steps,
-        },
+        optimizer
+          ? {
+              firstMoments: this.#flat(this.#arena.firstMoments),
+              secondMoments: this.#flat(this.#arena.secondMoments),
+              step: this.#steps,
+            }
+          : undefined,
       ),
     );
   }

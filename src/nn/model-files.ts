@@ -82,10 +82,11 @@ interface SavableModel extends ConfigFile {
   readonly variant: KernelVariant;
 }
 
-export async function writeCheckpoint(dir: string, model: SavableModel, optimizer: OptimizerState): Promise<void> {
+export async function writeCheckpoint(dir: string, model: SavableModel, optimizer: OptimizerState | undefined): Promise<void> {
   const { layout, weights, variant } = model;
   await writeFile(join(dir, CONFIG), `${JSON.stringify(configJson(model.config, model.source), null, 2)}\n`);
   await writeSafetensors(join(dir, WEIGHTS), split(weights, layout, ''), { format: 'pt', kernels: variant });
+  if (optimizer === undefined) return;
   const moments = [
     ...split(optimizer.firstMoments, layout, 'exp_avg.'),
     ...split(optimizer.secondMoments, layout, 'exp_avg_sq.'),

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { afterAll, describe, expect, it } from 'vitest';
-import { blamed } from './event-loop-monitor.ts';
+import { blamed, ownTime } from './event-loop-monitor.ts';
 
 /** A program of its own: what runs under a test's loader has other line numbers. */
 const program = fileURLToPath(new URL('../../test/fixtures/processes/stalls.ts', import.meta.url));
@@ -47,6 +47,11 @@ describe.concurrent('what blocks the event loop', () => {
     expect(await found(['busyLoop'], 2, new URL('../../', import.meta.url).href)).toEqual([]);
     expect(await found(['doNothing'], 2)).toEqual([]);
   });
+});
+
+it('time in which the main thread waited for a processor is nobody’s fault', () => {
+  expect(ownTime(1000, '123456789 250000000 42\n')).toBe(750);
+  expect(ownTime(1000, '')).toBe(1000);
 });
 
 describe('the place that is named', () => {

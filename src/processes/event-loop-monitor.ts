@@ -6,13 +6,15 @@
  * call stack through the inspector, which interrupts running JavaScript without pausing it. During a blocking native call, the answer comes
  * when that call returns, before the code after it runs. Otherwise no inspector session is attached.
  *
- * Each location is reported the 1st, 10th, 100th … time. On an overloaded machine a short call can look long. Off while a debugger listens,
- * because at a breakpoint everything stands still.
+ * Each location is reported the 1st, 10th, 100th … time. Time during which the main thread waited for a processor does not count, where the
+ * system tells it (Linux). Off while a debugger listens, because at a breakpoint everything stands still.
  */
 import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
 import { url as debuggerUrl, Session } from 'node:inspector';
 import { relative } from 'node:path';
 import { parentPort, Worker, workerData } from 'node:worker_threads';
+import { tried } from '../core/errors.ts';
 
 /** Noticeable to a person, and many times what one turn of the event loop should take. */
 const THRESHOLD_MS = 200;
@@ -145,12 +147,19 @@ function askForStack(block: Block, during: number): void {
   });
 }
 
+/** Milliseconds without those that the main thread spent waiting for a processor, which the system adds up when it gets one. */
+export function ownTime(now = performance.now(), schedstat = tried(() => readFileSync('/proc/self/schedstat', 'utf8'))): number {
+  const [, nanoseconds = 0] = schedstat?.split(' ').map(Number) ?? [];
+  return now - nanoseconds / 1e6;
+}
+
 function watch({ heartbeat, thresholdMs }: ThreadData): void {
   let beat = -1;
-  let since = performance.now();
+  let since = ownTime();
   let current: Block | undefined;
   const end = (): void => {
-    if (current !== undefined) tell(Object.assign(current, { milliseconds: performance.now() - since }));
+    const milliseconds = ownTime() - since;
+    if (current !== undefined && milliseconds >= thresholdMs) tell(Object.assign(current, { milliseconds }));
     current = undefined;
   };
   const look = (): void => {
@@ -158,8 +167,8 @@ function watch({ heartbeat, thresholdMs }: ThreadData): void {
     if (now !== beat) {
       end();
       beat = now;
-      since = performance.now();
-    } else if (current === undefined && performance.now() - since >= thresholdMs) {
+      since = ownTime();
+    } else if (current === undefined && ownTime() - since >= thresholdMs) {
       current = {};
       askForStack(current, beat);
     }

@@ -109,6 +109,7 @@ export async function gradeOf(
   parts: GradingParts,
   { identity, task }: { readonly identity: RolloutIdentity; readonly task: Task },
   rollout: GradableRollout,
+  print?: (text: string) => void,
 ): Promise<Grade> {
   const { outcome, turns, result } = rollout;
   const { grader, workflow } = parts;
@@ -123,7 +124,7 @@ export async function gradeOf(
     if (outcome.kind === 'truncated') return { kind: 'ungraded', why: 'truncated' };
     throw rewardMissing(identity);
   }
-  const grade = await grader.grade(parts.graderInput(task, rollout));
+  const grade = await grader.grade(parts.graderInput(task, rollout), undefined, print);
   if (grade.kind !== 'graded') return grade;
   try {
     const reward = settledReward(grade.reward, identity, turns);

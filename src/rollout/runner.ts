@@ -134,9 +134,17 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   if (ending.kind === 'threw' && !(ending.thrown instanceof Rejection)) observer?.threw?.(ending.thrown);
   const outcome = outcomeOf(ending, session);
   const result = ending.kind === 'returned' ? ending.result : {};
-  const grade = await gradeOf(parts, spec, { turns, outcome, result, artifactsDir: own.artifactsDir() });
+  let printed = '';
+  const rollout = { turns, outcome, result, artifactsDir: own.artifactsDir() };
+  const grade = await gradeOf(parts, spec, rollout, (text) => {
+    printed += text;
+  });
   const { unanswered } = session;
-  const { logs } = own;
+  const ofGrader = printed
+    .trimEnd()
+    .split('\n')
+    .map((line) => ({ at: clock.now(), text: `the grader: ${line}` }));
+  const logs = printed === '' ? own.logs : [...own.logs, ...ofGrader];
   const trajectory = recordOf(identity, { turns, unanswered }, { outcome, grade, result, logs, startedAt, endedAt: clock.now() });
   // Do not store a rollout that was cancelled with the run: a resumed run would take it as a result.
   parts.signal.throwIfAborted();

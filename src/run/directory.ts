@@ -8,7 +8,7 @@ import { closeSync, existsSync, ftruncateSync, openSync, readFileSync, statSync,
 import { mkdir, open, readdir, realpath, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
-import { boundary, messageOf, TrainyardError, tried } from '../core/errors.ts';
+import { boundary, type ErrorCode, messageOf, TrainyardError, tried } from '../core/errors.ts';
 import { type Emit, errorEvent, type RunEvent } from '../core/events.ts';
 import { checkpointName, savedSteps } from './checkpoint.ts';
 import { resumeCommand } from './settings.ts';
@@ -69,11 +69,12 @@ export async function lockFolder(path: string, flag = '--run'): Promise<AsyncDis
   return { [Symbol.asyncDispose]: async () => lock.close() };
 }
 
-export function readRunFile(path: string): unknown {
+/** `missing`: the code if there is no run. */
+export function readRunFile(path: string, missing: ErrorCode = 'RESUME_IMPOSSIBLE'): unknown {
   const file = join(path, RUN_FILE);
   if (!existsSync(file)) {
     const above = [dirname(path), dirname(dirname(path))].find((folder) => existsSync(join(folder, RUN_FILE)));
-    throw new TrainyardError('RESUME_IMPOSSIBLE', `${path} holds no run.json, so there is no run to go on with`, {
+    throw new TrainyardError(missing, `${path} holds no run.json, so there is no run`, {
       hint: above === undefined ? 'give the directory of a run, such as runs/<name>' : `did you mean ${above}?`,
     });
   }

@@ -164,14 +164,14 @@ export interface PolicyJudgeParts {
 export function withPolicy(runner: GraderRunner, grader: Grader, parts: PolicyJudgeParts): GraderRunner {
   if (!grader.asksPolicy) return runner;
   const open = new Set<string>();
-  const grade = async (input: GraderInput): Promise<Grade> => {
+  const grade: GraderRunner['grade'] = async (input, _, print) => {
     const name = freeName(input, open);
     open.add(name);
     const session = parts.sessions.open(judgeSession(name, input, parts));
     try {
       const { baseURL, apiKey, name: model } = session.model(JUDGE);
       const asked: GraderModel = { baseURL, apiKey, name: model };
-      return withVersions(await runner.grade(input, asked), session.turns);
+      return withVersions(await runner.grade(input, asked, print), session.turns);
     } finally {
       session.seal();
       open.delete(name);

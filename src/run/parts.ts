@@ -3,13 +3,13 @@
  * gateway listening last; closed in reverse.
  */
 import { Downtime, linkSignals, openingWith, Semaphore } from '../core/async.ts';
-import type { Grader, GraderInput, GraderModel, GraderRunner, ModelServer, Store } from '../core/contracts.ts';
+import type { Grader, GraderRunner, ModelServer, Store } from '../core/contracts.ts';
 import { missingEnv } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import { type Engine, engineWith } from '../core/policy.ts';
-import type { Grade, RolloutIdentity, SamplingSettings, Task, Trajectory } from '../core/types.ts';
+import type { RolloutIdentity, SamplingSettings, Task, Trajectory } from '../core/types.ts';
 import { Gateway, listen } from '../gateway/gateway.ts';
 import type { ServedPolicy } from '../gateway/sampling.ts';
 import { graderInput } from '../grader/call.ts';
@@ -315,7 +315,7 @@ export async function openGrader(
 function limited(runner: InlineGraderRunner, most: number, signal: AbortSignal): InlineGraderRunner {
   if (most === Infinity) return runner;
   const limit = new Semaphore(most);
-  const grade = async (input: GraderInput, model?: GraderModel): Promise<Grade> => {
+  const grade: GraderRunner['grade'] = async (input, model) => {
     using _held = await limit.acquire(signal);
     return await runner.grade(input, model);
   };

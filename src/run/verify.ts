@@ -66,12 +66,16 @@ export interface VerifyOptions {
   readonly onStep?: (done: number, of: number) => void;
 }
 
-/** Throws RESUME_IMPOSSIBLE or STORE_FORMAT if the run cannot be resumed. Runs begun from TypeScript need entry and tasks again. */
+/**
+ * Throws FILE_NOT_FOUND if there is no run, RESUME_IMPOSSIBLE or STORE_FORMAT if it cannot be resumed. Runs begun from TypeScript need entry
+ * and tasks again.
+ */
 export async function verify(
   request: ResumeRequest,
   { warn = () => {}, stop = new AbortController().signal, onStep = () => {} }: VerifyOptions = {},
 ): Promise<Verification> {
   const { run } = request;
+  const { id } = readRunFile(run, 'FILE_NOT_FOUND') as { readonly id?: string };
   const plan = await planOf(request);
   using _lock = takeLock(resolve(run));
   const events = eventsIn(run);
@@ -79,7 +83,6 @@ export async function verify(
   for (const { code, message } of [...(earlier as TrainPlan['warnings']), ...plan.warnings]) {
     warn(code, code === 'ENTRY_CHANGED' ? `${message.split(';')[0]}; rewards are graded with the code as it is now` : message);
   }
-  const { id } = readRunFile(run) as { readonly id?: string };
   await using store = await openStoreOf(run, id);
   const found = new Findings();
   const trajectories = await store.query();

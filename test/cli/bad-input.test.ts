@@ -54,6 +54,14 @@ describe('usage', () => {
     expect(await hintAfter('unset npm_lifecycle_event npm_command')).toBe('see trainyard eval --help');
   });
 
+  it('says how to see the verbs as it was called, and where there is no run', async () => {
+    const unknown = await start(['trian'], ROOT, 'export npm_lifecycle_event=trainyard').ended;
+    expect(unknown.stderr).toContain("unknown command 'trian' (Did you mean train?)\n  see npm run trainyard -- --help\n");
+    const { code, stderr } = await sharedTrainyard('verify', join(home.dir, 'nope'));
+    expect(code).toBe(2);
+    expect(stderr).toMatch(/error FILE_NOT_FOUND: .*nope holds no run\.json, so there is no run\n/);
+  });
+
   it('--help exits 0 and names the verbs', async () => {
     const { code, stdout } = await sharedTrainyard('--help');
     expect(stdout).toMatch(/train[\s\S]*eval/);

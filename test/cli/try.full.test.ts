@@ -39,6 +39,21 @@ describe('trainyard try', () => {
     expect(stdout).toMatch(/completed · reward 1\n {2}output: done\n {2}metrics: {"tries":1}/);
   });
 
+  it('shows what the grader printed', async () => {
+    const grader = `export const grader = defineGrader(({ task }) => { console.log('looking at', task.id); return 1; });`;
+    const { stdout } = await sharedTrainyard('try', await entry('loud.ts', CALL, grader), '--tasks', tasks);
+    expect(stdout).toMatch(/ s {2}the grader: looking at a\ncompleted · reward 1\n/);
+  });
+
+  it('exits 1 with the sizes if no prompt fits into the context', async () => {
+    const long = `await ctx.model().generate({ messages: [{ role: 'user', content: 'word '.repeat(2000) }] });`;
+    const { code, stdout } = await sharedTrainyard('try', await entry('long.ts', long, GRADER), '--tasks', tasks);
+    expect(code).toBe(1);
+    expect(stdout).toMatch(
+      /truncated by its limit of context: the prompt has \d+ tokens, the context is 512 \(shorten .*not graded\n/,
+    );
+  });
+
   it('takes a task by its number, and tells programs the same', async () => {
     const file = await entry('good.ts', `${CALL} return { reward: 0.5 };`);
     const ended = await sharedTrainyard('try', file, '--tasks', tasks, '--task', '1', '--json');

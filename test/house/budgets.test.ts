@@ -30,7 +30,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   isolation: [3, 530],
   nn: [25, 3586],
   osmosis: [11, 1895],
-  processes: [11, 1740],
+  processes: [11, 1760],
   rollout: [7, 1079],
   run: [20, 3690],
   store: [7, 1040],

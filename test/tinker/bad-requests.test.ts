@@ -53,6 +53,12 @@ describe('a datum', () => {
     ['too many advantages', given({ advantages: floats(...zeros(12)) }), 'advantages has 12 entries, expected 11'],
     ['a strange id', given({ target_tokens: ints(...tokens.slice(1, 11), 48) }), 'token id 48 is outside the vocabulary of 48'],
     ['other targets than its tokens moved by one', given({ target_tokens: ints(...tokens.slice(0, 11)) }), 'moved by one'],
+    [
+      'targets of two dimensions',
+      given({ target_tokens: { ...ints(...zeros(22)), shape: [11, 2] } }),
+      'has the shape [11, 2], expected [11]',
+    ],
+    ['bounds for each token', given({ clip_low_threshold: floats(...zeros(11)) }), 'clip_low_threshold is not an input of'],
     ['targets of the wrong kind', given({ target_tokens: floats(...zeros(11)) }), 'target_tokens is of float32, expected int64'],
     ['no advantages', { ...GOOD, inputs: unweighted }, 'data[1].loss_fn_inputs.advantages is missing'],
     ['an unknown input', given({ mask: floats(...zeros(11)) }), 'mask is not an input of importance_sampling'],
@@ -128,6 +134,18 @@ describe('a sample request', () => {
     ['top_k below -1', { sampling_params: { top_k: -2 } }, 'top_k is -2'],
     ['another base model', { base_model: 'Qwen/Qwen3-8B' }, 'expected "small"'],
     ['a path that leads elsewhere', { base_model: undefined, model_path: 'tinker://../weights/x' }, 'model_path'],
+    [
+      'a seed that JSON cannot hold',
+      { sampling_params: { seed: 2 ** 53 } },
+      'seed: expected a whole number between −2^53 and 2^53',
+    ],
+    [
+      'more stop texts than anybody looks for',
+      { sampling_params: { stop: Array(257).fill('x') } },
+      'stop has 257 entries, expected at most 256',
+    ],
+    ['top-k log-probabilities', { topk_prompt_logprobs: 5 }, 'topk_prompt_logprobs: expected nothing: this is not supported'],
+    ['part of the log-probabilities', { prompt_logprobs_last_n: 5 }, 'prompt_logprobs_last_n: expected nothing'],
     ['a stop text, without a tokenizer', { sampling_params: { stop: ['end'] } }, 'no tokenizer'],
   ])('with %s is refused at once', async (_, change, said) => {
     const { status, json } = await client.post('asample', { ...good, ...change });
@@ -136,6 +154,18 @@ describe('a sample request', () => {
 });
 
 describe('what is not there', () => {
+  it.each([
+    ['GET', 'archive'],
+    ['POST', 'publish'],
+    ['DELETE', 'publish'],
+    ['PUT', 'ttl'],
+  ])('%s of a checkpoint’s %s is refused by its name', async (method, suffix) => {
+    const path = `training_runs/m-1/checkpoints/weights/a/${suffix}`;
+    const response = await client.send(path, undefined, {}, method);
+    const detail = `${method} /api/v1/${path} is not offered here`;
+    expect({ status: response.status, ...((await response.json()) as object) }).toMatchObject({ status: 404, detail });
+  });
+
   const sample = { sampling_session_id: 'p-1', seq_id: 0, num_samples: 1, prompt: { chunks: [] }, sampling_params: {} };
   it.each<[string, object, number]>([
     ['get_info', { model_id: 'm-1' }, 404],

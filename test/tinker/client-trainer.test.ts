@@ -296,6 +296,22 @@ describe('a server of before protobuf and seq_id', () => {
   });
 });
 
+describe('a server that makes a model of another base model', () => {
+  it('is refused, and the model is given back', async ({ trainer, server }) => {
+    const { script } = server;
+    const other = { json: { model_id: 'model-1', request_id: 'created', base_model: 'smaller' } };
+    server.script = (asked, count) => {
+      const ordinary = script(asked, count);
+      return asked.verb === 'create_model' ? other : ordinary;
+    };
+    await expect(trainer.forward([sample])).rejects.toMatchObject({
+      code: 'POLICY_REFUSED',
+      message: 'the server made a model of smaller, asked for one of base',
+    });
+    expect(server.of('unload_model')).toHaveLength(1);
+  });
+});
+
 /** As SkyRL 0.4: a name is taken once it was seen, and only the first request of a model loads. */
 describe('a server that knows only passes and steps again', () => {
   /** The first answer to each of these verbs is lost. */

@@ -88,9 +88,14 @@ export class TinkerModel {
       const body = { ...session, base_model, lora_config, type: verb };
       return connection.submit({ verb, purpose: 'train', body, repeatable: true });
     });
-    const { model_id: id } = await connection.decode(verb, () => readAs(createModelReply, accepted.reply));
+    const { model_id: id, base_model: given } = await connection.decode(verb, () => readAs(createModelReply, accepted.reply));
     await accepted.result();
-    return new TinkerModel(connection, start, id);
+    const model = new TinkerModel(connection, start, id);
+    if ((given ?? base_model) === base_model) return model;
+    await model.unload();
+    throw new TrainyardError('POLICY_REFUSED', `the server made a model of ${given}, asked for one of ${base_model}`, {
+      hint: 'give --base-model a model that the server has; the tokenizer in --model must be of the same one',
+    });
   }
 
   private constructor(connection: TinkerConnection, start: ModelStart, id: string) {

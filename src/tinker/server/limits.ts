@@ -21,6 +21,8 @@ export const TINKER_LIMITS = {
   sequences: 128,
   /** Sequences per sample request. */
   samples: 256,
+  /** Stop ids or texts per sample request: every text is looked for after every token. */
+  stops: 256,
   /** Sample requests accepted but not yet answered. */
   samplesWaiting: 10_000,
   /** Unnamed sets of sampler weights kept per model. */

@@ -195,7 +195,8 @@ const LEAST_TEMPERATURE = 1e-3;
 /** Throws for invalid requests before they are accepted, so that the client learns of it at once. */
 function checkSampleCall(call: SampleCall, { shape, tokenizer }: BaseModel): void {
   const { temperature, top_k, stop, seed = 0 } = call.sampling_params;
-  const { samples: most } = TINKER_LIMITS;
+  const { samples: most, stops } = TINKER_LIMITS;
+  if (stop.length > stops) throw invalid('sampling_params.stop', `has ${stop.length} entries, expected at most ${stops}`);
   if (call.num_samples > most) throw invalid('num_samples', `is ${call.num_samples}, expected at most ${most}`);
   if (!(temperature >= 0)) throw invalid('sampling_params.temperature', `is ${temperature}, expected at least 0`);
   if (top_k < -1) throw invalid('sampling_params.top_k', `is ${top_k}, expected -1 or more`);

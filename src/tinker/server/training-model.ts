@@ -122,7 +122,7 @@ export class Model {
   save(sent: Sent, path: WeightsPath, options: SaveOptions, type: string): Future {
     return this.#submit('save_weights', sent, async (model) => {
       this.#use();
-      await this.#folder.save(path, (dir) => model.save(dir), options);
+      await this.#folder.save(path, (dir, optimizer) => model.save(dir, { optimizer }), options);
       return { kind: 'reply', value: { path: formatWeightsPath(path), type } };
     });
   }
@@ -131,7 +131,9 @@ export class Model {
   saveUnnamed(sent: Sent, use: (weights: Weights) => object): Future {
     return this.#submit('save_weights', sent, async (model) => {
       this.#use();
-      const { id, folder } = await this.#folder.saveUnnamed(this.id, ++this.#made, (dir) => model.save(dir));
+      const { id, folder } = await this.#folder.saveUnnamed(this.id, ++this.#made, (dir) =>
+        model.save(dir, { optimizer: false }),
+      );
       const kept: Unnamed = { folder, gone: false };
       this.#unnamed.push(kept);
       if (this.#unnamed.length > TINKER_LIMITS.unnamed) await forget(this.#unnamed.shift()!);
@@ -344,8 +346,8 @@ function shifted(values: Float32Array | undefined, length: number, otherwise: nu
 function checkTensor({ dtype, data, shape }: Tensor, where: string, name: string, length: number): void {
   const wanted = name === 'target_tokens' ? 'int64' : 'float32';
   if (dtype !== wanted) throw invalid(where, `is of ${dtype}, expected ${wanted}`);
-  if (data.length !== length) throw invalid(where, `has ${data.length} entries, expected ${length} as model_input has tokens`);
   if (shape !== undefined && shape.length > 1) throw invalid(where, `has the shape [${shape.join(', ')}], expected [${length}]`);
+  if (data.length !== length) throw invalid(where, `has ${data.length} entries, expected ${length} as model_input has tokens`);
 }
 
 /** Targets must be the inputs shifted by one, except at weight 0: predicting other tokens than the model reads is a different task. */

@@ -69,7 +69,6 @@ const LABEL = 'saved.json';
 const RUN = 'run.json';
 const UNNAMED = 'unnamed';
 const KINDS: readonly WeightsKind[] = ['weights', 'sampler_weights'];
-const OPTIMIZER = 'optimizer.safetensors';
 /** Subfolders for temporary names. A weights name never contains a dot, so these cannot collide with one. */
 const UNFINISHED = '.unfinished';
 const REPLACED = '.replaced';
@@ -99,7 +98,7 @@ interface SavedWeights extends SavedLabel, WeightsPath {
 }
 
 /** Writes weights into an existing, empty folder. */
-type WriteWeights = (dir: string) => Promise<void>;
+type WriteWeights = (dir: string, withOptimizer: boolean) => Promise<void>;
 
 export interface SaveOptions {
   readonly overwrite: boolean;
@@ -238,8 +237,7 @@ export class WeightsFolder {
     await remove(dir);
     await mkdir(dir);
     try {
-      await write(dir);
-      if (!withOptimizer) await rm(join(dir, OPTIMIZER), { force: true });
+      await write(dir, withOptimizer);
       for (const file of TOKENIZER_FILES) await copyFile(join(this.#base.folder, file), join(dir, file)).catch(ignoreMissing);
       const sizes = await Promise.all((await readdir(dir)).map(async (file) => (await stat(join(dir, file))).size));
       const label: SavedLabel = {
@@ -328,8 +326,9 @@ export function weightsRoutes(weights: WeightsFolder): Routes {
       return jsonReply(200, { checkpoints: (await weights.list(run)).map(checkpointOf) });
     },
 
-    'DELETE /training_runs/{run}/checkpoints/{checkpoint+}': async ({ names: { run, checkpoint } }) => {
-      await weights.remove(parseWeightsPath(`tinker://${run}/${checkpoint}`, 'checkpoint_id'));
+    // Paths that go on (archive, publish, ttl) are other verbs. None of them is offered.
+    'DELETE /training_runs/{run}/checkpoints/{kind}/{name}': async ({ names: { run, kind, name } }) => {
+      await weights.remove(parseWeightsPath(`tinker://${run}/${kind}/${name}`, 'checkpoint_id'));
       return jsonReply(200, { status: 'deleted' });
     },
 

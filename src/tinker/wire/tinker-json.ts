@@ -183,7 +183,7 @@ const sampleCall = z.object({
   num_samples: otherwise(z.int().min(1), 1),
   sampling_params: z.object({
     max_tokens: orNone(z.int()),
-    seed: orNone(z.int()),
+    seed: orNone(z.int('expected a whole number between −2^53 and 2^53, which JSON keeps exactly')),
     temperature: otherwise(z.number(), 1),
     top_k: otherwise(z.int(), -1),
     top_p: otherwise(z.number(), 1),

@@ -95,7 +95,8 @@ export const createModelRequest = z.object({
   optimizer_config: z.object({ type: z.string() }).nullish(),
 });
 
-export const createModelReply = z.object({ model_id: id });
+/** Some servers repeat the base model. */
+export const createModelReply = z.object({ model_id: id, base_model: z.string().nullish() });
 
 /** For `get_info` and `unload_model`. */
 export const modelRequest = z.object({ model_id: id });
