@@ -63,10 +63,17 @@ export async function openSampled(settings: SampledSettings, options: PolicyOpti
   }
   await checkModelFolder(dir, engine === 'tinker' ? 'text' : 'weights');
   const renderer = await loadRenderer(dir);
+  if (renderer.leftOut.length > 0) options.warn('TEMPLATE_WITHOUT_TOOLS', leftOutOf(dir, renderer.leftOut));
   const policy = await openPolicy(settings, renderer.vocabSize, options);
   const { name, server, trainer } = policy;
   const sampled = { engine: policy.engine, renderer };
   return { name, ...defined({ server }), sampled, trainer, [Symbol.asyncDispose]: () => policy[Symbol.asyncDispose]() };
+}
+
+function leftOutOf(model: string, leftOut: readonly string[]): string {
+  const found = `the chat template of ${model} leaves out ${leftOut.join(' and ')}`;
+  const instead = 'where the workflow uses tools, they are written in a form of Trainyard’s own, which this model may not know';
+  return `${found}; ${instead} (docs/reference/templates.md#without-tools)`;
 }
 
 /** For people: the folder of the model, or its name and server. */

@@ -36,6 +36,8 @@ export interface Renderer {
   readonly extends: boolean;
   /** Where the template demands tool-call ids of letters and digits, how many of them. */
   readonly toolCallIdLength: number | undefined;
+  /** What the template leaves out, so that it is written in our own form. */
+  readonly leftOut: readonly ('tools' | 'tool calls')[];
   /** Ids of a fresh prompt, up to where the policy begins to speak. Throws REQUEST_INVALID with what the template raised. */
   open(messages: readonly Message[], tools: readonly Tool[]): Int32Array;
   /**
@@ -89,6 +91,10 @@ export function createRenderer(tokenizer: Tokenizer): Renderer {
     stopIds,
     extends: extension.always,
     toolCallIdLength: toolCallIdLengthOf(template),
+    leftOut: [
+      ...(template.ownForm.tools ? (['tools'] as const) : []),
+      ...(template.ownForm.calls ? (['tool calls'] as const) : []),
+    ],
     open,
     extend(previous, newMessages) {
       const { promptIds, sampledIds, stopReason } = previous;

@@ -36,7 +36,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   store: [7, 1040],
   testing: [8, 1733],
   tinker: [18, 4193],
-  tokens: [13, 2370],
+  tokens: [14, 2450],
   trainer: [4, 372],
   tuner: [4, 710],
 };
@@ -44,7 +44,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
 const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 112 };
 const WORDS = 30;
 const REPEATED_NAMES = 10;
-const TEST_LINES = 47_200;
+const TEST_LINES = 47_800;
 
 const sources = shippedSources();
 const over = ({ files, code }: Size, [mostFiles, mostCode]: readonly [number, number]): boolean =>
