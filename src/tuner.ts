@@ -10,6 +10,7 @@ export {
   environmentTasks,
   type StepResult,
 } from './tuner/environment.ts';
+export { executePythonCode, type PythonOptions } from './tuner/execute-python-code.ts';
 export {
   type ChatModelLike,
   type DefaultModelGiven,

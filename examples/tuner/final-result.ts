@@ -4,11 +4,18 @@ import { z } from 'zod';
 
 export const FinalResult = z.object({ result: z.number() });
 
-/** 1 for the right number in the right form, a half where it was only said in words. Sees the answer, which the workflow never does. */
+/**
+ * 1 for the right number in the right form. If it was only said in words, a half, and more for each leading digit that the form has right: a
+ * small policy gets there one digit at a time. Sees the answer, which the workflow never does.
+ */
 export class MathJudge extends BaseJudge {
   async computeReward({ task }: JudgeTask, { metadata }: WorkflowOutput): Promise<[number, boolean]> {
     if (metadata['final_answer'] === task.answer) return [1, true];
     const numbers = String(metadata['said']).match(/\d+/g) ?? [];
-    return [numbers.length === 1 && Number(numbers[0]) === task.answer ? 0.5 : 0, false];
+    if (numbers.length !== 1 || Number(numbers[0]) !== task.answer) return [0, false];
+    const [wanted, given] = [String(task.answer), String(metadata['final_answer'])];
+    const wrongAt = [...wanted].findIndex((digit, i) => digit !== given[i]);
+    const right = wrongAt === -1 ? wanted.length : wrongAt;
+    return [0.5 + (0.5 * right) / Math.max(wanted.length, given.length), false];
   }
 }

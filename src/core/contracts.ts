@@ -228,7 +228,7 @@ export type GenerateRequest = {
   readonly tool?: string | true;
   /** Stop sequences; the response ends before the first match. */
   readonly stop?: readonly string[];
-  /** The response should be JSON, matching the schema if given. Checked, not enforced: the turn records what is wrong. */
+  /** JSON, of the schema if given. Enforced by engines that constrain, if there are no tools; else the turn records what is wrong. */
   readonly format?: { readonly schema?: Json };
   readonly signal?: AbortSignal;
 } & Partial<SamplingSettings> &

@@ -1,5 +1,6 @@
 /** The contracts of sampling and training: `Engine`, `Trainer`, and the losses between them. Knows tokens; no text, agents or rewards. */
 import { messageOf, TrainyardError } from './errors.ts';
+import type { SampleConstraint } from './json-machine.ts';
 import type { Sample, SamplingSettings, StopReason } from './types.ts';
 
 export interface SampleRequest {
@@ -11,12 +12,17 @@ export interface SampleRequest {
   readonly seed: number;
   /** Requests with the same hint share a prompt prefix, so an engine may place them together. Never changes the result. */
   readonly affinity?: string;
+  /** Only for engines with `constrains`. */
+  readonly constraint?: SampleConstraint;
 }
 
 export interface SampleResult {
   /** Sampled ids, ending with the stop id if `stopReason` is `stop`. */
   readonly ids: Int32Array;
+  /** Of the policy's own distribution, which knows no constraint. */
   readonly logprobs: Float32Array;
+  /** Positions at which the constraint refused what the policy drew, so that another token was drawn. They must not be trained. */
+  readonly redrawn?: readonly number[];
   readonly stopReason: StopReason;
   /** The one version that sampled all of these tokens. */
   readonly policyVersion: number;
@@ -30,6 +36,8 @@ export interface Engine {
   /** Maximum of prompt and sampled tokens together. */
   readonly contextLength: number;
   readonly policyVersion: number;
+  /** Present if the engine follows a request's constraint. */
+  readonly constrains?: true;
   /**
    * Throws CONTEXT_OVERFLOW if the prompt leaves no room for a token. `onTokens` receives the tokens in small chunks during sampling, all
    * before the promise resolves; concatenated, they equal the result. None arrive after a cancellation.
@@ -172,9 +180,9 @@ export function checkSample(sample: Sample, index: number, bounds: ModelBounds):
 }
 
 export function engineWith(engine: Engine, sample: Engine['sample']): Engine {
-  const { vocabSize, contextLength } = engine;
+  const { vocabSize, contextLength, constrains } = engine;
   return {
-    ...{ vocabSize, contextLength, sample },
+    ...{ vocabSize, contextLength, sample, ...(constrains && { constrains }) },
     get policyVersion() {
       return engine.policyVersion;
     },

@@ -121,6 +121,13 @@ export interface Turn {
   readonly logprobs: Float32Array;
   readonly policyVersion: number;
   readonly stopReason: StopReason;
+  /** Present if sampling was constrained: to JSON of `format`, or to a call whose arguments fit the schema of `tool`, or of any tool. */
+  readonly constrained?: {
+    readonly format?: Json;
+    readonly tool?: string;
+    /** Positions in `sampledIds` where the constraint refused what the policy drew first. They are not trained. */
+    readonly redrawn: readonly number[];
+  };
   readonly sampling: {
     readonly requested: Partial<SamplingSettings>;
     readonly effective: SamplingSettings;
@@ -229,7 +236,7 @@ export interface Trajectory extends RolloutIdentity {
 
 /**
  * One training row. All arrays have the length of `tokens`; position i describes token i itself, not its successor. `mask` is 1 exactly
- * where the policy sampled the token; logprobs, advantages and versions are 0 elsewhere.
+ * where the policy sampled the token by itself; logprobs, advantages and versions are 0 elsewhere.
  */
 export interface Sample {
   readonly tokens: Int32Array;

@@ -28,7 +28,7 @@ export function defaultModelOf(given: DefaultModelLike): DefaultModel {
 export interface Sampled {
   readonly assistant: Assistant;
   readonly stopReason: StopReason;
-  readonly ids: Pick<Turn, 'sampledIds' | 'logprobs' | 'policyVersion'>;
+  readonly ids: Pick<Turn, 'sampledIds' | 'logprobs' | 'policyVersion' | 'constrained'>;
   readonly usage?: DefaultModelAnswer['usage'];
 }
 

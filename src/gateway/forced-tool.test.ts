@@ -100,9 +100,10 @@ describe('a tool that cannot be forced', () => {
     }
   });
 
-  it('is refused where the model’s template writes no calls', async () => {
+  it('is refused where the model’s template writes calls that cannot be read', async () => {
     const files = await readTokenizerFiles(new URL('../../models/base', import.meta.url).pathname);
-    const chatTemplate = "{%- for m in messages %}{{- m.content + '<|im_end|>' }}{%- endfor %}";
+    const calls = "{%- for c in m.tool_calls or [] %}{{- '[' + c.function.name + ']' }}{%- endfor %}";
+    const chatTemplate = `{%- for m in messages %}{{- m.content }}${calls}{{- '<|im_end|>' }}{%- endfor %}`;
     const words = createRenderer(createTokenizer({ ...files, chatTemplate }));
     const engine = scriptedEngine({ vocabSize: words.vocabSize, contextLength: 999, reply: () => say(REST) });
     const session = new Gateway({ engine, renderer: words, modelName: 'policy' }).open(specOf('r1'));

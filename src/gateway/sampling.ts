@@ -8,7 +8,7 @@ import { yieldToEventLoop } from '../core/async.ts';
 import type { Clock, DefaultModel, DefaultModelLike, Role } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
-import type { DialectName, Fork, Message, SamplingSettings, Turn } from '../core/types.ts';
+import type { DialectName, Fork, Message, SamplingSettings, Tool, Turn } from '../core/types.ts';
 import { relate } from '../tokens/history.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 import type { Assistant } from '../tokens/response-parser.ts';
@@ -210,10 +210,11 @@ interface OneAnswer {
 
 async function sample(
   { engine, renderer }: TokenPolicy,
-  { caller, request: { stopTexts, logprobs: wantsLogprobs }, call }: Asking,
+  { caller, request: wanted, call }: Asking,
   { prompt, prefill, sampling }: Source,
   { seed, signal, onPieces }: OneAnswer,
 ): Promise<Sampled> {
+  const { stopTexts, logprobs: wantsLogprobs } = wanted;
   const view = onPieces || stopTexts.length > 0 ? renderer.streamResponse(stopTexts, prefill) : undefined;
   let seen = 0;
   const tell = (ids: Int32Array, logprobs: Float32Array, from: number, to: number): void => {
@@ -233,18 +234,35 @@ async function sample(
   // Copies, so that the engine cannot change what is recorded and trained.
   const promptIds = prompt.promptIds.slice();
   const affinity = caller.session.spec.identity.groupId;
-  const request = { promptIds, sampling: { ...sampling }, stopIds: renderer.stopIds, seed, affinity };
+  const how = engine.constrains && constrainedBy(wanted);
+  const constraint = how && constraintOf(renderer, how, wanted.tools);
+  const asked = { promptIds, sampling: { ...sampling }, stopIds: renderer.stopIds, seed, affinity };
+  const request = constraint ? { ...asked, constraint } : asked;
   const servedBefore = engine.policyVersion;
   const given = await engine.sample(request, signal, view && onTokens);
   const kept = view?.stoppedAt === undefined ? undefined : seen;
   const expected = { engine, request: { ...request, sampling }, servedBefore, kept };
-  const { ids, logprobs, policyVersion, stopReason } = checkSampled(given, expected);
+  const { ids, logprobs, redrawn, policyVersion, stopReason } = checkSampled(given, expected);
   await yieldToEventLoop();
   const assistant = renderer.readResponse(ids, stopTexts, prefill);
   const rest = view?.end(ids, assistant);
   tell(ids, logprobs, seen, ids.length);
   onPieces?.(rest ?? []);
-  return { assistant, stopReason, ids: { sampledIds: ids, logprobs, policyVersion } };
+  const constrained = redrawn && { constrained: { ...how, redrawn } };
+  return { assistant, stopReason, ids: { sampledIds: ids, logprobs, policyVersion, ...constrained } };
+}
+
+type Constrained = Omit<NonNullable<Turn['constrained']>, 'redrawn'>;
+
+/** A policy with tools may call one first, so its response need not be of the format. */
+function constrainedBy({ forced, formatErrorOf, tools }: ModelRequest): Constrained | undefined {
+  if (forced !== undefined) return forced.name === undefined ? {} : { tool: forced.name };
+  return formatErrorOf && tools.length === 0 ? { format: formatErrorOf.format.schema ?? { type: 'object' } } : undefined;
+}
+
+/** The same constraint for a request and for the verification of its turn. */
+export function constraintOf(renderer: Renderer, { format, tool }: Constrained, tools: readonly Tool[]) {
+  return format === undefined ? renderer.callConstraint(tool, tools) : renderer.formatConstraint(format);
 }
 
 function responseOf(parts: SamplerParts, { caller, request }: Asking, seed: number, said: Assistant) {
@@ -305,7 +323,7 @@ interface Expected {
 
 /**
  * Checks an engine's result: ids in the vocabulary, a log-probability for each, no more than requested, a stop id exactly where the engine
- * reports one, and a policy version served meanwhile. Throws POLICY_GARBLED. Returns copies, because the engine may reuse its buffers.
+ * reports one, redrawn positions under a constraint, and a policy version served meanwhile. Throws POLICY_GARBLED. Returns copies, because the engine may reuse its buffers.
  */
 function checkSampled(result: SampleResult, { engine, request, servedBefore, kept }: Expected): SampleResult {
   const { ids: givenIds, logprobs: given, stopReason, policyVersion } = result ?? {};
@@ -330,7 +348,17 @@ function checkSampled(result: SampleResult, { engine, request, servedBefore, kep
   if (!(Number.isSafeInteger(policyVersion) && policyVersion >= oldest && policyVersion <= newest)) {
     throw garbled(`from policy version ${policyVersion}`, `version ${oldest === newest ? newest : `${oldest} to ${newest}`}`);
   }
-  return { ids, logprobs, stopReason: stop >= 0 ? 'stop' : stopReason, policyVersion };
+  const redrawn = request.constraint && checkRedrawn(result.redrawn, ids.length);
+  return { ids, logprobs, ...(redrawn && { redrawn }), stopReason: stop >= 0 ? 'stop' : stopReason, policyVersion };
+}
+
+function checkRedrawn(redrawn: readonly number[] | undefined, length: number): readonly number[] {
+  if (!isList(redrawn)) throw garbled('without naming what it redrew', 'the positions, since the request has a constraint');
+  const positions = Array.from(redrawn);
+  const bad = positions.find((position, i) => !(Number.isInteger(position) && position > (positions[i - 1] ?? -1)));
+  const beyond = bad ?? positions.find((position) => position >= length);
+  if (beyond !== undefined) throw garbled(`with redrawn position ${beyond}`, `rising ones below ${length}`);
+  return positions;
 }
 
 function checkIds(ids: ArrayLike<number>, vocabSize: number): void {

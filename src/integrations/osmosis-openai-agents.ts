@@ -13,6 +13,7 @@ import {
   type TextOutput,
 } from '@openai/agents';
 import { currentSamples, type SampleContext } from '../core/context.ts';
+import { checkNames } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { PromptMessage } from '../core/types.ts';
 import {
@@ -24,7 +25,7 @@ import {
   type PolicyModel,
   policy,
 } from './openai-agents.ts';
-import { activeSamples, placeholderUsed, sampleView } from './request.ts';
+import { activeSamples, inCamelCase, placeholderUsed, sampleView } from './request.ts';
 
 /** One run of the SDK in a session. The store keeps it for the awaiting code after it ends, so it carries an end marker. */
 interface SessionRun {
@@ -57,7 +58,10 @@ const sessionModel: PolicyModel = {
 
 export class OsmosisAgent<TContext = unknown, TOutput extends AgentOutputType = TextOutput> extends Agent<TContext, TOutput> {
   constructor(options: AgentOptions<TContext, TOutput>) {
-    super(options.model instanceof OsmosisRolloutModel ? { ...options, model: sessionModel } : options);
+    inCamelCase(options.modelSettings ?? {}, 'modelSettings of OsmosisAgent');
+    super(
+      inCamelCase(options, 'OsmosisAgent').model instanceof OsmosisRolloutModel ? { ...options, model: sessionModel } : options,
+    );
     this.on('agent_tool_start', (run) => withRun(run, (own) => own.tools++));
     this.on('agent_tool_end', (run) => withRun(run, (own) => own.tools--));
     this.on('agent_end', (run) =>
@@ -74,7 +78,9 @@ export class OsmosisMemorySession extends MemorySession {
   readonly acceptsRunContext = true;
   readonly #context: SampleContext | undefined;
 
-  constructor({ name }: { readonly name?: string } = {}) {
+  constructor(options: { readonly name?: string } = {}) {
+    checkNames(options, ['name'], 'OsmosisMemorySession', 'CONFIG_INVALID');
+    const { name } = options;
     const context = currentSamples();
     const sample = name ?? context?.nameForUnnamed() ?? 'session';
     super({ sessionId: sample });

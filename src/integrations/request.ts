@@ -46,6 +46,14 @@ export function activeSamples(): SampleContext {
   });
 }
 
+/** Throws for an option in Python's spelling, which the framework would silently ignore. */
+export function inCamelCase<T extends object>(options: T, whose: string): T {
+  const snake = Object.keys(options).find((name) => /[a-z]_[a-z]/.test(name));
+  if (snake === undefined) return options;
+  const ours = snake.replaceAll(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
+  throw new TrainyardError('CONFIG_INVALID', `${whose} has no option ${snake}`, { hint: `it is ${ours} here` });
+}
+
 export function placeholderUsed(hint: string): TrainyardError {
   return new TrainyardError('NO_ROLLOUT', 'OsmosisRolloutModel is a placeholder and cannot be called itself', { hint });
 }

@@ -33,6 +33,7 @@ import {
   functionTool,
   given,
   handleOf,
+  inCamelCase,
   isJsonObject,
   nameOf,
   notText,
@@ -258,6 +259,7 @@ export interface OsmosisStrandsAgentConfig extends Omit<AgentConfig, 'messages'>
 
 export class OsmosisStrandsAgent extends Agent {
   constructor({ callbackHandler: _, ...config }: OsmosisStrandsAgentConfig) {
+    inCamelCase(config, 'OsmosisStrandsAgent');
     const bound = config.model instanceof OsmosisRolloutModel ? boundTo(activeSamples(), config.model, config) : undefined;
     const conversation = conversationOf(config);
     super({

@@ -22,6 +22,7 @@ import { basename, dirname, join, resolve, sep } from 'node:path';
 import { CloseStack } from '../core/async.ts';
 import type { Workflow } from '../core/contracts.ts';
 import { TrainyardError, tried } from '../core/errors.ts';
+import { defined } from '../core/json.ts';
 import { environmentIn, reducedEnvironment } from '../processes/agent-process.ts';
 import { findBubblewrap } from '../processes/bubblewrap.ts';
 import { type Answer, type ChildProgram, poolKind, siblingScript, type Thrown } from '../processes/channel.ts';
@@ -184,8 +185,8 @@ function endingOf(answer: Answer, signal: AbortSignal, explain: Explain): unknow
 }
 
 /** Keeps the child's stack, which shows the place in the user's file. */
-function thrownThere({ code, message, stack }: Thrown, explain: Explain): TrainyardError {
-  const error = new TrainyardError(code ?? 'WORKFLOW_FAILED', explain(message));
+function thrownThere({ code, message, stack, hint }: Thrown, explain: Explain): TrainyardError {
+  const error = new TrainyardError(code ?? 'WORKFLOW_FAILED', explain(message), defined({ hint }));
   if (stack !== undefined) error.stack = stack;
   return error;
 }

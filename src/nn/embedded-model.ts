@@ -26,7 +26,7 @@ import { initialWeights } from './random.ts';
 import { adamStep, forwardBackwardBatch, forwardBatch } from './train-step.ts';
 import type { KernelVariant } from './wasm.ts';
 import { reserveMemory } from './wasm.ts';
-import { WorkerPlacement, WorkerPool } from './worker-pool.ts';
+import { type OnToken, WorkerPlacement, WorkerPool } from './worker-pool.ts';
 
 /** How much is checked before other work gets a turn: a few milliseconds. */
 const TOKENS_AT_ONCE = 50_000;
@@ -44,6 +44,7 @@ export function defaultThreads(): number {
 }
 
 export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
+  readonly constrains = true;
   readonly #variant: KernelVariant;
   readonly #file: ConfigFile;
   readonly #layout: Layout;
@@ -142,16 +143,18 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     const cutOff = Promise.withResolvers<SampleResult>();
     const ids: number[] = [];
     const logprobs: number[] = [];
-    const listener: OnTokens = (newIds, newLogprobs) => {
+    const redrawn: number[] = [];
+    const listener: OnToken = (newIds, newLogprobs, isRedrawn) => {
       const enough = onTokens!(newIds, newLogprobs);
+      if (isRedrawn && enough?.keep !== 0) redrawn.push(ids.length);
       ids.push(...newIds.subarray(0, enough?.keep));
       logprobs.push(...newLogprobs.subarray(0, enough?.keep));
-      if (enough === undefined) return undefined;
+      if (enough === undefined) return;
       // The version cannot change during this call: `publish` waits for it.
       const { policyVersion } = this;
-      cutOff.resolve({ ids: Int32Array.from(ids), logprobs: Float32Array.from(logprobs), stopReason: 'stop', policyVersion });
+      const kept = { ids: Int32Array.from(ids), logprobs: Float32Array.from(logprobs), ...(request.constraint && { redrawn }) };
+      cutOff.resolve({ ...kept, stopReason: 'stop', policyVersion });
       cancel();
-      return enough;
     };
     const { answer, cancel } = this.#pool.start(
       worker,

@@ -4,6 +4,7 @@
  * reuse never show in a result. A request that gets a non-finite log-probability fails alone, and that token is neither returned nor
  * streamed.
  */
+import { ConstrainedTokens } from '../core/json-machine.ts';
 import type { SampleRequest, SampleResult } from '../core/policy.ts';
 import type { SamplingSettings } from '../core/types.ts';
 import type { DecodePass, Draw } from './decode-pass.ts';
@@ -15,6 +16,7 @@ interface DrawnFor {
   readonly sequence: Running;
   readonly token: number;
   readonly logprob: number;
+  readonly redrawn: boolean;
 }
 
 interface Waiting {
@@ -33,6 +35,7 @@ interface Running extends Omit<Waiting, 'prompt'> {
   /** Length of `tokens` at which the sequence must end. */
   readonly limit: number;
   readonly random: RandomStream;
+  readonly constraint: { readonly tokens: ConstrainedTokens; readonly redrawn: number[] } | undefined;
 }
 
 export interface SampleLoopOptions {
@@ -138,6 +141,7 @@ export class SampleLoop {
       logprobs: [],
       limit: Math.min(prompt.length + request.sampling.maxTokens, this.#options.contextLength),
       random: randomStream(request.seed),
+      constraint: request.constraint && { tokens: new ConstrainedTokens(request.constraint, request.stopIds), redrawn: [] },
     };
   }
 
@@ -171,17 +175,27 @@ export class SampleLoop {
     );
     const drawn = this.#options.pass.draw(draws);
     const all = drawing.map((sequence, i): DrawnFor => {
-      const { token, logprob } = truncated[i] ?? { token: drawn.tokens[i]!, logprob: drawn.logprobs[i]! };
-      return { sequence, token, logprob };
+      const first = truncated[i] ?? { token: drawn.tokens[i]!, logprob: drawn.logprobs[i]! };
+      const isRefused = sequence.constraint?.tokens.allows(first.token) === false && Number.isFinite(first.logprob);
+      if (!isRefused) return { sequence, ...first, redrawn: false };
+      return { sequence, ...redraw(sequence, this.#options.pass.logits(i), first), redrawn: true };
     });
     const sound = all.filter(({ logprob }) => Number.isFinite(logprob));
     for (const one of all) if (!Number.isFinite(one.logprob)) this.#fail(one);
     this.#stream(sound.filter(({ sequence }) => sequence.stream));
-    for (const { sequence, token, logprob } of sound) this.#extend(sequence, token, logprob);
+    for (const one of sound) this.#extend(one);
   }
 
-  #fail({ sequence, logprob }: DrawnFor): void {
+  #fail({ sequence, token, logprob }: DrawnFor): void {
     this.#leave(sequence);
+    if (token === NONE) {
+      this.#options.failed(sequence.id, {
+        code: 'REQUEST_INVALID',
+        message: 'no token of the vocabulary leads to JSON of the schema',
+        hint: 'the schema allows nothing here; change it, or leave the choice of the tool to the policy: "auto"',
+      });
+      return;
+    }
     this.#options.failed(sequence.id, {
       code: 'ENGINE_FAILED',
       message: `version ${this.#version} gave a token the log-probability ${logprob}, expected a finite number`,
@@ -195,11 +209,14 @@ export class SampleLoop {
       ids: streaming.map(({ sequence }) => sequence.id),
       tokens: Int32Array.from(streaming, ({ token }) => token),
       logprobs: Float32Array.from(streaming, ({ logprob }) => logprob),
+      redrawn: streaming.map(({ redrawn }) => redrawn),
     });
   }
 
-  #extend(sequence: Running, token: number, logprob: number): void {
-    const { id, request, tokens, logprobs, promptLength, limit } = sequence;
+  #extend({ sequence, token, logprob, redrawn }: DrawnFor): void {
+    const { id, request, tokens, logprobs, promptLength, limit, constraint } = sequence;
+    constraint?.tokens.take(token);
+    if (redrawn) constraint?.redrawn.push(logprobs.length);
     tokens.push(token);
     logprobs.push(logprob);
     const stopped = request.stopIds.includes(token);
@@ -208,6 +225,7 @@ export class SampleLoop {
     this.#options.done(id, {
       ids: Int32Array.from(tokens.slice(promptLength)),
       logprobs: Float32Array.from(logprobs),
+      ...(constraint && { redrawn: constraint.redrawn }),
       stopReason: stopped ? 'stop' : 'length',
       policyVersion: this.#version,
     });
@@ -227,6 +245,22 @@ function isTruncated({ sampling }: SampleRequest): boolean {
   return sampling.temperature > 0 && (sampling.topK > 0 || sampling.topP < 1);
 }
 
+/** In the place of a token where none is allowed. */
+const NONE = -1;
+
+/**
+ * Draws among the tokens that the constraint allows. Together with the first draw, which it refused, this samples the policy's distribution
+ * restricted to those tokens. The log-probability is still that of the whole distribution.
+ */
+function redraw({ request, random, constraint }: Running, logits: Float32Array, first: DrawnToken): DrawnToken {
+  const allowed = logits.map((z, id) => (constraint!.tokens.allows(id) ? z : Number.NEGATIVE_INFINITY));
+  if (allowed.every((z) => z === Number.NEGATIVE_INFINITY)) return { token: NONE, logprob: Number.NaN };
+  const { temperature, topK, topP } = request.sampling;
+  const settings = temperature === 0 ? { temperature: 1, topK: 1, topP: 1 } : { temperature, topK, topP };
+  const { token } = drawTruncated(allowed, settings, random.uniform());
+  return { token, logprob: first.logprob + (logits[token]! - logits[first.token]!) / settings.temperature };
+}
+
 // Drawing a token under top-k and top-p: the slow, exact path. The kernels do plain temperature sampling. Top-k first, then top-p over the
 // rest, renormalised; among equals the lower id ranks first. The log-probability is that of the distribution actually drawn from.
 
@@ -242,7 +276,8 @@ interface DrawnToken {
 export function drawTruncated(logits: Float32Array, { temperature, topK, topP }: Truncation, uniform: number): DrawnToken {
   const top = logits.reduce((best, z) => Math.max(best, z), Number.NEGATIVE_INFINITY);
   const weights = Float64Array.from(logits, (z) => Math.exp((z - top) / temperature));
-  const ranked = Array.from(weights.keys()).sort((a, b) => logits[b]! - logits[a]! || a - b);
+  const ids = Array.from(weights.keys());
+  const ranked = topK > 0 || topP < 1 ? ids.sort((a, b) => logits[b]! - logits[a]! || a - b) : ids;
   const byCount = topK > 0 ? ranked.slice(0, topK) : ranked;
   const kept = nucleus(byCount, weights, topP);
   const total = sumOf(kept, weights);

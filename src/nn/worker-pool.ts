@@ -4,12 +4,14 @@
  */
 import { Worker } from 'node:worker_threads';
 import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
-import type { OnTokens } from '../core/policy.ts';
 import type { CallKind, Calls, FromWorker, StreamedTokens, ToWorker, WorkerSetup } from './worker-messages.ts';
+
+/** One token of a streaming sequence. */
+export type OnToken = (id: Int32Array, logprob: Float32Array, redrawn: boolean) => void;
 
 interface PendingCall {
   readonly code: ErrorCode;
-  readonly onTokens: OnTokens | undefined;
+  readonly onToken: OnToken | undefined;
   readonly cancel: (error: TrainyardError) => void;
   readonly resolve: (answer: never) => void;
   readonly reject: (error: TrainyardError) => void;
@@ -45,7 +47,7 @@ export class WorkerPool {
   }
 
   /** A call that can be cancelled: it then rejects with CANCELLED at once, and no more tokens arrive. */
-  start<K extends CallKind>(worker: number, kind: K, ask: Calls[K]['ask'], code: ErrorCode, onTokens?: OnTokens) {
+  start<K extends CallKind>(worker: number, kind: K, ask: Calls[K]['ask'], code: ErrorCode, onToken?: OnToken) {
     const id = this.#nextId++;
     const cancel = (error = new TrainyardError('CANCELLED', `the ${kind} call was cancelled`)): void => {
       const pending = this.#pending.get(id);
@@ -59,7 +61,7 @@ export class WorkerPool {
         reject(endedError(code, this.#ended));
         return;
       }
-      this.#pending.set(id, { code, onTokens, cancel, resolve, reject });
+      this.#pending.set(id, { code, onToken, cancel, resolve, reject });
       this.#workers[worker]!.postMessage({ kind, id, ...ask });
     });
     return { answer, cancel: () => cancel() };
@@ -82,11 +84,11 @@ export class WorkerPool {
   }
 
   /** A callback that throws fails only its own call. */
-  #stream({ ids, tokens, logprobs }: StreamedTokens): void {
+  #stream({ ids, tokens, logprobs, redrawn }: StreamedTokens): void {
     ids.forEach((id, i) => {
       const pending = this.#pending.get(id);
       try {
-        pending?.onTokens?.(tokens.slice(i, i + 1), logprobs.slice(i, i + 1));
+        pending?.onToken?.(tokens.slice(i, i + 1), logprobs.slice(i, i + 1), redrawn[i]!);
       } catch (cause) {
         pending?.cancel(new TrainyardError('ENGINE_FAILED', `onTokens threw: ${messageOf(cause)}`, { cause }));
       }

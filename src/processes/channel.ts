@@ -25,6 +25,7 @@ export interface Thrown {
   readonly description: string;
   readonly code: ErrorCode | undefined;
   readonly stack?: string | undefined;
+  readonly hint?: string | undefined;
 }
 
 /** Maximum length of a stack, in characters, for sending and accepting. */
@@ -49,9 +50,9 @@ export function isFromChild(message: unknown): message is FromChild {
 /** The error is stored and displayed, so unknown codes and non-strings are rejected here. */
 function isThrown(given: unknown): given is Thrown {
   if (!isObject(given)) return false;
-  const { message, description, code, stack = '' } = given;
+  const { message, description, code, stack = '', hint = '' } = given;
   const isKnown = code === undefined || (typeof code === 'string' && Object.hasOwn(ERROR_CODES, code));
-  const isStack = typeof stack === 'string' && stack.length <= MOST_STACK;
+  const isStack = [stack, hint].every((text) => typeof text === 'string' && text.length <= MOST_STACK);
   return typeof message === 'string' && typeof description === 'string' && isKnown && isStack;
 }
 

@@ -98,6 +98,7 @@ function thrownOf(thrown: unknown): Thrown {
     description: describeThrown(thrown),
     // Reading a thrown value may throw too.
     code: tried(() => (thrown instanceof TrainyardError ? thrown.code : undefined)),
+    hint: tried(() => (thrown instanceof TrainyardError ? thrown.hint?.slice(0, MOST_STACK) : undefined)),
     stack: tried(() => (thrown instanceof Error ? String(thrown.stack).slice(0, MOST_STACK) : undefined)),
   };
 }

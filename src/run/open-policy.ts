@@ -13,6 +13,7 @@ import type { Warn } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import type { Engine, Trainer } from '../core/policy.ts';
 import type { Grade, Limits, SamplingSettings, Turn } from '../core/types.ts';
+import { bodyOf } from '../gateway/model-server.ts';
 import type { ServedPolicy, TokenPolicy } from '../gateway/sampling.ts';
 import { EmbeddedModel } from '../nn/embedded-model.ts';
 import type { KernelVariant } from '../nn/wasm.ts';
@@ -62,10 +63,17 @@ export async function openSampled(settings: SampledSettings, options: PolicyOpti
   }
   await checkModelFolder(dir, engine === 'tinker' ? 'text' : 'weights');
   const renderer = await loadRenderer(dir);
+  if (renderer.leftOut.length > 0) options.warn('TEMPLATE_WITHOUT_TOOLS', leftOutOf(dir, renderer.leftOut));
   const policy = await openPolicy(settings, renderer.vocabSize, options);
   const { name, server, trainer } = policy;
   const sampled = { engine: policy.engine, renderer };
   return { name, ...defined({ server }), sampled, trainer, [Symbol.asyncDispose]: () => policy[Symbol.asyncDispose]() };
+}
+
+function leftOutOf(model: string, leftOut: readonly string[]): string {
+  const found = `the chat template of ${model} leaves out ${leftOut.join(' and ')}`;
+  const instead = 'where the workflow uses tools, they are written in a form of Trainyard’s own, which this model may not know';
+  return `${found}; ${instead} (docs/reference/templates.md#without-tools)`;
 }
 
 /** For people: the folder of the model, or its name and server. */
@@ -114,7 +122,7 @@ async function modelsAt(baseURL: string, api: ApiName, key: string): Promise<rea
   const anthropic = { 'anthropic-version': '2023-06-01', 'x-api-key': key };
   const headers = key === '' ? {} : api === 'anthropic' ? anthropic : { authorization: `Bearer ${key}` };
   const found = await fetch(url, { headers, redirect: 'manual', signal: AbortSignal.timeout(LIST_MS) })
-    .then(async (response) => modelsSchema.parse(await response.json()))
+    .then(async (response) => modelsSchema.parse(JSON.parse((await bodyOf(response)) ?? '')))
     .catch(() => ({ data: [] }));
   return found.data.map(({ id }) => printableLine(id));
 }

@@ -15,12 +15,13 @@ import { messageOf } from '../core/errors.ts';
 import type { RunEvent, Warn } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import type { BatchManifest, Grade, Task, Trajectory, Turn } from '../core/types.ts';
+import { constraintOf } from '../gateway/sampling.ts';
 import { graderInput } from '../grader/call.ts';
 import { removeFolder, temporaryFolder } from '../processes/limits.ts';
 import { gradeOf } from '../rollout/record.ts';
 import type { SettledResult } from '../rollout/result.ts';
 import { artifactsFolder } from '../rollout/rollout-context.ts';
-import { loadRenderer } from '../tokens/renderer.ts';
+import { loadRenderer, type Renderer } from '../tokens/renderer.ts';
 import { AgreementBound } from '../trainer/agreement.ts';
 import { checkpointName, digestsOf, filesDigest, labelIn, loadFirst, savedFiles, savedSteps } from './checkpoint.ts';
 import { eventsIn, isEvaluation, readRunFile, takeLock } from './directory.ts';
@@ -251,7 +252,7 @@ async function trainAgain(work: Work): Promise<void> {
     const manifest = manifests[version];
     if (policy !== undefined && settings.engine === 'embedded') {
       await policy.trainer.publish(version);
-      await sampleAgain(policy, turns, renderer.stopIds, work);
+      await sampleAgain(policy, turns, renderer, work);
     } else if (policy !== undefined && manifest !== undefined) {
       found.counts.turns += turns.filter(({ rolloutId }) => manifest.rolloutIds.includes(rolloutId)).length;
     }
@@ -274,24 +275,30 @@ async function policyOf({ plan, found, warn, stop }: Work, vocabSize: number): P
 async function sampleAgain(
   { engine }: Policy,
   turns: readonly { readonly rolloutId: string; readonly turn: Turn }[],
-  stopIds: readonly number[],
+  renderer: Renderer,
   { plan, found, stop }: Work,
 ): Promise<void> {
+  const { stopIds } = renderer;
   await mapConcurrently(turns, plan.settings.concurrency, async ({ rolloutId, turn }) => {
-    const { promptIds, sampledIds, logprobs, sampling } = turn;
+    const { promptIds, sampledIds, logprobs, sampling, constrained } = turn;
     const { effective, seed } = sampling;
-    const result = await engine.sample({ promptIds, sampling: effective, stopIds, seed, affinity: rolloutId }, stop);
+    const constraint = constrained && constraintOf(renderer, constrained, turn.request.tools);
+    const request = { promptIds, sampling: effective, stopIds, seed, affinity: rolloutId, ...(constraint && { constraint }) };
+    const result = await engine.sample(request, stop);
     found.counts.turns++;
     // A stop text may have ended the response before the policy did.
     const isCut = turn.stopReason === 'stop' && !stopIds.includes(sampledIds.at(-1)!);
     const length = isCut ? sampledIds.length : result.ids.length;
-    const again = { ids: result.ids.slice(0, length), logprobs: result.logprobs.slice(0, length) };
-    if (isDeepStrictEqual(again, { ids: sampledIds, logprobs })) return;
+    const redrawn = result.redrawn?.filter((position) => position < length);
+    const again = { ids: result.ids.slice(0, length), logprobs: result.logprobs.slice(0, length), redrawn };
+    if (isDeepStrictEqual(again, { ids: sampledIds, logprobs, redrawn: constrained?.redrawn })) return;
     const at = sampledIds.findIndex((id, i) => id !== again.ids[i] || logprobs[i] !== again.logprobs[i]);
-    const shown = (ids: Int32Array, values: Float32Array): string =>
-      at === -1 ? `${ids.length} tokens` : `token ${at}: id ${ids[at]}, log-probability ${values[at]}`;
+    const shown = (ids: Int32Array, values: Float32Array, drawnAgain: readonly number[] = []): string =>
+      at === -1
+        ? `${ids.length} tokens, redrawn: ${drawnAgain.join(', ') || 'none'}`
+        : `token ${at}: id ${ids[at]}, log-probability ${values[at]}`;
     const meaning = `policy version ${turn.policyVersion} did not sample this at temperature ${effective.temperature}: the engine reported something else, or the store was changed`;
-    const [kept, now] = [shown(sampledIds, logprobs), shown(again.ids, again.logprobs)];
+    const [kept, now] = [shown(sampledIds, logprobs, constrained?.redrawn), shown(again.ids, again.logprobs, redrawn)];
     found.differs(`rollout ${rolloutId}, turn ${turn.index}`, kept, now, meaning);
   });
 }

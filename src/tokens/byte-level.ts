@@ -7,6 +7,7 @@
  */
 import * as huggingFace from '@huggingface/tokenizers';
 import { z } from 'zod';
+import { CONTROL } from '../core/json-machine.ts';
 import type { Merge, TokenizerConfig, TokenizerDefinition } from './tokenizer-files.ts';
 
 /** Words, and characters of each: some 25 MB at the very most, a fifth of it for usual text. */
@@ -174,7 +175,7 @@ function spelling(): ReadonlyMap<string, number> {
   return bytes;
 }
 
-interface Spelling {
+export interface Spelling {
   /** Text of an id that spells no bytes. */
   verbatim(id: number): string | undefined;
   /** How the bytes of an id are spelt. */
@@ -221,6 +222,16 @@ export function byteLevelDecoder({ verbatim, spelt }: Spelling): (ids: Iterable<
       else add(found);
     }
     return text + endRun();
+  };
+}
+
+/** The bytes of one id. Those of a control token, and of an id that is no token, begin with `CONTROL`; white space among them is text. */
+export function byteLevelSpeller({ verbatim, spelt }: Spelling): (id: number) => readonly number[] {
+  const byteOf = spelling();
+  return (id) => {
+    const text = verbatim(id);
+    if (text === undefined) return Array.from(spelt(id), (character) => byteOf.get(character) ?? 0);
+    return [...(text.trim() === '' ? [] : [CONTROL]), ...new TextEncoder().encode(text)];
   };
 }
 

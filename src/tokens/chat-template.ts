@@ -11,6 +11,7 @@ import type { Json, Message, Tool, ToolCall } from '../core/types.ts';
 import { compileJinja, pythonNumber, type Render, WHITE_SPACE } from './jinja.ts';
 import { cachedRendering, type TextAfterTurn } from './template-cache.ts';
 import type { Tokenizer } from './tokenizer.ts';
+import { inOwnForm, type OwnForm, ownFormFor, type ShownMessage } from './tool-form.ts';
 
 /** The features of a conversation before an assistant turn that change how templates write what follows. */
 export interface Setting {
@@ -40,6 +41,8 @@ export interface ChatTemplate {
   encodeAfterTurn(next: readonly Message[], setting: Setting): AfterTurn | undefined;
   /** The rendered text, unprotected: for finding out how the template writes, never for prompts. Undefined if it refuses. */
   textOf(messages: readonly Message[], tools: readonly Tool[], generationPrompt: boolean): string | undefined;
+  /** Which of tools and calls this template leaves out, so that they are written in our own form. */
+  readonly ownForm: OwnForm;
   /** Whether the template handles reasoning (`</think>`). */
   readonly knowsThoughts: boolean;
   /** The control token that closes an assistant turn of text, if one directly follows the text. */
@@ -57,21 +60,39 @@ const ASKED: Setting = { system: false, tools: false, user: true, prefilled: fal
 export function createChatTemplate(tokenizer: Tokenizer): ChatTemplate {
   const render = compile(tokenizer.chatTemplate);
   const protector = createProtector(tokenizer.controlTokens, tokenizer.chatTemplate);
-  const argumentsShape = findArgumentsShape((messages) => renderWith(messages, [], false));
-  const plainShape: Shape = { arguments: argumentsShape, numberMark: '' };
+  let ownForm: OwnForm = { tools: undefined, calls: false };
+  let argumentsShape = findArgumentsShape((messages) => renderWith(messages, [], false));
+  ownForm = ownFormFor((messages, tools) => textOf(messages, tools, false));
+  // Our own form takes the text that was sampled.
+  if (ownForm.calls) argumentsShape = 'text';
   const openings = new Map<string, string>();
 
-  function renderWith(messages: unknown, tools: readonly unknown[], generationPrompt: boolean, numberMark = ''): string {
+  function renderWith(
+    given: readonly object[],
+    givenTools: readonly object[],
+    generationPrompt: boolean,
+    numberMark = '',
+  ): string {
+    const { messages, tools } = inOwnForm(ownForm, given as readonly ShownMessage[], givenTools);
     const shown = { messages, tools: tools.length === 0 ? null : tools, add_generation_prompt: generationPrompt };
     return render({ ...tokenizer.specialTokens, ...shown }, numberMark);
   }
 
+  function textOf(messages: readonly Message[], tools: readonly Tool[], generationPrompt: boolean): string | undefined {
+    const plain = (text: string) => text;
+    const shaped = shapeMessages(messages, shapeWith(''), plain);
+    const shapedTools = tools.map((tool) => shapeTool(tool, plain));
+    return unlessRefused(() => renderWith(shaped, shapedTools, generationPrompt));
+  }
+
   /** A protected string begins with one mark at most, so two marks can only stand before a number. */
-  const shapeWith = (mark: string): Shape => ({ arguments: argumentsShape, numberMark: mark + mark });
+  function shapeWith(mark: string): Shape {
+    return { arguments: argumentsShape, numberMark: mark + mark };
+  }
 
   function begin(messages: readonly Message[], tools: readonly Tool[]): Protection {
     // After parsing, because escapes in JSON text can stand for any character.
-    return protector.begin(JSON.stringify([shapeMessages(messages, plainShape, (text) => text), tools]));
+    return protector.begin(JSON.stringify([shapeMessages(messages, shapeWith(''), (text) => text), tools]));
   }
 
   function encode(messages: readonly Message[], tools: readonly Tool[], generationPrompt: boolean): Int32Array {
@@ -96,7 +117,7 @@ export function createChatTemplate(tokenizer: Tokenizer): ChatTemplate {
     const thought = mark.repeat(4);
     const opening = openingOf(setting);
     // Some templates want a call before a result; others do not write calls at all, and would lose a placeholder inside one.
-    for (const called of next[0]?.role === 'tool' ? [true, false] : [false]) {
+    for (const called of next[0]?.role === 'tool' && !ownForm.calls ? [true, false] : [false]) {
       const said = called ? callTurn(placeholder, argumentsShape) : { role: 'assistant', content: placeholder };
       const thinking = { ...said, reasoning_content: thought };
       const shaped = shapeMessages(called ? [CALLED, ...next] : next, shapeWith(mark), protect).slice(called ? 1 : 0);
@@ -122,12 +143,8 @@ export function createChatTemplate(tokenizer: Tokenizer): ChatTemplate {
       const ids = tokenizer.encodeRendered(after.text.slice(at), after.restore);
       return { ids, keepsReasoning: after.keepsReasoning };
     },
-    textOf(messages, tools, generationPrompt) {
-      const plain = (text: string) => text;
-      const shaped = shapeMessages(messages, plainShape, plain);
-      const shapedTools = tools.map((tool) => shapeTool(tool, plain));
-      return unlessRefused(() => renderWith(shaped, shapedTools, generationPrompt));
-    },
+    textOf,
+    ownForm,
     knowsThoughts: tokenizer.chatTemplate.includes('</think>'),
     endOfTurn,
   };
@@ -177,7 +194,7 @@ function unlessRefused<T>(render: () => T): T | undefined {
  * Most published templates serialise parsed arguments; given text, they would quote it. Where the template takes text as it is,
  * it gets the very text that was sampled.
  */
-function findArgumentsShape(render: (messages: unknown) => string): ArgumentsShape {
+function findArgumentsShape(render: (messages: readonly object[]) => string): ArgumentsShape {
   const text = '{"probe":[1]}';
   const rendered = tried(() => render([{ role: 'user', content: 'x' }, callTurn(text, 'text')]));
   return rendered?.includes(text) ? 'text' : 'parsed';

@@ -1,4 +1,4 @@
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, onTestFinished, vi } from 'vitest';
 import { compileJinja, pythonNumber } from './jinja.ts';
 
 const rendered = (source: string, variables: Readonly<Record<string, unknown>> = {}) => compileJinja(source)(variables);
@@ -49,6 +49,29 @@ describe('a template that makes no sense', () => {
   it('is refused where it is no template, and where it strips what is no text', () => {
     expect(() => compileJinja('{% if %}')).toThrow();
     expect(() => rendered('{{ x.strip() }}', { x: 1 })).toThrow('only text');
+  });
+});
+
+describe('a template that does not end', () => {
+  it.each([
+    ['{% for i in range(1000000000) %}{% endfor %}', 'asks for a range of 1000000000 numbers'],
+    ['{% for i in range(0, 10, 0) %}{% endfor %}', 'asks for a range of Infinity numbers'],
+    [
+      '{% for i in range(99999) %}{% for j in range(99999) %}{% for k in range(99999) %}{% endfor %}{% endfor %}{% endfor %}',
+      'has not ended after 5 s',
+    ],
+    ['{% macro f(n) %}{% if n > 0 %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}', 'has not ended after 5 s'],
+  ])('is blamed by name: %s', (source, found) => {
+    let now = 0;
+    const clock = vi.spyOn(performance, 'now').mockImplementation(() => (now += 100));
+    onTestFinished(() => clock.mockRestore());
+    const message = expect.stringContaining(`the chat template of the model ${found}`);
+    expect(() => rendered(source)).toThrow(expect.objectContaining({ code: 'TOKENIZER_INVALID', message }));
+  });
+
+  it('ranges are those of Python', () => {
+    const listed = (args: string) => rendered(`{{ range(${args}) | join(',') }}`);
+    expect(['4', '1, 4', '5, 0, -2', '0', '3, 1'].map(listed)).toEqual(['0,1,2,3', '1,2,3', '5,3,1', '', '']);
   });
 });
 

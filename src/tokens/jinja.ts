@@ -6,9 +6,12 @@
  * - `tojson`: empty lists and objects where it indents, and numbers;
  * - `==` and `!=`: objects and lists are equal if what is in them is.
  *
+ * A template that does not end, or counts beyond reason, fails by name (TOKENIZER_INVALID): model files are strangers' data.
+ *
  * All else is the library's: `none` equals a missing value, which is `null` in `tojson`; and `selectattr` finds nothing that is undefined.
  */
 import { Template } from '@huggingface/jinja';
+import { TrainyardError } from '../core/errors.ts';
 
 /** `tojson` writes a text that begins with `numberMark` without quotes: it stands for a number. */
 export type Render = (variables: Readonly<Record<string, unknown>>, numberMark?: string) => string;
@@ -16,11 +19,27 @@ export type Render = (variables: Readonly<Record<string, unknown>>, numberMark?:
 /** Throws the library's error for an invalid template; rendering throws what the template raises. */
 export function compileJinja(source: string): Render {
   const template = new Template(source);
-  rewriteIn(template.parsed as unknown as Node);
+  let end = 0;
+  let steps = 0;
+  const step = (): void => {
+    // Looking at the clock costs more than most loops do.
+    if (++steps % 256 === 0 && performance.now() > end) throw runaway(`has not ended after ${MOST_MS / 1000} s`);
+  };
+  rewriteIn(template.parsed as unknown as Node, step);
   return (variables, numberMark) => {
+    end = performance.now() + MOST_MS;
     const tojson = (value: unknown, ...options: readonly unknown[]) => toJson(value, formOf(options.at(-1), numberMark), '\n');
     return template.render({ ...variables, ...FUNCTIONS, 'python tojson': tojson });
   };
+}
+
+/** Published templates write a long conversation in milliseconds, and count to a few hundred. */
+const MOST_MS = 5_000;
+const MOST_NUMBERS = 100_000;
+
+function runaway(found: string): TrainyardError {
+  const hint = 'correct its loops in chat_template.jinja or tokenizer_config.json, or use another model';
+  return new TrainyardError('TOKENIZER_INVALID', `the chat template of the model ${found}`, { hint });
 }
 
 interface Node {
@@ -38,18 +57,31 @@ const FUNCTIONS = {
   'python strip': (text: unknown, characters: unknown) => rstrip(lstrip(text, characters), characters),
   'python lstrip': lstrip,
   'python rstrip': rstrip,
+  'python range': range,
   'python ==': equal,
   'python !=': (a: unknown, b: unknown) => !equal(a, b),
 } as const;
 
 // ── the parsed template ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-function rewriteIn(part: unknown): unknown {
+/** `step` is called before every round of a loop and every call of a macro. */
+function rewriteIn(part: unknown, step: () => void): unknown {
+  const inside = (inner: unknown) => rewriteIn(inner, step);
   if (typeof part !== 'object' || part === null) return part;
-  if (Array.isArray(part)) return part.map(rewriteIn);
-  if (part instanceof Map) return new Map(Array.from(part, ([key, value]) => [rewriteIn(key), rewriteIn(value)]));
+  if (Array.isArray(part)) return part.map(inside);
+  if (part instanceof Map) return new Map(Array.from(part, ([key, value]) => [inside(key), inside(value)]));
   const node = part as Node;
-  for (const [name, inner] of Object.entries(node)) node[name] = rewriteIn(inner);
+  for (const [name, inner] of Object.entries(node)) node[name] = inside(inner);
+  if (node.type === 'For' || node.type === 'Macro') {
+    const { body } = node;
+    // The library reads the body each time it runs it. A node of ours in the body would cost much more.
+    Object.defineProperty(node, 'body', {
+      get: () => {
+        step();
+        return body;
+      },
+    });
+  }
   return rewritten(node);
 }
 
@@ -64,7 +96,8 @@ function rewritten(node: Node): Node {
     return operator === '==' || operator === '!=' ? call(operator, [node['left'], node['right']]) : node;
   }
   if (node.type === 'CallExpression') {
-    const { type, object, property, computed } = node['callee'] as Node;
+    const { type, object, property, computed, value } = node['callee'] as Node;
+    if (type === 'Identifier' && value === 'range') return call('range', node['args'] as readonly unknown[]);
     const name = type === 'MemberExpression' && !computed ? (property as Node)['value'] : undefined;
     const strips = name === 'strip' || name === 'lstrip' || name === 'rstrip';
     return strips ? call(name, [object, ...(node['args'] as readonly unknown[])]) : node;
@@ -75,6 +108,13 @@ function rewritten(node: Node): Node {
   const name = (filter.type === 'CallExpression' ? (filter['callee'] as Node) : filter)['value'];
   if (name === 'trim') return call('strip', [node['operand'], ...given]);
   return name === 'tojson' ? call('tojson', [node['operand'], ...given]) : node;
+}
+
+function range(...given: readonly number[]): readonly number[] {
+  const [start, stop, by = 1] = given.length === 1 ? [0, given[0]!] : (given as [number, number, number?]);
+  const length = Math.max(0, Math.ceil((stop - start) / by));
+  if (!(length <= MOST_NUMBERS)) throw runaway(`asks for a range of ${length} numbers; ${MOST_NUMBERS} are allowed`);
+  return Array.from({ length }, (_, i) => start + i * by);
 }
 
 // ── white space ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -183,6 +183,12 @@ describe('the renderer', () => {
     expect(() => createRenderer(endless)).toThrow(expect.objectContaining({ code: 'TOKENIZER_INVALID' }));
   });
 
+  it('refuses a model whose template does not end, naming the template', () => {
+    const counting = createTokenizer({ ...files, chatTemplate: '{% for i in range(1000000000) %}x{% endfor %}' });
+    const message = expect.stringContaining('the chat template of the model asks for a range of 1000000000 numbers');
+    expect(() => createRenderer(counting)).toThrow(expect.objectContaining({ code: 'TOKENIZER_INVALID', message }));
+  });
+
   it('is loaded from a model folder', async () => {
     const loaded = await loadRenderer(dir);
     const messages: Message[] = [{ role: 'user', content: 'a' }];

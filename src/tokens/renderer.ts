@@ -7,7 +7,8 @@
  */
 import type { ModelHandle } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { Message, Tool, Turn } from '../core/types.ts';
+import type { ConstrainedText, SampleConstraint, TokenBytes } from '../core/json-machine.ts';
+import type { Json, Message, Tool, Turn } from '../core/types.ts';
 import { type ChatTemplate, createChatTemplate } from './chat-template.ts';
 import {
   callWithId,
@@ -22,7 +23,7 @@ import {
 import { type Assistant, parseAssistant } from './response-parser.ts';
 import { beforeStop, ResponseStream } from './response-stream.ts';
 import { loadTokenizer, type Tokenizer } from './tokenizer.ts';
-import type { CallFormat } from './tool-calls.ts';
+import { type CallFormat, skipSpace, ValueScan } from './tool-calls.ts';
 
 /** Prompts, and characters of each: some 10 MB at the very most. */
 const REMEMBERED_PROMPTS = 256;
@@ -36,6 +37,8 @@ export interface Renderer {
   readonly extends: boolean;
   /** Where the template demands tool-call ids of letters and digits, how many of them. */
   readonly toolCallIdLength: number | undefined;
+  /** What the template leaves out, so that it is written in our own form. */
+  readonly leftOut: readonly ('tools' | 'tool calls')[];
   /** Ids of a fresh prompt, up to where the policy begins to speak. Throws REQUEST_INVALID with what the template raised. */
   open(messages: readonly Message[], tools: readonly Tool[]): Int32Array;
   /**
@@ -46,6 +49,10 @@ export interface Renderer {
   extend(previous: PreviousTurn, newMessages: readonly Message[]): Int32Array | undefined;
   /** Ids that begin a call of this tool, or of any, to be put behind the prompt; undefined where this model's calls cannot be begun. */
   readonly callBeginning: CallBeginning;
+  /** What may follow `callBeginning`: arguments that fit the tool's schema, and the end. Undefined where that cannot be told in bytes. */
+  readonly callConstraint: CallConstraint;
+  /** A response that is JSON of this schema; undefined where that cannot be told in bytes, or reasoning comes first. */
+  formatConstraint(schema: Json): SampleConstraint | undefined;
   /** What was said, up to the first of these texts. `begun`: ids at the end of the prompt that are part of what is said. */
   readResponse(sampledIds: Int32Array, stopTexts?: readonly string[], begun?: Int32Array): Assistant;
   /** The same while it is sampled. */
@@ -84,11 +91,17 @@ export function createRenderer(tokenizer: Tokenizer): Renderer {
   const extension = createExtension(template, stopIds);
   const responseFormat = responseFormatOf(template);
 
+  const vocabulary = remembered(() => tokenizer.bytesOf && packed(tokenizer.vocabSize, tokenizer.bytesOf));
+
   return {
     vocabSize: tokenizer.vocabSize,
     stopIds,
     extends: extension.always,
     toolCallIdLength: toolCallIdLengthOf(template),
+    leftOut: [
+      ...(template.ownForm.tools ? (['tools'] as const) : []),
+      ...(template.ownForm.calls ? (['tool calls'] as const) : []),
+    ],
     open,
     extend(previous, newMessages) {
       const { promptIds, sampledIds, stopReason } = previous;
@@ -97,7 +110,11 @@ export function createRenderer(tokenizer: Tokenizer): Renderer {
       const closed = stopReason === 'stop' && sampledIds.at(-1) === after[0];
       return grown(promptIds, sampledIds, closed ? after.subarray(1) : after);
     },
-    callBeginning: callBeginning(template, tokenizer, responseFormat.format),
+    ...forcedCalls(template, tokenizer, responseFormat.format, vocabulary),
+    formatConstraint(schema) {
+      const known = responseFormat.thinks === 'unmarked' ? vocabulary() : undefined;
+      return known && { texts: [{ before: [], schema, after: [] }], vocabulary: known };
+    },
     readResponse(sampledIds, stopTexts = [], begun = NOTHING) {
       const said = stripStop(sampledIds, stopIds);
       const opening = tokenizer.decode(begun);
@@ -159,27 +176,79 @@ const PLAIN_NAME = /^[\w.-]+$/;
  * rendering a probe. Undefined if the template writes no calls that can be read, or opens a response with something else, such as reasoning.
  */
 type CallBeginning = (name: string | undefined) => Int32Array | undefined;
+type CallConstraint = (name: string | undefined, tools: readonly Tool[]) => SampleConstraint | undefined;
 
-function callBeginning(template: ChatTemplate, tokenizer: Tokenizer, format: CallFormat): CallBeginning {
+function forcedCalls(
+  template: ChatTemplate,
+  tokenizer: Tokenizer,
+  format: CallFormat,
+  vocabulary: () => TokenBytes | undefined,
+): { readonly callBeginning: CallBeginning; readonly callConstraint: CallConstraint } {
   const probed = promptsThoughts(template) ? undefined : probe(template, format);
-  if (probed === undefined) return () => undefined;
+  if (probed === undefined) return { callBeginning: () => undefined, callConstraint: () => undefined };
   const { before, spoken } = probed;
   const nameAt = spoken.indexOf(PROBE_CALL.name);
   const opening = spoken.slice(0, nameAt);
   const toArguments = format.toArguments.exec(spoken.slice(nameAt + PROBE_CALL.name.length))?.[0];
   const idsBefore = tokenizer.encodeRendered(before);
-  return (name) => {
+  const textOf = (name: string | undefined): string =>
+    name === undefined ? opening.replace(/\s*"$/, '') : `${opening}${name}${toArguments}`;
+  const callBeginning: CallBeginning = (name) => {
     if (name !== undefined && (toArguments === undefined || !PLAIN_NAME.test(name))) return undefined;
-    const text = name === undefined ? opening.replace(/\s*"$/, '') : `${opening}${name}${toArguments}`;
+    const text = textOf(name);
     // As it stands in a prompt: some tokenizers write the beginning of a text in another way.
     const ids = tokenizer.encodeRendered(before + text);
     return idsBefore.every((id, i) => id === ids[i]) && ids.length > idsBefore.length ? ids.slice(idsBefore.length) : undefined;
   };
+  const closing = closingOf(spoken, nameAt + PROBE_CALL.name.length + (toArguments?.length ?? 0), template.endOfTurn);
+  const { bytesOf } = tokenizer;
+  const callConstraint: CallConstraint = (name, tools) => {
+    const allowed = tools.filter(({ function: { name: one } }) => name === undefined || one === name);
+    if (closing === undefined || !bytesOf || !allowed.every((tool) => PLAIN_NAME.test(tool.function.name))) return undefined;
+    const bytesIn = (text: string) => Array.from(tokenizer.encodeRendered(text)).flatMap(bytesOf);
+    const texts = allowed.map(({ function: { name: one, parameters } }): ConstrainedText => {
+      const before = bytesIn(textOf(one).slice(textOf(name).length));
+      return { before, schema: parameters ?? { type: 'object' }, after: bytesIn(closing) };
+    });
+    return { texts, vocabulary: vocabulary()! };
+  };
+  return { callBeginning, callConstraint };
 }
+
+/** What the template writes between a call's arguments and the end of the turn; undefined if those are no JSON, or an id follows them. */
+function closingOf(spoken: string, argumentsAt: number, endOfTurn: string | undefined): string | undefined {
+  const end = new ValueScan().endOf(spoken, skipSpace(spoken, argumentsAt));
+  const stop = typeof end === 'number' && endOfTurn !== undefined ? spoken.indexOf(endOfTurn, end) : -1;
+  const closing = stop === -1 ? undefined : spoken.slice(end as number, stop);
+  return closing?.includes(PROBE_ID) ? undefined : closing;
+}
+
+function remembered<T>(make: () => T): () => T {
+  let known: { readonly value: T } | undefined;
+  return () => {
+    known ??= { value: make() };
+    return known.value;
+  };
+}
+
+function packed(vocabSize: number, bytesOf: (id: number) => readonly number[]): TokenBytes {
+  const ends = new Int32Array(new SharedArrayBuffer(vocabSize * Int32Array.BYTES_PER_ELEMENT));
+  const tokens = Array.from(ends, (_, id) => bytesOf(id));
+  let length = 0;
+  for (const [id, { length: own }] of tokens.entries()) {
+    length += own;
+    ends[id] = length;
+  }
+  const bytes = new Uint16Array(new SharedArrayBuffer(length * Uint16Array.BYTES_PER_ELEMENT));
+  for (const [id, token] of tokens.entries()) bytes.set(token, ends[id]! - token.length);
+  return { bytes, ends };
+}
+
+const PROBE_ID = 'call00000';
 
 /** A prompt and what the template writes after it for a call. Some templates put the tools in between. */
 function probe(template: ChatTemplate, format: CallFormat): { readonly before: string; readonly spoken: string } | undefined {
-  const conversation = callWithId('call00000');
+  const conversation = callWithId(PROBE_ID);
   for (const tools of [[probeTool], []]) {
     const before = template.textOf(conversation.slice(0, 1), tools, true);
     const whole = template.textOf(conversation, tools, false);

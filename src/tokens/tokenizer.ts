@@ -9,7 +9,7 @@
  */
 import { Tokenizer as HuggingFaceTokenizer } from '@huggingface/tokenizers';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { byteLevelDecoder, byteLevelEncoder, type Tokens } from './byte-level.ts';
+import { byteLevelDecoder, byteLevelEncoder, byteLevelSpeller, type Tokens } from './byte-level.ts';
 import {
   type AddedToken,
   type Merge,
@@ -34,6 +34,8 @@ export interface Tokenizer {
   /** Ids of what a template rendered: control tokens where their text stands; `restore` is applied to the text between them. */
   encodeRendered(rendered: string, restore?: (text: string) => string): Int32Array;
   decode(ids: Iterable<number>): string;
+  /** The bytes of one id, as `byteLevelSpeller` gives them. Undefined for tokenizers whose tokens are no bytes. */
+  readonly bytesOf: ((id: number) => readonly number[]) | undefined;
 }
 
 /** Models may have more logits than the tokenizer has tokens; such an id is decoded as a broken character. */
@@ -100,6 +102,7 @@ export function createTokenizer({ definition, config, chatTemplate }: TokenizerF
     encodeText: (text) => Int32Array.from(encodeSection(text.toWellFormed(), true)),
     encodeRendered,
     decode: spellsBytes(definition) ? byteLevelDecoder(bytes) : decodeAny,
+    bytesOf: spellsBytes(definition) ? byteLevelSpeller(bytes) : undefined,
   };
 }
 

@@ -19,32 +19,32 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   '*': [16, 375],
   areal: [6, 828],
   cli: [17, 2400],
-  core: [15, 2240],
+  core: [16, 2450],
   dataset: [6, 843],
   flows: [13, 2110],
-  gateway: [20, 3650],
+  gateway: [20, 3690],
   grader: [4, 460],
   graders: [19, 3934],
   http: [4, 553],
   integrations: [6, 1165],
   isolation: [3, 530],
-  nn: [25, 3586],
+  nn: [25, 3610],
   osmosis: [11, 1895],
   processes: [11, 1760],
   rollout: [7, 1079],
-  run: [20, 3690],
+  run: [20, 3700],
   store: [7, 1040],
   testing: [8, 1733],
   tinker: [18, 4193],
-  tokens: [13, 2370],
+  tokens: [14, 2520],
   trainer: [4, 372],
-  tuner: [4, 710],
+  tuner: [5, 750],
 };
 /** Files that are loaded with one, itself included. */
 const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 112 };
 const WORDS = 30;
 const REPEATED_NAMES = 10;
-const TEST_LINES = 47_000;
+const TEST_LINES = 47_800;
 
 const sources = shippedSources();
 const over = ({ files, code }: Size, [mostFiles, mostCode]: readonly [number, number]): boolean =>

@@ -24,6 +24,14 @@ const said = ({ turns, outcome }: Trajectory) => ({
   turns: turns.map(({ thread, response }) => [thread, response.content]),
 });
 
+it('refuses options in Python’s spelling by name, which the SDK would ignore', () => {
+  const model = new OsmosisRolloutModel();
+  const settings = { temperature: 1, max_tokens: 8 };
+  expect(() => new OsmosisAgent({ name: 'a', model, model_settings: settings } as never)).toThrow('no option model_settings');
+  expect(() => new OsmosisAgent({ name: 'a', model, modelSettings: settings } as never)).toThrow('no option max_tokens');
+  expect(() => new OsmosisMemorySession('a' as never)).toThrow('OsmosisMemorySession');
+});
+
 describe('an agent with a session', () => {
   it('is a sample by the name of the session', async () => {
     const { outcome, turns, grade } = await rollout(async ({ prompt }) => {

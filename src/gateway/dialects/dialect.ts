@@ -214,8 +214,8 @@ export function openAIFormat(format: unknown, param: string, ...path: readonly s
 }
 
 /**
- * Checks a completion's format. Sampling is not constrained, since that would change the distribution: the client gets the text as sampled,
- * and the turn records what is wrong with it. Without a schema, any JSON object passes. Throws REQUEST_INVALID for a bad schema.
+ * Checks a completion's format. Where sampling cannot be constrained to it, the client gets the text as sampled, and the turn records what
+ * is wrong with it. Without a schema, any JSON object passes. Throws REQUEST_INVALID for a bad schema.
  */
 export function formatChecker(schema: unknown, param: string): FormatChecker {
   if (schema !== undefined && typeof schema !== 'boolean' && !isObject(schema)) {

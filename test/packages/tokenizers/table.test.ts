@@ -85,5 +85,6 @@ describe('the table of templates', () => {
     const reasoning = thinks === 'unmarked' ? 'none' : '`<think>`';
     expect(documented.find(([model]) => model === name)).toEqual([name, growthOf(renderer), format.name, reasoning, ids]);
     expect(renderer.extends).toBe(growthOf(renderer) === 'always');
+    expect(renderer.leftOut).toEqual([]);
   });
 });
