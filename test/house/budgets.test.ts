@@ -28,7 +28,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   http: [4, 553],
   integrations: [6, 1165],
   isolation: [3, 534],
-  nn: [25, 3610],
+  nn: [25, 3615],
   osmosis: [11, 1895],
   processes: [11, 1760],
   rollout: [7, 1130],
