@@ -1,8 +1,9 @@
 /** `trainyard try`: one rollout to look at. */
-import { readFile, rm } from 'node:fs/promises';
+import { cp, readFile, rm, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { hasSandbox } from '../fixtures/sandbox.ts';
+import { toollessTemplate } from '../fixtures/tokens/templates.ts';
 import { saidIn, sharedTrainyard, trainyard, useScratch } from './command.ts';
 
 const home = useScratch();
@@ -37,6 +38,16 @@ describe('trainyard try', () => {
     expect(stdout).toMatch(/task b\n {4}user: hello b\n {2}0 default · \d+ \+ \d+ tokens/);
     expect(stdout).toContain('s  thinking');
     expect(stdout).toMatch(/completed · reward 1\n {2}output: done\n {2}metrics: {"tries":1}/);
+  });
+
+  it('warns of a model whose chat template leaves out tools', async () => {
+    const model = join(dirname(tasks), 'toolless');
+    await cp(join(import.meta.dirname, '../../models/base'), model, { recursive: true });
+    await writeFile(join(model, 'chat_template.jinja'), toollessTemplate);
+    const file = await entry('good.ts', `${CALL} return { reward: 0.5 };`);
+    const ended = await sharedTrainyard('try', file, '--tasks', tasks, '--model', model);
+    expect(ended.code).toBe(0);
+    expect(ended.stdout + ended.stderr).toContain('TEMPLATE_WITHOUT_TOOLS: the chat template of');
   });
 
   it('shows what the grader printed', async () => {
