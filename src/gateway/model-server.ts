@@ -287,7 +287,7 @@ function refused(
 const quoted = (text: string): string => printable(text.slice(0, QUOTED)).replaceAll('\n', ' ');
 
 /** Undefined if larger than REPLY_BYTES; the rest is not read. */
-async function bodyOf(response: Response): Promise<string | undefined> {
+export async function bodyOf(response: Response): Promise<string | undefined> {
   const chunks: Uint8Array[] = [];
   let bytes = 0;
   for await (const chunk of response.body ?? []) {

@@ -118,8 +118,13 @@ describe('bytes that are no request', () => {
     await expectRefused(await exchange(bytes), status, code);
   });
 
-  it.each(['websocket', 'h2c', 'TLS/1.0'])('an upgrade to %s: 426 on any path, from anywhere', async (protocol) => {
-    const wish = ['host: localhost', 'connection: Upgrade', `upgrade: ${protocol}`, 'origin: http://evil.example'];
+  it('an offer of HTTP/2, as Java and curl make it, is not taken up, and the request is answered', async () => {
+    const offer = ['host: localhost', 'connection: Upgrade, HTTP2-Settings', 'upgrade: h2c', 'http2-settings: AAEAAEAA'];
+    expect((await exchange(`GET /health HTTP/1.1\r\n${offer.join('\r\n')}\r\n\r\n`)).status).toBe(200);
+  });
+
+  it('an upgrade to a web socket: 426 on any path, from anywhere', async () => {
+    const wish = ['host: localhost', 'connection: Upgrade', 'upgrade: WebSocket', 'origin: http://evil.example'];
     const reply = await exchange(`GET /nowhere HTTP/1.1\r\n${wish.join('\r\n')}\r\n\r\n`);
     await expectRefused(reply, 426, 'upgrade_required');
     expect(reply.headers.get('upgrade')).toBe('HTTP/1.1');

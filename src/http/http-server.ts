@@ -86,14 +86,17 @@ function serverOf(exchanges: Exchanges): Server {
     // The guard refuses a missing Host, as JSON.
     requireHostHeader: false,
   };
-  const take = (incoming: IncomingMessage, outgoing: ServerResponse): void => void exchanges.take(incoming, outgoing);
-  const server = createServer(settings, take);
-  server.on('checkContinue', take);
-  server.on('checkExpectation', take);
   const headers = { upgrade: 'HTTP/1.1' };
   const required = { hint: 'send the request without Upgrade', headers };
   const upgrade = httpRefusal('upgrade_required', 'only HTTP/1.1 is spoken here', required);
-  server.on('upgrade', (_, socket) => exchanges.endWith(upgrade, socket));
+  // Without an upgrade listener, Node answers other offers (h2c, by Java and curl) as if they had not been made, as HTTP allows.
+  const take = (incoming: IncomingMessage, outgoing: ServerResponse): void => {
+    if (incoming.headers.upgrade?.toLowerCase() === 'websocket') exchanges.endWith(upgrade, incoming.socket);
+    else void exchanges.take(incoming, outgoing);
+  };
+  const server = createServer(settings, take);
+  server.on('checkContinue', take);
+  server.on('checkExpectation', take);
   server.on('connect', (_, socket) => exchanges.endWith(httpRefusal('malformed_http', 'this is no proxy'), socket));
   server.on('clientError', (error, socket) => exchanges.clientError(error, socket));
   return server;

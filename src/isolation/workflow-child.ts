@@ -6,7 +6,7 @@
 import { inspect } from 'node:util';
 import { currentRollout, runInRollout } from '../core/context.ts';
 import type { SeatOptions, Workflow, WorkflowContext, WorkflowResult } from '../core/contracts.ts';
-import { asWorkflow, moduleOf } from '../core/define.ts';
+import { moduleOf } from '../core/define.ts';
 import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
 import { exactJson } from '../core/json.ts';
 import type { Purpose, TaskView } from '../core/types.ts';
@@ -14,6 +14,7 @@ import { type FetchIn, httpModel, inThread, type ModelAddress } from '../gateway
 import { agentEnvironment } from '../processes/agent-process.ts';
 import { importedModule, namesOf, type ServedCall, serveCalls } from '../processes/serve-calls.ts';
 import { announcedBy } from '../processes/user-modules.ts';
+import { workflowsOf } from '../rollout/discovery.ts';
 import { Rejection, workflowContext } from '../rollout/rollout-context.ts';
 import { loadRenderer, tokensOf } from '../tokens/renderer.ts';
 
@@ -56,8 +57,9 @@ await serveCalls(async (url = '', exportName = '', folder = '', by?: string, ...
 
 async function exportedBy(url: string, exportName: string): Promise<Workflow> {
   const exports = await importedModule(url, 'workflow', 'ENTRY_UNLOADABLE');
-  const workflow = asWorkflow(exports[exportName], moduleOf(exports, announcedBy(url)));
-  if (workflow !== undefined) return workflow;
+  const workflows = await workflowsOf(moduleOf(exports, announcedBy(url)));
+  const exported = workflows.find(({ name }) => name === exportName);
+  if (exported !== undefined) return exported.value;
   const found = `export ${JSON.stringify(exportName)} of ${url} is not a workflow; it exports ${namesOf(exports)}`;
   throw new TrainyardError('WORKFLOW_NOT_FOUND', found);
 }

@@ -32,6 +32,8 @@ describe('config.json', () => {
     ['num_key_value_heads', { num_key_value_heads: 3 }],
     ['vocab_size', { vocab_size: 0 }],
     ['hidden_size', { hidden_size: '64' }],
+    ['num_hidden_layers', { num_hidden_layers: 1e9 }],
+    ['intermediate_size', { intermediate_size: 2 ** 40 }],
     ['rms_norm_eps', { rms_norm_eps: -1 }],
   ])('is refused, naming the field, for an unsupported %s', (field, change) => {
     expect(() => parseConfig({ ...json, ...change })).toThrow(

@@ -22,6 +22,10 @@ export interface LlamaConfig {
 
 type Fields = Readonly<Record<string, unknown>>;
 
+/** Bounds of the sizes, far above any model that fits into memory: planning a model takes time and memory too. */
+const MOST = 2 ** 24;
+const MOST_LAYERS = 4096;
+
 /** Reads a parsed config.json. Throws MODEL_INVALID naming every field that is missing or unsupported. */
 export function parseConfig(json: unknown): LlamaConfig {
   if (typeof json !== 'object' || json === null || Array.isArray(json)) {
@@ -34,8 +38,9 @@ export function parseConfig(json: unknown): LlamaConfig {
 
   function count(name: string, fallback?: number): number {
     const value = fields[name] ?? fallback;
-    if (typeof value === 'number' && Number.isSafeInteger(value) && value > 0) return value;
-    problems.push(`${name} is ${show(value)}, expected a positive integer`);
+    const most = name === 'num_hidden_layers' ? MOST_LAYERS : MOST;
+    if (typeof value === 'number' && Number.isSafeInteger(value) && value > 0 && value <= most) return value;
+    problems.push(`${name} is ${show(value)}, expected a positive integer up to ${most}`);
     return 1;
   }
   function positive(name: string, value: unknown, fallback: number): number {

@@ -4,9 +4,9 @@
  * not fsync or rename: callers must commit.
  */
 import { existsSync } from 'node:fs';
-import { readFile, writeFile } from 'node:fs/promises';
+import { readFile, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { boundary, TrainyardError } from '../core/errors.ts';
+import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
 import { isObject } from '../core/json.ts';
 import { configJson, type Layout, type LlamaConfig, parseConfig } from './config.ts';
 import { KERNEL_VARIANTS, type KernelVariant } from './wasm.ts';
@@ -31,7 +31,7 @@ interface OptimizerState {
 export async function readConfig(dir: string): Promise<ConfigFile> {
   const path = join(dir, CONFIG);
   const hint = 'name a folder with config.json and model.safetensors';
-  const text = await boundary('MODEL_INVALID', `${path} cannot be read`, () => readFile(path, 'utf8'), hint);
+  const text = await boundary('MODEL_INVALID', `${path} cannot be read`, async () => (await readRegular(path)).toString(), hint);
   const source: unknown = await boundary('MODEL_INVALID', `${path} is not JSON`, () => JSON.parse(text));
   return { config: parseConfig(source), source: source as Record<string, unknown> };
 }
@@ -95,15 +95,17 @@ export async function writeCheckpoint(dir: string, model: SavableModel, optimize
 }
 
 function gather(file: SafetensorsFile, layout: Layout, prefix: string, path: string): Float32Array {
-  const flat = new Float32Array(layout.length);
-  for (const { name, shape, offset } of layout.tensors) {
+  const parts = layout.tensors.map(({ name, shape, offset }) => {
     const tensor = file.tensors.get(prefix + name);
     if (tensor === undefined) throw mismatch(path, `lacks tensor ${prefix}${name} of shape [${shape.join(', ')}]`);
     if (tensor.shape.join() !== shape.join()) {
       throw mismatch(path, `has ${prefix}${name} of shape [${tensor.shape.join(', ')}], expected [${shape.join(', ')}]`);
     }
-    flat.set(tensor.data, offset);
-  }
+    return { data: tensor.data, offset };
+  });
+  // Only now: config.json may claim any size.
+  const flat = new Float32Array(layout.length);
+  for (const { data, offset } of parts) flat.set(data, offset);
   return flat;
 }
 
@@ -147,9 +149,17 @@ interface Entry {
   readonly end: number;
 }
 
+/** Model folders are downloaded: reading a link to a device, or a pipe, would not end. */
+async function readRegular(path: string): Promise<Buffer> {
+  if (!(await stat(path)).isFile()) throw new TrainyardError('MODEL_INVALID', 'it is not a regular file');
+  return await readFile(path);
+}
+
 export async function readSafetensors(path: string): Promise<SafetensorsFile> {
-  const file = await readFile(path).catch((cause: unknown) => {
-    throw new TrainyardError('SAFETENSORS_INVALID', `${path} cannot be read`, { cause, hint: 'the file is written by save()' });
+  const file = await readRegular(path).catch((cause: unknown) => {
+    throw new TrainyardError('SAFETENSORS_INVALID', `${path} cannot be read: ${messageOf(cause)}`, {
+      ...{ cause, hint: 'the file is written by save()' },
+    });
   });
   return decodeSafetensors(file, path);
 }

@@ -138,11 +138,11 @@ function classMistakes(kind: ConfigKind, Class: ConfiguredClass<unknown>, config
 }
 
 /** Two classes in one module share its config, whose mistakes are reported once. */
-const known = new WeakMap<EntryModule, Map<ConfigKind, BaseConfig | undefined>>();
+const known = new WeakMap<EntryModule['exports'], Map<ConfigKind, BaseConfig | undefined>>();
 
 function configOf(kind: ConfigKind, module: EntryModule): BaseConfig | undefined {
-  const ofModule = known.get(module) ?? new Map<ConfigKind, BaseConfig | undefined>();
-  known.set(module, ofModule);
+  const ofModule = known.get(module.exports) ?? new Map<ConfigKind, BaseConfig | undefined>();
+  known.set(module.exports, ofModule);
   if (!ofModule.has(kind)) ofModule.set(kind, findConfig(kind, module));
   return ofModule.get(kind);
 }

@@ -17,6 +17,56 @@ async function problemsOf(source: string) {
   return problems.map(({ code, message, hint }) => `${code}: ${message} (${hint})`);
 }
 
+const AGENT = `{ async run(data, { baseURL }) { return baseURL ? 1 : 0; } }`;
+
+describe('an agent after AReaL', () => {
+  it.each([
+    [`export default class Mine ${AGENT}`, 'Mine'],
+    [`class Mine ${AGENT}\nexport const agent = new Mine();`, 'Mine'],
+    [`export const agent = ${AGENT};`, 'agent'],
+  ])('needs no wrapper where it is the only thing that can be meant: %s', async (source, name) => {
+    const { entry, problems } = await inspectEntry(await home.write(`agent-${n++}.ts`, source));
+    expect(problems).toEqual([]);
+    expect(entry).toMatchObject({ workflow: { name, grading: 'when-missing' }, workflowModule: { url: expect.any(String) } });
+  });
+
+  it.each([
+    [`export class A ${AGENT} export class B ${AGENT}`, /^WORKFLOW_AMBIGUOUS: .* exports 2 workflows \(A, B\)/],
+    ['export class A { async run(data, extra) { return 1; } }', /wrap it in agentWorkflow\(…\) of trainyard\/areal/],
+    ['export class A { async run(ctx) { return ctx.model().baseURL; } }', /A is a plain class: wrap it in defineWorkflow/],
+    [`export class A { constructor(x) {} async run(data, { baseURL }) {} }`, /mark an instance: agentWorkflow\(new A\(…\)\)/],
+  ])('is told which wrapper it needs otherwise: %s', async (source, says) => {
+    expect(await problemsOf(source)).toEqual([expect.stringMatching(says)]);
+  });
+
+  it('does not count beside a workflow', async () => {
+    expect(await problemsOf(`${WORKFLOW}export class A ${AGENT}`)).toEqual([]);
+  });
+});
+
+describe('an entry', () => {
+  it('with two workflows, one of them unusable, is told of both mistakes', async () => {
+    const source = `import { AgentWorkflow, Grader } from 'trainyard/osmosis';
+      export class A extends AgentWorkflow { run() {} }
+      export class B extends AgentWorkflow { async run() {} }
+      export class C extends Grader { async grade() {} }`;
+    expect(await problemsOf(source)).toEqual([
+      expect.stringMatching(/^WORKFLOW_NOT_ASYNC: A\.run/),
+      expect.stringMatching(/^WORKFLOW_AMBIGUOUS: .* exports 2 workflows \(A, B\)/),
+    ]);
+  });
+
+  it('that does not exist is compared with the modules of its folder', async () => {
+    await home.write('my-agent.ts', WORKFLOW);
+    for (const typed of ['my_agent.ts', 'my-agent.js', 'my-agnet.ts', 'myagent']) {
+      const { problems } = await inspectEntry(`${home.dir}/${typed}`);
+      expect(problems[0]?.hint).toContain(`did you mean ${home.dir}/my-agent.ts?`);
+    }
+    const { problems } = await inspectEntry(`${home.dir}/elsewhere.ts`);
+    expect(problems[0]).toMatchObject({ code: 'FILE_NOT_FOUND', hint: expect.not.stringContaining('did you mean') });
+  });
+});
+
 describe('an export named grader', () => {
   it.each([
     [

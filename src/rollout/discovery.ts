@@ -2,8 +2,8 @@
  * Finds the workflow and the grader among the exports of the user's entry file, by core's symbols alone. Reports all mistakes together,
  * before anything runs.
  */
-import { realpath, stat } from 'node:fs/promises';
-import { resolve } from 'node:path';
+import { readdir, realpath, stat } from 'node:fs/promises';
+import { basename, dirname, extname, join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { type EntryModule, type Grader, graderSymbol, type Workflow, workflowSymbol } from '../core/contracts.ts';
 import { asGrader, asWorkflow, isClass } from '../core/define.ts';
@@ -60,8 +60,9 @@ async function read(path: string, problem: EntryModule['problem'], given?: () =>
   const file = resolve(path);
   const found = await stat(file).catch(() => undefined);
   if (!found?.isFile()) {
+    const meant = found?.isDirectory() ? `, such as ${path}/agent.ts` : await nearTo(path);
     throw new TrainyardError('FILE_NOT_FOUND', found?.isDirectory() ? `${path} is a folder` : `no entry file at ${path}`, {
-      hint: `give the path of the module that exports your workflow${found?.isDirectory() ? `, such as ${path}/agent.ts` : ''}`,
+      hint: `give the path of the module that exports your workflow${meant}`,
     });
   }
   // The real path: a link could be changed during the run to lead to another grader.
@@ -77,16 +78,18 @@ async function read(path: string, problem: EntryModule['problem'], given?: () =>
     },
   };
   const chosen = given?.();
-  const workflows = chosen === undefined ? exportsOf(module, (value) => asWorkflow(value, module)) : [];
+  const workflowNames: string[] = [];
+  const graderNames: string[] = [];
+  const workflows = chosen === undefined ? await workflowsOf(module, workflowNames) : [];
   const mistakesOfWorkflows = mistakes;
-  const graders = exportsOf(module, (value) => asGrader(value, module));
+  const graders = exportsOf(module, asGrader, graderNames);
   const graderIsMissing = graders.length === 0 && mistakes === mistakesOfWorkflows;
   const meant = graderIsMissing ? exports.find(([name, value]) => isMeantAsGrader(name, value)) : undefined;
   const others = exports.filter((one) => one !== meant);
   if (chosen === undefined && workflows.length === 0 && mistakes === 0) module.problem(noWorkflow(path, exports, others));
   if (meant !== undefined) module.problem(noGraderYet(...meant));
-  only('workflow', workflows, path, module);
-  only('grader', graders, path, module);
+  only('workflow', workflowNames, path, module);
+  only('grader', graderNames, path, module);
   const [workflow] = workflows;
   const [grader] = graders;
   if (workflow?.value.needsGrader && graderIsMissing && meant === undefined) module.problem(noGrader(path, workflow.name));
@@ -102,27 +105,87 @@ async function read(path: string, problem: EntryModule['problem'], given?: () =>
   };
 }
 
+const MODULE = /\.[cm]?[jt]sx?$/;
+const MOST_LETTERS = 2;
+
+/** Names a module in that folder whose name differs in one place, by few letters, or in its ending. */
+async function nearTo(path: string): Promise<string> {
+  const stem = (name: string): string => basename(name, extname(name)).toLowerCase();
+  const wanted = stem(path);
+  const differs = (name: string): number => {
+    const [short = '', long = ''] = [stem(name), wanted].toSorted((a, b) => a.length - b.length);
+    let [start, end] = [0, 0];
+    while (start < short.length && short[start] === long[start]) start++;
+    while (end < short.length - start && short.at(-1 - end) === long.at(-1 - end)) end++;
+    return long.length - start - end;
+  };
+  const names = (await readdir(dirname(path)).catch(() => [])).filter((name) => MODULE.test(name));
+  const [nearest = ''] = names.toSorted((a, b) => differs(a) - differs(b));
+  return nearest !== '' && differs(nearest) <= MOST_LETTERS ? `; did you mean ${join(dirname(path), nearest)}?` : '';
+}
+
 interface Found<T> {
   readonly name: string;
   readonly exported: unknown;
   readonly value: T;
 }
 
-/** Reports exports that cannot be lowered to `problem`. A value exported under two names counts once, under the first. */
-export function exportsOf<T>({ exports, problem }: EntryModule, lower: (value: unknown) => T | undefined): readonly Found<T>[] {
+/**
+ * Reports exports that cannot be lowered to `problem`. A value exported under two names counts once, under the first. `meant` receives the
+ * names of those that were found or refused.
+ */
+export function exportsOf<T>(
+  module: EntryModule,
+  lower: (value: unknown, module: EntryModule) => T | undefined,
+  meant: string[] = [],
+): readonly Found<T>[] {
+  const { exports } = module;
   const firstNames = new Map(exports.toReversed().map(([name, exported]) => [exported, name]));
   return exports.flatMap(([name, exported]) => {
     if (firstNames.get(exported) !== name) return [];
-    try {
-      const value = lower(exported);
-      return value === undefined ? [] : [{ name, exported, value }];
-    } catch (thrown) {
-      const found = `export ${name} cannot be used: `;
-      const isOurs = thrown instanceof TrainyardError;
-      problem(isOurs ? thrown : new TrainyardError('WORKFLOW_INVALID', `${found}${describeThrown(thrown)}`, { cause: thrown }));
-      return [];
-    }
+    let isRefused = false;
+    const problem = (mistake: TrainyardError): void => {
+      isRefused = true;
+      module.problem(mistake);
+    };
+    const value = loweredOr(name, problem, () => lower(exported, { ...module, problem }));
+    if (value !== undefined || isRefused) meant.push(name);
+    return value === undefined ? [] : [{ name, exported, value }];
   });
+}
+
+function loweredOr<T>(name: string, problem: EntryModule['problem'], lower: () => T): T | undefined {
+  try {
+    return lower();
+  } catch (thrown) {
+    const found = `export ${name} cannot be used: `;
+    const isOurs = thrown instanceof TrainyardError;
+    problem(isOurs ? thrown : new TrainyardError('WORKFLOW_INVALID', `${found}${describeThrown(thrown)}`, { cause: thrown }));
+    return undefined;
+  }
+}
+
+/** If nothing is marked, an agent after AReaL counts, which needs neither base class nor wrapper. */
+export async function workflowsOf(module: EntryModule, meant: string[] = []): Promise<readonly Found<Workflow>[]> {
+  const marked = exportsOf(module, asWorkflow, meant);
+  if (meant.length > 0 || !module.exports.some(([, value]) => isAgent(value))) return marked;
+  const { agentWorkflow } = await import('../areal/agent-workflow.ts');
+  return exportsOf(module, (value) => (isAgent(value) ? agentWorkflow(value as never) : undefined), meant);
+}
+
+/** A class without a base, or an object, whose async run(data, extras) uses the `baseURL` that only such an agent is given. */
+function isAgent(value: unknown): boolean {
+  const run = runOf(value);
+  return kindOf(run) === 'AsyncFunction' && /\bbaseURL\b/.test(String(run)) && isForAgent(run);
+}
+
+const isForAgent = (run: unknown): boolean => typeof run === 'function' && run.length === 2;
+
+function runOf(value: unknown): unknown {
+  if (typeof value === 'function') {
+    return isClass(value) && Object.getPrototypeOf(value) === Function.prototype ? value.prototype.run : undefined;
+  }
+  return typeof value === 'object' && value !== null && !(workflowSymbol in value) ? Reflect.get(value, 'run') : undefined;
 }
 
 function shapeOf(exported: unknown): string {
@@ -182,15 +245,20 @@ function noWorkflow(path: string, exports: EntryModule['exports'], others: Entry
 function unmarked(exported: EntryModule['exports']): string | undefined {
   const base = exported.find(([, value]) => typeof value === 'function' && workflowSymbol in value)?.[0];
   if (base !== undefined) return `${base} is an abstract base class: give it its async method, or export a class that has one`;
-  const name = exported.find(([, value]) => typeof value === 'function')?.[0];
-  return name === undefined ? undefined : `${name} is a plain function: wrap it in defineWorkflow(…)`;
+  const agent = exported.find(([, value]) => isForAgent(runOf(value)))?.[0];
+  if (agent !== undefined)
+    return `${agent} is no workflow yet: wrap it in agentWorkflow(…) of trainyard/areal if it is an agent with an async run(data, { baseURL, apiKey })`;
+  const [name, value] = exported.find(([, one]) => typeof one === 'function') ?? [];
+  return name === undefined
+    ? undefined
+    : `${name} is a plain ${isClass(value as object) ? 'class' : 'function'}: wrap it in defineWorkflow(…)`;
 }
 
-function only(what: string, found: readonly Found<unknown>[], path: string, { problem }: EntryModule): void {
-  if (found.length < 2) return;
-  const names = found.map(({ name }) => name).toSorted();
+function only(what: string, names: readonly string[], path: string, { problem }: EntryModule): void {
+  if (names.length < 2) return;
+  const sorted = names.toSorted().join(', ');
   problem(
-    new TrainyardError('WORKFLOW_AMBIGUOUS', `${path} exports ${found.length} ${what}s (${names.join(', ')}), expected one`, {
+    new TrainyardError('WORKFLOW_AMBIGUOUS', `${path} exports ${names.length} ${what}s (${sorted}), expected one`, {
       hint: `keep one ${what} per entry file; move the others to files of their own`,
     }),
   );

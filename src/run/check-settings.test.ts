@@ -3,7 +3,7 @@ import { DEFAULT_RETRIES } from '../grader/call.ts';
 import { DEFAULT_MEMORY_MB } from '../grader/pool.ts';
 import { defaultThreads } from '../nn/embedded-model.ts';
 import { ALGORITHMS, WEIGHTINGS } from '../trainer/advantages.ts';
-import { rowsOf, tidyRows, trainSettings } from './check-settings.ts';
+import { evaluationSettings, rowsOf, tidyRows, trainSettings } from './check-settings.ts';
 import { ALGORITHM_NAMES, learningRateAt, TRAIN_DEFAULTS, WEIGHTING_NAMES } from './settings.ts';
 
 describe('trainSettings', () => {
@@ -76,3 +76,30 @@ function messageFrom(fn: () => unknown): string {
   }
   throw new Error('expected it to be refused');
 }
+
+describe('settings of a model behind an API', () => {
+  const api = { entry: 'agent.ts', engine: 'openai', model: 'gpt', baseURL: 'http://localhost:8000/v1' } as const;
+
+  it('have limits of their own, and let the agent choose the temperature unless one is given', () => {
+    const usual = evaluationSettings(api);
+    expect(usual).toMatchObject({ model: 'gpt', concurrency: 16, callTokens: 65_536, temperature: 0, agentTemperature: true });
+    expect(usual.limits).toEqual({ turns: 16, tokens: 65_536, deadlineMs: 600_000 });
+    expect(evaluationSettings({ ...api, temperature: 0 }).agentTemperature).toBeUndefined();
+    expect(evaluationSettings({ entry: 'agent.ts' }).agentTemperature).toBeUndefined();
+    // What a run recorded is taken as it was, though all of it is then given.
+    expect(evaluationSettings({ ...usual })).toEqual(usual);
+  });
+
+  it.each([
+    [{ ...api, baseModel: 'gpt' }, /^baseModel: expected engine tinker/],
+    [{ ...api, loraRank: 8 }, /^loraRank: expected engine tinker/],
+    [{ ...api, baseURL: 'http://user:secret@localhost/v1' }, /^baseURL: expected an address without a password/],
+    [{ entry: 'agent.ts', baseURL: 'http://localhost:8000/v1' }, /^baseURL: expected engine openai, anthropic or tinker/],
+    [{ entry: 'agent.ts', apiKeyEnv: 'KEY' }, /^apiKeyEnv: expected engine openai or anthropic/],
+    [{ entry: 'agent.ts', engine: 'anthropic', model: 'claude', apiKeyEnv: 'NOT_SET' }, /^baseURL: expected .* in NOT_SET$/],
+  ] as const)('are refused by name where they mean nothing: %#', (request, message) => {
+    expect(() => evaluationSettings(request)).toThrow(
+      expect.objectContaining({ code: 'USAGE', message: expect.stringMatching(message) }),
+    );
+  });
+});

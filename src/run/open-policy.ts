@@ -13,6 +13,7 @@ import type { Warn } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import type { Engine, Trainer } from '../core/policy.ts';
 import type { Grade, Limits, SamplingSettings, Turn } from '../core/types.ts';
+import { bodyOf } from '../gateway/model-server.ts';
 import type { ServedPolicy, TokenPolicy } from '../gateway/sampling.ts';
 import { EmbeddedModel } from '../nn/embedded-model.ts';
 import type { KernelVariant } from '../nn/wasm.ts';
@@ -121,7 +122,7 @@ async function modelsAt(baseURL: string, api: ApiName, key: string): Promise<rea
   const anthropic = { 'anthropic-version': '2023-06-01', 'x-api-key': key };
   const headers = key === '' ? {} : api === 'anthropic' ? anthropic : { authorization: `Bearer ${key}` };
   const found = await fetch(url, { headers, redirect: 'manual', signal: AbortSignal.timeout(LIST_MS) })
-    .then(async (response) => modelsSchema.parse(await response.json()))
+    .then(async (response) => modelsSchema.parse(JSON.parse((await bodyOf(response)) ?? '')))
     .catch(() => ({ data: [] }));
   return found.data.map(({ id }) => printableLine(id));
 }

@@ -27,8 +27,8 @@ export interface RolloutResult extends Means {
   /** Why it failed or got no reward, or which limit cut it short. */
   readonly why?: string;
   readonly seconds: number;
-  /** Of each answered call: how long it took, in seconds, and its tokens. */
-  readonly calls: readonly { readonly seconds: number; readonly promptTokens: number; readonly completionTokens: number }[];
+  /** Of each call that a model behind an API answered: how long it took, in seconds, and its tokens. Absent if there was none. */
+  readonly calls?: readonly { readonly seconds: number; readonly promptTokens: number; readonly completionTokens: number }[];
 }
 
 export interface TaskResult {
@@ -112,12 +112,8 @@ export function resultOf(trajectory: Trajectory, number = 1, attempt = 1): Rollo
   const { value = null, parts, metrics } = grade.kind === 'graded' ? grade.reward : {};
   return {
     ...{ rolloutId, number, attempt, ending: endingOf(trajectory), reward: value },
-    ...defined({ parts, metrics, why: whyOf(trajectory) }),
+    ...defined({ parts, metrics, why: whyOf(trajectory), calls: callsIn(trajectory) }),
     seconds: secondsOf({ startedAt, endedAt }),
-    calls: trajectory.turns.map((turn) => {
-      const { promptTokens, sampledTokens: completionTokens } = tokensOf(turn);
-      return { seconds: secondsOf(turn), promptTokens, completionTokens };
-    }),
   };
 }
 
@@ -126,8 +122,16 @@ function secondsOf({ startedAt, endedAt }: Pick<Turn, 'startedAt' | 'endedAt'>):
   return Math.max(0, endedAt - startedAt) / 1000;
 }
 
+function callsIn({ turns }: Trajectory): RolloutResult['calls'] {
+  const calls = turns.flatMap((turn) => {
+    const { promptTokens, sampledTokens: completionTokens } = tokensOf(turn);
+    return turn.model === undefined ? [] : [{ seconds: secondsOf(turn), promptTokens, completionTokens }];
+  });
+  return calls.length === 0 ? undefined : calls;
+}
+
 function callsOf(rollouts: readonly RolloutResult[]): CallReport | undefined {
-  const calls = rollouts.flatMap((rollout) => rollout.calls);
+  const calls = rollouts.flatMap((rollout) => rollout.calls ?? []);
   if (calls.length === 0) return undefined;
   const seconds = calls.map((call) => call.seconds).toSorted((a, b) => a - b);
   const at = (share: number): number => seconds[Math.ceil(share * seconds.length) - 1]!;

@@ -84,9 +84,9 @@ describe('a bad entry', () => {
     const { ok, problems, found } = JSON.parse(stdout);
     expect({ ok, found }).toEqual({ ok: false, found: {} });
     expect(problems.map((problem: { code: string }) => problem.code)).toEqual([
-      ...['CONFIG_INVALID', 'WORKFLOW_NOT_ASYNC', 'GRADER_NOT_FOUND', 'DATASET_INVALID', 'FILE_NOT_FOUND'],
+      ...['CONFIG_INVALID', 'WORKFLOW_NOT_ASYNC', 'WORKFLOW_AMBIGUOUS', 'GRADER_NOT_FOUND', 'DATASET_INVALID', 'FILE_NOT_FOUND'],
     ]);
-    const stdoutWords = expect.stringMatching(/^4 problems:\n {2}CONFIG_INVALID: .*\n {4}keep only one/);
+    const stdoutWords = expect.stringMatching(/^5 problems:\n {2}CONFIG_INVALID: .*\n {4}keep only one/);
     expect(await sharedTrainyard('preflight', entry, '--tasks', tasks)).toMatchObject({ code: 2, stdout: stdoutWords });
   });
 

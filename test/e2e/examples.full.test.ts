@@ -164,6 +164,25 @@ describe('the examples in AgentScope’s shape', () => {
     expect(saidAtFirst(await trainBriefly('tuner/math-agent-openai-agents.ts', 'shop'))).toEqual(saidAtFirst(withAiSdk));
   });
 
+  it('the sums agent learns to give right results in the form, on forced calls alone, and the run proves itself', async () => {
+    const flags = ['--steps', '15', '--groups-per-step', '8', '--group', '8'];
+    const training = inTraining(await trainBriefly('tuner/math-agent-ai-sdk.ts', 'shop', ...flags));
+    const solved = (from: number, to: number): number => {
+      const those = training.filter(({ turns: [turn] }) => turn!.policyVersion >= from && turn!.policyVersion < to);
+      return those.filter(({ grade }) => grade.kind === 'graded' && grade.reward.value === 1).length / those.length;
+    };
+    expect(solved(0, 3)).toBeLessThan(0.08);
+    expect(solved(10, 15)).toBeGreaterThan(0.1);
+    for (const { turns } of training) {
+      const last = turns.at(-1)!;
+      expect(last.constrained?.tool).toBe('final_result');
+      if (last.stopReason === 'stop')
+        expect(JSON.parse(last.response.tool_calls![0]!.function.arguments)).toHaveProperty('result');
+    }
+    const name = `tuner/math-agent-ai-sdk.ts ${flags.join(' ')}`.replaceAll(/\W/g, '-');
+    expect(await trainyard('verify', join(home.dir, name))).toMatchObject({ code: 0 });
+  });
+
   it('two roles train the clerk; the customer is its default model', async () => {
     expect(seatsIn(await trainBriefly('tuner/advanced-roles.ts', 'desk'))).toEqual(
       new Set(['clerk policy true', 'customer insist false']),

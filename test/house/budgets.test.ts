@@ -27,11 +27,11 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   graders: [19, 3934],
   http: [4, 553],
   integrations: [6, 1165],
-  isolation: [3, 530],
-  nn: [25, 3610],
+  isolation: [3, 534],
+  nn: [25, 3615],
   osmosis: [11, 1895],
   processes: [11, 1760],
-  rollout: [7, 1079],
+  rollout: [7, 1130],
   run: [20, 3700],
   store: [7, 1040],
   testing: [8, 1733],
@@ -44,7 +44,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
 const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 112 };
 const WORDS = 30;
 const REPEATED_NAMES = 10;
-const TEST_LINES = 47_600;
+const TEST_LINES = 47_800;
 
 const sources = shippedSources();
 const over = ({ files, code }: Size, [mostFiles, mostCode]: readonly [number, number]): boolean =>

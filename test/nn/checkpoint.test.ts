@@ -1,4 +1,4 @@
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
@@ -23,6 +23,26 @@ async function steps(model: EmbeddedModel, count: number): Promise<void> {
 }
 
 describe('a checkpoint', () => {
+  it('without optimizer state, if that is not wanted, is one to sample from', async () => {
+    await using model = await create();
+    await model.save(dir, { optimizer: false });
+    expect((await readdir(dir)).toSorted()).toEqual(['config.json', 'model.safetensors']);
+    await using again = await EmbeddedModel.open({ dir, threads: 1 });
+    expect(again.weights()).toEqual(model.weights());
+  });
+
+  it('that is a device, or claims more than it holds, is refused before anything is read or allocated', async () => {
+    await using model = await create();
+    await model.save(dir);
+    const config = JSON.parse(await readFile(join(dir, 'config.json'), 'utf8')) as object;
+    await writeFile(join(dir, 'config.json'), JSON.stringify({ ...config, vocab_size: 2 ** 24, intermediate_size: 2 ** 24 }));
+    await expect(EmbeddedModel.open({ dir, threads: 1 })).rejects.toMatchObject({ code: 'CHECKPOINT_MISMATCH' });
+    await rm(join(dir, 'model.safetensors'));
+    await symlink('/dev/zero', join(dir, 'model.safetensors'));
+    const message = expect.stringContaining('model.safetensors cannot be read: it is not a regular file');
+    await expect(EmbeddedModel.open({ dir, threads: 1 })).rejects.toMatchObject({ code: 'SAFETENSORS_INVALID', message });
+  });
+
   it.each(Object.entries(SHAPES))(
     'brings back weights and optimizer byte by byte: the next step is the same (%s)',
     async (_, config) => {

@@ -97,6 +97,18 @@ describe('TypeScript as people have it', () => {
     }
   });
 
+  it('or JavaScript: an agent after AReaL without a wrapper runs in a process of its own, too', async () => {
+    const text = `export default class Mine { async run(data, { baseURL, apiKey }) {
+      const body = JSON.stringify({ model: 'policy', messages: data.messages, max_tokens: 2 });
+      const headers = { authorization: 'Bearer ' + apiKey, 'content-type': 'application/json' };
+      await fetch(baseURL + '/chat/completions', { method: 'POST', headers, body });
+      return process.argv[1].includes('workflow-child') ? 0.75 : 0.25;
+    } }`;
+    const entry = join(project('bare', { 'agent.ts': text }), 'agent.ts');
+    const ended = await trainyard('try', entry, '--tasks', TASKS, '--isolation', 'process');
+    expect(ended).toMatchObject({ code: 0, stdout: expect.stringContaining('reward 0.75') });
+  });
+
   it('stays with Node where Node can load it', async () => {
     const folder = project('plain', {});
     cpSync(join(ROOT, 'examples/shop/agent.ts'), join(folder, 'agent.ts'));
