@@ -21,8 +21,6 @@ export interface SampleResult {
   readonly ids: Int32Array;
   /** Of the policy's own distribution, which knows no constraint. */
   readonly logprobs: Float32Array;
-  /** Positions at which the constraint refused what the policy drew, so that another token was drawn. They must not be trained. */
-  readonly redrawn?: readonly number[];
   readonly stopReason: StopReason;
   /** The one version that sampled all of these tokens. */
   readonly policyVersion: number;

@@ -125,8 +125,6 @@ export interface Turn {
   readonly constrained?: {
     readonly format?: Json;
     readonly tool?: string;
-    /** Positions in `sampledIds` where the constraint refused what the policy drew first. They are not trained. */
-    readonly redrawn: readonly number[];
   };
   readonly sampling: {
     readonly requested: Partial<SamplingSettings>;

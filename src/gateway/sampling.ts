@@ -242,26 +242,24 @@ async function sample(
   const given = await engine.sample(request, signal, view && onTokens);
   const kept = view?.stoppedAt === undefined ? undefined : seen;
   const expected = { engine, request: { ...request, sampling }, servedBefore, kept };
-  const { ids, logprobs, redrawn, policyVersion, stopReason } = checkSampled(given, expected);
+  const { ids, logprobs, policyVersion, stopReason } = checkSampled(given, expected);
   await yieldToEventLoop();
   const assistant = renderer.readResponse(ids, stopTexts, prefill);
   const rest = view?.end(ids, assistant);
   tell(ids, logprobs, seen, ids.length);
   onPieces?.(rest ?? []);
-  const constrained = redrawn && { constrained: { ...how, redrawn } };
+  const constrained = constraint && how ? { constrained: how } : {};
   return { assistant, stopReason, ids: { sampledIds: ids, logprobs, policyVersion, ...constrained } };
 }
 
-type Constrained = Omit<NonNullable<Turn['constrained']>, 'redrawn'>;
-
 /** A policy with tools may call one first, so its response need not be of the format. */
-function constrainedBy({ forced, formatErrorOf, tools }: ModelRequest): Constrained | undefined {
+function constrainedBy({ forced, formatErrorOf, tools }: ModelRequest): Turn['constrained'] {
   if (forced !== undefined) return forced.name === undefined ? {} : { tool: forced.name };
   return formatErrorOf && tools.length === 0 ? { format: formatErrorOf.format.schema ?? { type: 'object' } } : undefined;
 }
 
 /** The same constraint for a request and for the verification of its turn. */
-export function constraintOf(renderer: Renderer, { format, tool }: Constrained, tools: readonly Tool[]) {
+export function constraintOf(renderer: Renderer, { format, tool }: NonNullable<Turn['constrained']>, tools: readonly Tool[]) {
   return format === undefined ? renderer.callConstraint(tool, tools) : renderer.formatConstraint(format);
 }
 
@@ -323,7 +321,7 @@ interface Expected {
 
 /**
  * Checks an engine's result: ids in the vocabulary, a log-probability for each, no more than requested, a stop id exactly where the engine
- * reports one, redrawn positions under a constraint, and a policy version served meanwhile. Throws POLICY_GARBLED. Returns copies, because the engine may reuse its buffers.
+ * reports one, and a policy version served meanwhile. Throws POLICY_GARBLED. Returns copies, because the engine may reuse its buffers.
  */
 function checkSampled(result: SampleResult, { engine, request, servedBefore, kept }: Expected): SampleResult {
   const { ids: givenIds, logprobs: given, stopReason, policyVersion } = result ?? {};
@@ -348,17 +346,7 @@ function checkSampled(result: SampleResult, { engine, request, servedBefore, kep
   if (!(Number.isSafeInteger(policyVersion) && policyVersion >= oldest && policyVersion <= newest)) {
     throw garbled(`from policy version ${policyVersion}`, `version ${oldest === newest ? newest : `${oldest} to ${newest}`}`);
   }
-  const redrawn = request.constraint && checkRedrawn(result.redrawn, ids.length);
-  return { ids, logprobs, ...(redrawn && { redrawn }), stopReason: stop >= 0 ? 'stop' : stopReason, policyVersion };
-}
-
-function checkRedrawn(redrawn: readonly number[] | undefined, length: number): readonly number[] {
-  if (!isList(redrawn)) throw garbled('without naming what it redrew', 'the positions, since the request has a constraint');
-  const positions = Array.from(redrawn);
-  const bad = positions.find((position, i) => !(Number.isInteger(position) && position > (positions[i - 1] ?? -1)));
-  const beyond = bad ?? positions.find((position) => position >= length);
-  if (beyond !== undefined) throw garbled(`with redrawn position ${beyond}`, `rising ones below ${length}`);
-  return positions;
+  return { ids, logprobs, stopReason: stop >= 0 ? 'stop' : stopReason, policyVersion };
 }
 
 function checkIds(ids: ArrayLike<number>, vocabSize: number): void {

@@ -143,16 +143,14 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     const cutOff = Promise.withResolvers<SampleResult>();
     const ids: number[] = [];
     const logprobs: number[] = [];
-    const redrawn: number[] = [];
-    const listener: OnToken = (newIds, newLogprobs, isRedrawn) => {
+    const listener: OnToken = (newIds, newLogprobs) => {
       const enough = onTokens!(newIds, newLogprobs);
-      if (isRedrawn && enough?.keep !== 0) redrawn.push(ids.length);
       ids.push(...newIds.subarray(0, enough?.keep));
       logprobs.push(...newLogprobs.subarray(0, enough?.keep));
       if (enough === undefined) return;
       // The version cannot change during this call: `publish` waits for it.
       const { policyVersion } = this;
-      const kept = { ids: Int32Array.from(ids), logprobs: Float32Array.from(logprobs), ...(request.constraint && { redrawn }) };
+      const kept = { ids: Int32Array.from(ids), logprobs: Float32Array.from(logprobs) };
       cutOff.resolve({ ...kept, stopReason: 'stop', policyVersion });
       cancel();
     };

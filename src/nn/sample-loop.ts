@@ -16,7 +16,6 @@ interface DrawnFor {
   readonly sequence: Running;
   readonly token: number;
   readonly logprob: number;
-  readonly redrawn: boolean;
 }
 
 interface Waiting {
@@ -35,7 +34,7 @@ interface Running extends Omit<Waiting, 'prompt'> {
   /** Length of `tokens` at which the sequence must end. */
   readonly limit: number;
   readonly random: RandomStream;
-  readonly constraint: { readonly tokens: ConstrainedTokens; readonly redrawn: number[] } | undefined;
+  readonly constraint: ConstrainedTokens | undefined;
 }
 
 export interface SampleLoopOptions {
@@ -141,7 +140,7 @@ export class SampleLoop {
       logprobs: [],
       limit: Math.min(prompt.length + request.sampling.maxTokens, this.#options.contextLength),
       random: randomStream(request.seed),
-      constraint: request.constraint && { tokens: new ConstrainedTokens(request.constraint, request.stopIds), redrawn: [] },
+      constraint: request.constraint && new ConstrainedTokens(request.constraint, request.stopIds),
     };
   }
 
@@ -176,9 +175,8 @@ export class SampleLoop {
     const drawn = this.#options.pass.draw(draws);
     const all = drawing.map((sequence, i): DrawnFor => {
       const first = truncated[i] ?? { token: drawn.tokens[i]!, logprob: drawn.logprobs[i]! };
-      const isRefused = sequence.constraint?.tokens.allows(first.token) === false && Number.isFinite(first.logprob);
-      if (!isRefused) return { sequence, ...first, redrawn: false };
-      return { sequence, ...redraw(sequence, this.#options.pass.logits(i), first), redrawn: true };
+      const isRefused = sequence.constraint?.allows(first.token) === false && Number.isFinite(first.logprob);
+      return { sequence, ...(isRefused ? redraw(sequence, this.#options.pass.logits(i), first) : first) };
     });
     const sound = all.filter(({ logprob }) => Number.isFinite(logprob));
     for (const one of all) if (!Number.isFinite(one.logprob)) this.#fail(one);
@@ -209,14 +207,12 @@ export class SampleLoop {
       ids: streaming.map(({ sequence }) => sequence.id),
       tokens: Int32Array.from(streaming, ({ token }) => token),
       logprobs: Float32Array.from(streaming, ({ logprob }) => logprob),
-      redrawn: streaming.map(({ redrawn }) => redrawn),
     });
   }
 
-  #extend({ sequence, token, logprob, redrawn }: DrawnFor): void {
+  #extend({ sequence, token, logprob }: DrawnFor): void {
     const { id, request, tokens, logprobs, promptLength, limit, constraint } = sequence;
-    constraint?.tokens.take(token);
-    if (redrawn) constraint?.redrawn.push(logprobs.length);
+    constraint?.take(token);
     tokens.push(token);
     logprobs.push(logprob);
     const stopped = request.stopIds.includes(token);
@@ -225,7 +221,6 @@ export class SampleLoop {
     this.#options.done(id, {
       ids: Int32Array.from(tokens.slice(promptLength)),
       logprobs: Float32Array.from(logprobs),
-      ...(constraint && { redrawn: constraint.redrawn }),
       stopReason: stopped ? 'stop' : 'length',
       policyVersion: this.#version,
     });
@@ -253,7 +248,7 @@ const NONE = -1;
  * restricted to those tokens. The log-probability is still that of the whole distribution.
  */
 function redraw({ request, random, constraint }: Running, logits: Float32Array, first: DrawnToken): DrawnToken {
-  const allowed = logits.map((z, id) => (constraint!.tokens.allows(id) ? z : Number.NEGATIVE_INFINITY));
+  const allowed = logits.map((z, id) => (constraint!.allows(id) ? z : Number.NEGATIVE_INFINITY));
   if (allowed.every((z) => z === Number.NEGATIVE_INFINITY)) return { token: NONE, logprob: Number.NaN };
   const { temperature, topK, topP } = request.sampling;
   const settings = temperature === 0 ? { temperature: 1, topK: 1, topP: 1 } : { temperature, topK, topP };

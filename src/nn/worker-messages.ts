@@ -63,7 +63,6 @@ export interface StreamedTokens {
   readonly ids: readonly number[];
   readonly tokens: Int32Array;
   readonly logprobs: Float32Array;
-  readonly redrawn: readonly boolean[];
 }
 
 export interface CallError {

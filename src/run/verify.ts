@@ -289,16 +289,13 @@ async function sampleAgain(
     // A stop text may have ended the response before the policy did.
     const isCut = turn.stopReason === 'stop' && !stopIds.includes(sampledIds.at(-1)!);
     const length = isCut ? sampledIds.length : result.ids.length;
-    const redrawn = result.redrawn?.filter((position) => position < length);
-    const again = { ids: result.ids.slice(0, length), logprobs: result.logprobs.slice(0, length), redrawn };
-    if (isDeepStrictEqual(again, { ids: sampledIds, logprobs, redrawn: constrained?.redrawn })) return;
+    const again = { ids: result.ids.slice(0, length), logprobs: result.logprobs.slice(0, length) };
+    if (isDeepStrictEqual(again, { ids: sampledIds, logprobs })) return;
     const at = sampledIds.findIndex((id, i) => id !== again.ids[i] || logprobs[i] !== again.logprobs[i]);
-    const shown = (ids: Int32Array, values: Float32Array, drawnAgain: readonly number[] = []): string =>
-      at === -1
-        ? `${ids.length} tokens, redrawn: ${drawnAgain.join(', ') || 'none'}`
-        : `token ${at}: id ${ids[at]}, log-probability ${values[at]}`;
+    const shown = (ids: Int32Array, values: Float32Array): string =>
+      at === -1 ? `${ids.length} tokens` : `token ${at}: id ${ids[at]}, log-probability ${values[at]}`;
     const meaning = `policy version ${turn.policyVersion} did not sample this at temperature ${effective.temperature}: the engine reported something else, or the store was changed`;
-    const [kept, now] = [shown(sampledIds, logprobs, constrained?.redrawn), shown(again.ids, again.logprobs, redrawn)];
+    const [kept, now] = [shown(sampledIds, logprobs), shown(again.ids, again.logprobs)];
     found.differs(`rollout ${rolloutId}, turn ${turn.index}`, kept, now, meaning);
   });
 }

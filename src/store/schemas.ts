@@ -90,7 +90,7 @@ const turn: z.ZodType<Turn> = z
     logprobs: z.instanceof(Float32Array),
     policyVersion: natural,
     stopReason: z.enum(['stop', 'length']),
-    constrained: optional(z.object({ format: optional(json), tool: optional(z.string()), redrawn: z.array(natural) })),
+    constrained: optional(z.object({ format: optional(json), tool: optional(z.string()) })),
     sampling: z.object({ requested: settings(optional(z.number())), effective: settings(z.number()), seed: z.int() }),
     request: z.object({
       dialect: optional(z.enum(DIALECT_NAMES)),

@@ -3,8 +3,7 @@
  *
  * A turn whose prompt begins with everything an earlier turn saw and said continues that turn's sample; any other turn starts a
  * sample of its own, in which what earlier turns said is context. So every sampled token is trained exactly once, in a row where
- * it follows the very tokens it was sampled after, with its own log-probability and policy version. Tokens that a constraint had drawn
- * again were not sampled from the policy's distribution: they are context.
+ * it follows the very tokens it was sampled after, with its own log-probability and policy version.
  *
  * Refuses what cannot be trained as it was sampled (SAMPLE_REFUSED) instead of leaving it out. Knows nothing about text.
  */
@@ -110,9 +109,6 @@ function sampleOf(chain: Chain, options: StitchOptions): Sample {
     logprobs.set(turn.logprobs, from);
     advantages.fill(advantageOf(turn, options), from, to);
     versions.fill(turn.policyVersion, from, to);
-    for (const position of turn.constrained?.redrawn ?? []) {
-      for (const values of [mask, logprobs, advantages, versions]) values[from + position] = 0;
-    }
   }
   const { weight, rolloutId, groupId } = options;
   return {
