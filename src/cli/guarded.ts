@@ -51,8 +51,9 @@ export async function guarded<T>(
     process.exitCode = 1;
   };
   const unread = (error: NodeJS.ErrnoException): void => {
-    if (error.code !== 'EPIPE') return;
-    process.stderr.write(`The reader of the output has left; ${serves ? 'serving goes on' : 'the work ends here'}\n`);
+    if (error.code === 'EIO') return;
+    const what = error.code === 'EPIPE' ? 'The reader of the output has left' : `The output cannot be written (${error.message})`;
+    process.stderr.write(`${what}; ${serves ? 'serving goes on' : 'the work ends here'}\n`);
     if (!serves) interrupts.unread();
   };
   const handlers = { unhandledRejection: stray, uncaughtException: thrown, exit: leave };

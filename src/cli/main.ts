@@ -10,5 +10,11 @@ if (major < 22 || (major === 22 && minor < 19)) {
   const { runCli } = await import('./program.ts');
   const code = await runCli(process.argv.slice(2));
   // Agents leave timers and sockets behind. The work is done, so wait only for our own output.
-  process.stdout.write('', () => process.stderr.write('', () => process.exit(code)));
+  process.stdout.write('', () => {
+    const { code: why } = (process.stdout.errored ?? {}) as NodeJS.ErrnoException;
+    const isLost = why !== undefined && why !== 'EPIPE' && why !== 'EIO';
+    process.stderr.write(isLost ? `error: the output could not be written (${why})\n` : '', () =>
+      process.exit(code || Number(isLost)),
+    );
+  });
 }

@@ -51,12 +51,9 @@ export function exitOf(signal: NodeJS.Signals = 'SIGINT'): number {
   return 128 + (constants.signals[signal] ?? constants.signals.SIGINT);
 }
 
-/** Ignores writes to a pipe without a reader (EPIPE) or to a closed terminal (EIO), for the whole process. */
+/** A command goes on when its output cannot be written: the reader left, the terminal closed, the disk is full. The exit code tells the last. */
 export function outliveReaders(): void {
-  const unheard = (error: NodeJS.ErrnoException): void => {
-    if (error.code !== 'EPIPE' && error.code !== 'EIO') throw error;
-  };
-  for (const out of [process.stdout, process.stderr]) out.on('error', unheard);
+  for (const out of [process.stdout, process.stderr]) out.on('error', () => {});
 }
 
 function usage({ exitCode, code, message }: CommanderError, json: boolean, first: string | undefined): number {

@@ -32,6 +32,8 @@ import type {
 /** Milliseconds since the epoch. Injected so that tests can fix the time. */
 export interface Clock {
   now(): number;
+  /** Milliseconds since some moment, which setting the system's clock does not change. Default: `now`. */
+  elapsed?(): number;
 }
 
 /**

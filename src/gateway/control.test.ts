@@ -137,6 +137,16 @@ describe('sessions that nobody uses', () => {
     expect(gateway.openSessions).toBe(1);
   });
 
+  it('are not idle because the clock of the system was set', async () => {
+    const time = { now: 0, elapsed: 0 };
+    const { openOne, ask } = start({ clock: { now: () => time.now, elapsed: () => time.elapsed } });
+    const opened = await openOne();
+    time.now += 2 * HOUR;
+    expect((await ask(opened)).status).toBe(200);
+    time.elapsed += HOUR + 1;
+    expect((await ask(opened)).status).toBe(410);
+  });
+
   it('are swept without anyone asking', async () => {
     const { gateway, openOne } = start({ idleMs: 20, clock: { now: Date.now } });
     await openOne();

@@ -77,7 +77,7 @@ export class Gateway implements SessionHost {
   origin = 'http://trainyard.invalid';
 
   constructor(options: GatewayOptions) {
-    this.#options = { clock: { now: Date.now }, ...options };
+    this.#options = { clock: { now: Date.now, elapsed: () => performance.now() }, ...options };
     const { clock, idleMs = IDLE_MS, ready } = this.#options;
     this.#sessions = new SessionTable({ clock, idleMs, handle: (session, role) => this.#modelHandle(session, role) });
     this.#wrongKeys = new WrongKeys(clock);

@@ -72,6 +72,7 @@ export class LiveSession implements Session {
   /** By unanswered call: how many calls had ended without a response before it. */
   readonly #ended = new WeakMap<object, number>();
   #endings = 0;
+  readonly #begunAt: number;
   #activeAt: number;
   #reservedTokens = 0;
   #bytes = 0;
@@ -82,7 +83,8 @@ export class LiveSession implements Session {
     this.seeds = new Seeds(spec);
     this.number = number;
     this.remote = remote;
-    this.openedAt = this.#activeAt = table.clock.now();
+    this.openedAt = table.clock.now();
+    this.#activeAt = this.#begunAt = table.elapsed();
     this.signal = this.#abort.signal;
     this.#unlink = abortWith(this.#abort, spec.signal);
     this.signal.addEventListener('abort', () => {
@@ -96,7 +98,11 @@ export class LiveSession implements Session {
 
   /** Milliseconds since the last activity; 0 while a call is in flight. */
   get idleMs(): number {
-    return this.openCalls > 0 ? 0 : this.#table.clock.now() - this.#activeAt;
+    return this.openCalls > 0 ? 0 : this.#table.elapsed() - this.#activeAt;
+  }
+
+  get ageMs(): number {
+    return this.#table.elapsed() - this.#begunAt;
   }
 
   /** The open session of another rollout of the same gateway. */
@@ -126,7 +132,7 @@ export class LiveSession implements Session {
 
   /** Counts a request's bytes. Throws LIMIT_REACHED if the rollout's requests are too large in total. */
   receive(bytes: number): void {
-    this.#activeAt = this.#table.clock.now();
+    this.#activeAt = this.#table.elapsed();
     this.#bytes += bytes;
     const { rolloutBytes } = GATEWAY_LIMITS;
     if (this.#bytes > rolloutBytes) throw limitReached('bytes', `${rolloutBytes} bytes of requests`);
@@ -150,7 +156,7 @@ export class LiveSession implements Session {
     const release = (): void => {
       this.openCalls -= count;
       this.#reservedTokens -= count * maxTokens;
-      this.#activeAt = this.#table.clock.now();
+      this.#activeAt = this.#table.elapsed();
     };
     return { maxTokens, release };
   }
@@ -336,6 +342,8 @@ interface TableParts {
 
 export class SessionTable {
   readonly clock: Clock;
+  /** For idleness and deadlines, which must outlive a change of the system's clock. */
+  readonly elapsed: () => number;
   readonly handle: TableParts['handle'];
   readonly #idleMs: number;
   readonly #open = new Map<string, LiveSession>();
@@ -346,6 +354,7 @@ export class SessionTable {
 
   constructor({ clock, idleMs, handle }: TableParts) {
     this.clock = clock;
+    this.elapsed = clock.elapsed ?? clock.now;
     this.handle = handle;
     this.#idleMs = idleMs;
   }
@@ -394,10 +403,10 @@ export class SessionTable {
     for (const session of this.#open.values()) if (this.#isOver(session)) session.seal();
   }
 
-  #isOver({ spec, remote, idleMs, openedAt }: LiveSession): boolean {
+  #isOver({ spec, remote, idleMs, ageMs }: LiveSession): boolean {
     const { deadlineMs } = spec.limits;
     if (!remote) return idleMs > Math.max(this.#idleMs, deadlineMs);
-    return idleMs > this.#idleMs || this.clock.now() - openedAt > deadlineMs;
+    return idleMs > this.#idleMs || ageMs > deadlineMs;
   }
 
   remove({ rolloutId, remote }: LiveSession): void {

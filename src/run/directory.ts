@@ -153,9 +153,13 @@ async function replaceFile(path: string, text: string): Promise<void> {
 /** A kill during a write leaves half a line, which was never acknowledged. */
 function cutTornLine(path: string): void {
   if (!existsSync(path)) return;
-  const file = openSync(path, 'r+');
-  ftruncateSync(file, readFileSync(file).lastIndexOf('\n') + 1);
-  closeSync(file);
+  try {
+    const file = openSync(path, 'r+');
+    ftruncateSync(file, readFileSync(file).lastIndexOf('\n') + 1);
+    closeSync(file);
+  } catch (cause) {
+    throw unwritable(cause, 'it must be a file that this user may write');
+  }
 }
 
 /** Synchronous, so that an event is in the file before it is shown. */
@@ -163,9 +167,12 @@ function writeLine(file: number, event: RunEvent): void {
   try {
     writeSync(file, `${JSON.stringify(event)}\n`);
   } catch (cause) {
-    const message = `cannot write events.jsonl: ${messageOf(cause)}`;
-    throw new TrainyardError('STORE_FAILED', message, { cause, hint: 'is the disk full?' });
+    throw unwritable(cause, 'is the disk full?');
   }
+}
+
+function unwritable(cause: unknown, hint: string): TrainyardError {
+  return new TrainyardError('STORE_FAILED', `cannot write ${EVENTS_FILE}: ${messageOf(cause)}`, { cause, hint });
 }
 
 /** Not `mkdir` with `recursive`, which never returns if an existing folder refuses new ones with ENOENT (/proc). */

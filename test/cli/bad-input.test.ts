@@ -2,7 +2,7 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync } from 'node:fs';
-import { cp, mkdir, readFile, truncate, writeFile } from 'node:fs/promises';
+import { cp, mkdir, open, readFile, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { beforeAll, describe, expect, it } from 'vitest';
@@ -26,6 +26,16 @@ async function trainEntry(name: string, text: string, ...flags: readonly string[
   const args = ['train', entry, '--tasks', join(home.dir, 'tasks.jsonl'), '--run', run, '--steps', '1', ...flags];
   return { ...(await sharedTrainyard(...args)), run };
 }
+
+describe('output', () => {
+  it.skipIf(!existsSync('/dev/full'))('that cannot be written fails the command', async () => {
+    await using full = await open('/dev/full', 'w');
+    const args = ['--conditions=trainyard-source', join(ROOT, 'src/cli/main.ts'), '--help'];
+    const child = spawn(process.execPath, args, { stdio: ['ignore', full.fd, 'pipe'] });
+    const [said, [code]] = await Promise.all([text(child.stderr!), once(child, 'exit')]);
+    expect([code, said]).toEqual([1, 'error: the output could not be written (ENOSPC)\n']);
+  });
+});
 
 describe('usage', () => {
   it.each([
