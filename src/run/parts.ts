@@ -9,7 +9,7 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import { type Engine, engineWith } from '../core/policy.ts';
-import type { RolloutIdentity, SamplingSettings, Task, Trajectory } from '../core/types.ts';
+import type { RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
 import { Gateway, listen } from '../gateway/gateway.ts';
 import type { ServedPolicy } from '../gateway/sampling.ts';
 import { graderInput } from '../grader/call.ts';
@@ -323,10 +323,19 @@ function limited(runner: InlineGraderRunner, most: number, signal: AbortSignal):
 }
 
 /** Reports the first failure of each kind at once; otherwise a run of slow failures would stay silent until its budget is spent. */
-function warnOnce({ rolloutId, outcome, grade }: Trajectory, warned: Set<string>, warn: Warn): void {
-  for (const ending of [outcome, grade]) {
-    if (ending.kind !== 'failed' || warned.has(ending.code)) continue;
-    warned.add(ending.code);
-    warn(ending.code, `rollout ${rolloutId}: ${ending.message}`);
+function warnOnce({ rolloutId, purpose, outcome, grade, turns }: Trajectory, warned: Set<string>, warn: Warn): void {
+  const isSide = ({ fork, trainable }: Turn): boolean => purpose === 'train' && fork?.cause === 'side_call' && !trainable;
+  const side = turns.find(isSide);
+  const telling = [outcome, grade].flatMap((ending) => (ending.kind === 'failed' ? [ending] : []));
+  for (const { code, message } of side === undefined ? telling : [...telling, { code: SIDE_CALL, message: untrained(side) }]) {
+    if (warned.has(code)) continue;
+    warned.add(code);
+    warn(code, `rollout ${rolloutId}: ${message}`);
   }
+}
+
+const SIDE_CALL = 'SIDE_CALL';
+
+function untrained({ index }: Turn): string {
+  return `turn ${index} looks like a client's call beside its conversation (a title, a topic, a memory) and is not trained; if it is the agent's own work, give it a role or thread of its own, or name it in trainedTurns`;
 }

@@ -2,9 +2,15 @@
  * The calls that coding agents make beside their conversation, through the real gateway: the conversation goes on from its own turns, titles
  * and memories are not trained, and whatever may be a part of the agent's work is.
  */
-import { describe, expect, it } from 'vitest';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, it, onTestFinished } from 'vitest';
+import { defineWorkflow } from '../../src/core/define.ts';
+import type { RunEvent } from '../../src/core/events.ts';
 import type { Message, Turn } from '../../src/core/types.ts';
 import { onlyTrained } from '../../src/rollout/record.ts';
+import { train } from '../../src/run/train.ts';
 import { createRenderer } from '../../src/tokens/renderer.ts';
 import { stitch } from '../../src/tokens/stitch.ts';
 import { createTokenizer } from '../../src/tokens/tokenizer.ts';
@@ -154,4 +160,24 @@ describe('a template that writes the past in another way', () => {
     expect(turns[1]!.fork).toEqual({ cause: 'template_rewrites_history', from: 0 });
     expect(turns[2]!.fork).toEqual({ cause: 'edited_message', also: ['template_rewrites_history'], from: 1, message: 2 });
   });
+});
+
+it('a run says that it does not train them, once', async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'trainyard-side-'));
+  onTestFinished(() => rm(folder, { recursive: true }));
+  let reward = 0;
+  const workflow = defineWorkflow(async (ctx) => {
+    const policy = ctx.model();
+    const { messages } = agent([]);
+    const { message } = await policy.generate({ messages, tools, maxTokens: 4 });
+    await policy.generate({ ...title([]), maxTokens: 4 });
+    await policy.generate({ messages: [...messages, message, user('and?')], tools, maxTokens: 4 });
+    return { reward: reward++ % 2 };
+  });
+  const events: RunEvent[] = [];
+  const tasks = ['a', 'b', 'c', 'd'].map((prompt) => ({ prompt }));
+  const settings = { steps: 1, group: 2, groupsPerStep: 1, threads: 1, run: join(folder, 'run') };
+  await train({ entry: { workflow }, tasks, ...settings }, (event) => events.push(event));
+  const told = events.filter((event) => event.type === 'warning' && event.code === 'SIDE_CALL');
+  expect(told).toMatchObject([{ message: expect.stringContaining("turn 1 looks like a client's call beside its conversation") }]);
 });
