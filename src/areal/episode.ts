@@ -35,8 +35,14 @@ const answers = new WeakMap<WorkflowContext, Json | undefined>();
 /** A reward's arguments, the episode's data (or a copy) with its row's answer. For processes of rewards, never for a workflow. */
 export function withAnswer(args: readonly unknown[]): readonly unknown[] {
   const ctx = currentRollout();
-  if (ctx === undefined || !answers.has(ctx)) return args;
+  if (ctx === undefined) return args;
   const isData = (arg: unknown): arg is object => isObject(arg) && arg['id'] === ctx.task.id && 'messages' in arg;
+  if (!answers.has(ctx) && args.some(isData)) {
+    const found = "a wrapped reward was given the episode's data in an isolated process, where there is no answer to add to it";
+    throw new TrainyardError('GRADER_FAILED', found, {
+      hint: 'export a grader (defineGrader), which runs outside and sees task.answer, or run without isolation; a reward that needs no answer can be given the fields of data that it needs',
+    });
+  }
   return args.map((arg) => (isData(arg) ? { ...arg, answer: answers.get(ctx) } : arg));
 }
 

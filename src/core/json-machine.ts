@@ -40,8 +40,8 @@ type Start = (next: State) => State;
 
 /** Stands for the stop id in the place of a byte. */
 const STOP = -1;
-/** Dropping ways to go on is safe: those that stay lead to texts that fit. */
-const MOST_STATES = 1000;
+/** More ways to read the text so far than any sensible schema has; the rest is dropped. */
+const MOST_STATES = 10_000;
 
 export class ConstrainedTokens {
   readonly #vocabulary: TokenBytes;
@@ -103,10 +103,24 @@ const spaced =
   (byte) =>
     byte === SPACE ? [first] : first(byte);
 
+/** Made once, when it is reached: schemas may be recursive, and each token of a vocabulary asks. */
+function later(make: () => State): State {
+  let made: State | undefined;
+  return (byte) => {
+    made ??= make();
+    return made(byte);
+  };
+}
+
+const anyOf =
+  (states: readonly State[]): State =>
+  (byte) =>
+    states.flatMap((state) => state(byte));
+
 const colon = (next: State): State => spaced((byte) => (byte === code(':') ? [next] : []));
 
 function value(startsOf: (schema: unknown) => readonly Start[], schema: unknown, next: State): State {
-  return spaced((byte) => startsOf(schema).flatMap((start) => start(next)(byte)));
+  return spaced(later(() => anyOf(startsOf(schema).map((start) => start(next)))));
 }
 
 /** How values of each schema in the document may begin. */
@@ -146,7 +160,8 @@ function startsOfOne(schema: unknown, startsOf: (schema: unknown) => readonly St
   const listed = 'const' in rest ? [rest['const']] : values;
   if (Array.isArray(listed)) return listed.map((one) => (next: State) => literal(bytesIn(JSON.stringify(one)), next));
   const implied = isObject(rest['properties']) ? ['object'] : TYPES;
-  const types = typeof type === 'string' ? [type] : Array.isArray(type) ? type : implied;
+  const known = [type].flat().filter((name) => name === 'integer' || TYPES.includes(String(name)));
+  const types = known.length > 0 ? known : implied;
   return types.flatMap((name): readonly Start[] => {
     if (name === 'object') return [(next) => object(rest, startsOf, next)];
     if (name === 'array') return [(next) => array(rest['items'], startsOf, next)];
@@ -200,34 +215,32 @@ function number(whole: boolean, next: State): State {
 function object(schema: Readonly<Record<string, unknown>>, startsOf: (schema: unknown) => readonly Start[], next: State): State {
   const { properties, required, additionalProperties } = schema;
   const demanded = Array.isArray(required) ? required.map(String) : [];
+  const own = Object.entries(isObject(properties) ? properties : {});
   const named = new Map<string, unknown>([
     ...demanded.map((name) => [name, true] as const),
-    ...Object.entries(isObject(properties) ? properties : {}),
+    // One that no value fits can only be left out.
+    ...own.filter(([name, inner]) => demanded.includes(name) || startsOf(inner).length > 0),
   ]);
-  const others = additionalProperties ?? named.size === 0;
-  const keys =
-    (left: ReadonlyMap<string, unknown>): State =>
-    (byte) => {
-      if (byte !== QUOTE) return [];
-      const member = (inner: unknown, rest: ReadonlyMap<string, unknown>): State =>
-        colon(value(startsOf, inner, spaced(afterMember(rest))));
-      const known = [...left].flatMap(([name, inner]) => {
-        const rest = new Map([...left].filter(([other]) => other !== name));
-        return literal(bytesIn(JSON.stringify(name)), member(inner, rest))(byte);
+  const others = additionalProperties ?? own.length + demanded.length === 0;
+  const member = (inner: unknown, rest: () => ReadonlyMap<string, unknown>): State =>
+    later(() => colon(value(startsOf, inner, spaced(afterMember(rest())))));
+  const keys = (left: ReadonlyMap<string, unknown>): State =>
+    later(() => {
+      const known = [...left].map(([name, inner]) => {
+        const rest = () => new Map([...left].filter(([other]) => other !== name));
+        return literal(bytesIn(JSON.stringify(name)), member(inner, rest));
       });
-      return others === false ? known : [...known, ...string(member(others, left))(byte)];
-    };
+      return anyOf(others === false ? known : [...known, string(member(others, () => left))]);
+    });
   const closing =
     (left: ReadonlyMap<string, unknown>): State =>
     (byte) =>
       byte === code('}') && !demanded.some((name) => left.has(name)) ? [next] : [];
-  const afterMember =
-    (left: ReadonlyMap<string, unknown>): State =>
-    (byte) => {
-      const more = left.size > 0 || others !== false;
-      return byte === COMMA && more ? [spaced(keys(left))] : closing(left)(byte);
-    };
-  const opened = spaced((byte) => [...closing(named)(byte), ...keys(named)(byte)]);
+  const afterMember = (left: ReadonlyMap<string, unknown>): State => {
+    const more = left.size > 0 || others !== false ? [spaced(keys(left))] : [];
+    return (byte) => (byte === COMMA ? more : closing(left)(byte));
+  };
+  const opened = spaced(anyOf([closing(named), keys(named)]));
   return (byte) => (byte === code('{') ? [opened] : []);
 }
 

@@ -5,7 +5,7 @@
  */
 import { type EntryModule, type Workflow, workflowSymbol } from '../core/contracts.ts';
 import { isConcrete } from '../core/define.ts';
-import { messageOf } from '../core/errors.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import type { Tool, ToolCall } from '../core/types.ts';
 import { parseAssistant } from '../tokens/response-parser.ts';
@@ -116,6 +116,10 @@ export abstract class MultiStepAgentFlow<Config = unknown, Row extends object = 
   readonly #calls = new Map<string, readonly Pick<ToolCall, 'function'>[]>();
 
   get toolSchemas(): readonly Tool[] {
+    if (Array.isArray(this.tools)) {
+      const hint = 'write tools = { lookup: { description, parameters, run } }';
+      throw new TrainyardError('WORKFLOW_INVALID', 'tools is a list, expected an object of tools by name', { hint });
+    }
     return Object.entries(this.tools).map(([name, { description, parameters }]) => ({
       type: 'function',
       function: { name, ...defined({ description, parameters }) },

@@ -11,7 +11,7 @@ import {
   workflowSymbol,
 } from '../core/contracts.ts';
 import { methodKind, processOf } from '../core/define.ts';
-import { describeValue, refusing } from '../core/describe.ts';
+import { checkedFields, describeValue, refusing } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { copyConfig, defined, isObject } from '../core/json.ts';
 import type { Json, PromptMessage, TaskView } from '../core/types.ts';
@@ -91,6 +91,9 @@ function resultOf(flow: RegisteredFlow, said: unknown, ctx: WorkflowContext, doo
   return { ...defined({ output, trainedTurns, reward: earned as GraderResult | undefined, metadata }), metrics: { steps } };
 }
 
+/** What flows override. In another spelling it would have no effect. */
+const OVERRIDDEN = ['_runAgent', 'executeTool', 'isTerminal', 'maxSteps', 'messagesOf', 'systemPrompt', 'toolSchemas'];
+
 /** Runs a flow once, on a new instance. Throws WORKFLOW_BAD_RESULT if `run` does not return a number of steps. */
 export async function runEpisode(
   { flow, config }: RegisteredFlow,
@@ -98,7 +101,7 @@ export async function runEpisode(
   samplingParams: SamplingParams,
   fields: FlowFields,
 ): Promise<number> {
-  const instance = new flow({ config: copyConfig(config) as never, door });
+  const instance = checkedFields(new flow({ config: copyConfig(config) as never, door }), OVERRIDDEN);
   processOf(flow, instance);
   const steps: unknown = await instance.run(samplingParams, fields);
   if (typeof steps === 'number' && Number.isSafeInteger(steps) && steps >= 0) return steps;

@@ -95,6 +95,8 @@ export async function submitSteps(door: GatewayDoor, steps: readonly Step[], cha
 }
 
 export async function computeReward(door: GatewayDoor, fields: RewardFields): Promise<GatewayReward> {
+  const known = ['trajectoryUid', 'messages', 'promptIds', 'responseIds', 'datasetFields'];
+  checkNames(fields, known, 'gatewayComputeReward');
   const { trajectoryUid, messages, promptIds, responseIds, datasetFields } = fields;
   const asked = messages === undefined ? { promptIds, responseIds } : { messages };
   type Said = { readonly reward: number; readonly rewardExtraInfo: GatewayReward['parts'] };

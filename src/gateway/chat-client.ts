@@ -98,10 +98,10 @@ export function chatAnswerIn(text: string): ChatAnswer | undefined {
   const completion = parsedJson(text) as Completion | null | undefined;
   const choices = Array.isArray(completion?.choices) ? (completion.choices as NonNullable<Completion['choices']>) : [];
   const choice = choices.find((one) => (one?.index ?? 0) === 0);
-  if (!choice?.message) return undefined;
+  if (!choice?.message || Object.keys(choice.message).length === 0 || choice.finish_reason === 'error') return undefined;
   const { content, refusal, tool_calls: toolCalls, reasoning, reasoning_content: thought } = choice.message;
   const said = content ?? refusal ?? null;
-  if (said !== null && typeof said !== 'string') return undefined;
+  if ((said !== null && typeof said !== 'string') || !(toolCalls ?? []).every?.(isToolCall)) return undefined;
   return {
     id: completion?.id ?? '',
     content: said,
@@ -118,7 +118,14 @@ export function usageOf(promptTokens: unknown, completionTokens: unknown): Pick<
   return isCount(promptTokens) && isCount(completionTokens) ? { usage: { promptTokens, completionTokens } } : {};
 }
 
-export const isCount = (value: unknown): value is number => Number.isSafeInteger(value) && (value as number) >= 0;
+const isToolCall = (call: Partial<ToolCall> | null): boolean =>
+  typeof call?.function?.name === 'string' && typeof call.function.arguments === 'string';
+
+/** No call has more tokens than this. */
+const MOST_TOKENS = 100_000_000;
+
+export const isCount = (value: unknown): value is number =>
+  Number.isSafeInteger(value) && (value as number) >= 0 && (value as number) <= MOST_TOKENS;
 
 export interface ModelAddress {
   readonly role: string;

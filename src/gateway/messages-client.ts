@@ -78,7 +78,7 @@ type Reply = Sparse<{
 /** Undefined if the text is not a message. */
 export function messagesAnswerIn(text: string): ChatAnswer | undefined {
   const reply = parsedJson(text) as Reply | null | undefined;
-  if (!Array.isArray(reply?.content)) return undefined;
+  if (!Array.isArray(reply?.content) || reply.stop_reason === 'pause_turn') return undefined;
   const blocks: readonly Block[] = reply.content.filter(isObject);
   const texts = blocks.filter(({ type }) => type === 'text').map((block) => block.text ?? '');
   const uses = blocks.filter(({ type }) => type === 'tool_use');

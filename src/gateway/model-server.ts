@@ -102,7 +102,8 @@ export async function askServer<T extends object>(server: ModelServer, question:
       throw new ServerFailure(why, { found, tries: busy + other, seconds: Math.round((performance.now() - began) / 1000) });
     }
     // Jitter over the whole wait: calls that failed together must not return together.
-    const waitMs = afterMs || Math.random() * Math.min(LONGEST_BACKOFF_MS, backoffMs * 2 ** (count - 1));
+    const ownMs = Math.random() * Math.min(LONGEST_BACKOFF_MS, backoffMs * 2 ** (count - 1));
+    const waitMs = isBusy ? Math.max(afterMs, ownMs) : afterMs || ownMs;
     if (isBusy) gate.slowDown(era, waitMs);
     else await waited(waits, pause(waitMs, signal));
   }
@@ -199,12 +200,17 @@ interface Failure {
  * A parameter is remembered only once a request succeeds without it: a refusal may name one merely because it echoes the request.
  */
 const ADAPTABLE = {
-  format: /response_format|json_schema|structured output|guided|output_config/i,
-  temperature:
-    /^(?=.*temperature)(?=.*(?:unsupported|not support|deprecated|unknown|unrecogni[sz]ed|not (?:permitted|allowed)))/is,
+  format: unsupported('response_format|json_schema|structured output|guided|output_config'),
+  temperature: unsupported('temperature'),
   maxTokens: /max_tokens/i,
 };
 type Adaptable = keyof typeof ADAPTABLE;
+
+/** Names the parameter, and says that it is not taken at all. */
+function unsupported(name: string): RegExp {
+  const why = 'unsupported|not support|deprecated|unknown|unrecogni[sz]ed|not (?:permitted|allowed)|extra (?:inputs|fields)';
+  return new RegExp(`^(?=.*(?:${name}))(?=.*(?:${why}))`, 'is');
+}
 
 function adapted(request: ChatRequest, without: ReadonlySet<Adaptable>): ChatRequest {
   const { format, temperature, maxTokens, ...rest } = request;

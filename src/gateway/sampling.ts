@@ -106,7 +106,8 @@ function wantedOf(
   }
   if (logprobs) tokenPolicy(parts, 'logprobs', 'logprobs');
   if (promptIds !== undefined) tokenPolicy(parts, 'promptIds', 'promptIds');
-  const temperature = parts.temperature ?? requested.temperature ?? run.temperature;
+  // A judge that asks the policy keeps its own temperature.
+  const temperature = (role.trainable ? parts.temperature : undefined) ?? requested.temperature ?? run.temperature;
   const maxTokens = Math.min(run.maxTokens, requested.maxTokens ?? run.maxTokens);
   // Some servers refuse a number of tokens that does not fit beside the prompt, so it is sent only if someone asked for one.
   const isAsked = requested.maxTokens !== undefined || maxTokens < session.spec.limits.tokens;

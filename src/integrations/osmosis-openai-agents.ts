@@ -41,6 +41,12 @@ const sessionRuns = new WeakMap<object, SessionRun>();
 
 /** Stands in for the policy until an `OsmosisAgent` is created with it. */
 export class OsmosisRolloutModel implements PolicyModel {
+  constructor(...options: readonly never[]) {
+    if (options.length === 0) return;
+    const found = 'OsmosisRolloutModel takes no options: it is the policy of the rollout';
+    throw new TrainyardError('CONFIG_INVALID', found, { hint: 'give modelSettings to the OsmosisAgent' });
+  }
+
   getResponse(_request: AgentRequest): Promise<AgentResponse> {
     throw placeholderUsed('give it to an OsmosisAgent');
   }

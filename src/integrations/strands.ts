@@ -24,6 +24,7 @@ import {
 } from '@strands-agents/sdk';
 import type { SampleContext } from '../core/context.ts';
 import type { GenerateRequest, Generation, ModelHandle } from '../core/contracts.ts';
+import { checkNames } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Message, PromptMessage, Tool } from '../core/types.ts';
 import {
@@ -226,8 +227,10 @@ export type RolloutModelParams = Pick<PolicyModelConfig, (typeof PARAMS)[number]
 export class OsmosisRolloutModel extends Model<PolicyModelConfig> {
   readonly params: RolloutModelParams;
 
-  constructor({ params = {} }: { readonly params?: RolloutModelParams } = {}) {
+  constructor(options: { readonly params?: RolloutModelParams } = {}) {
     super();
+    checkNames(options, ['params'], 'OsmosisRolloutModel', 'CONFIG_INVALID');
+    const { params = {} } = options;
     const unknown = Object.keys(params).filter((name) => !PARAMS.some((known) => known === name));
     if (unknown.length > 0) {
       throw new TrainyardError('CONFIG_INVALID', `OsmosisRolloutModel has no parameter ${unknown.join(', ')}`, {

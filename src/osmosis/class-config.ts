@@ -22,7 +22,12 @@ export class ConcurrencyConfig {
   readonly maxConcurrent: number | null;
 
   constructor(fields: { readonly maxConcurrent?: number | null } = {}) {
-    checkNames(fields, ['maxConcurrent'], 'ConcurrencyConfig', 'CONFIG_INVALID');
+    checkNames(
+      Object(fields) === fields ? fields : { [describeValue(fields)]: 0 },
+      ['maxConcurrent'],
+      'ConcurrencyConfig',
+      'CONFIG_INVALID',
+    );
     const { maxConcurrent = null } = fields;
     if (!isLimit(maxConcurrent)) {
       const expected = 'a whole number from 1 up, or null for no limit';

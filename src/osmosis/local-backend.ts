@@ -9,7 +9,7 @@ import { pathToFileURL } from 'node:url';
 import { CloseStack, Semaphore } from '../core/async.ts';
 import type { EntryModule, Grader, Workflow } from '../core/contracts.ts';
 import { asGrader, asWorkflow } from '../core/define.ts';
-import { describeThrown, describeValue } from '../core/describe.ts';
+import { checkNames, describeThrown, describeValue } from '../core/describe.ts';
 import { TrainyardError, tried } from '../core/errors.ts';
 import type { Json } from '../core/types.ts';
 import { removeFolder, temporaryFolder } from '../processes/limits.ts';
@@ -60,6 +60,7 @@ export class LocalBackend implements ExecutionBackend {
 
   /** Throws the mistakes of values; `start` loads referenced modules. */
   constructor(options: LocalBackendOptions) {
+    checkNames(options, [...NAMES, 'capacity', 'longestSec', 'artifacts'], 'LocalBackend');
     const { capacity = CAPACITY, longestSec = LONGEST_SEC } = options;
     if (!(Number.isSafeInteger(capacity) && capacity >= 1)) throw usage('capacity', 'a whole number from 1 up', capacity);
     if (!(longestSec > 0 && longestSec <= MOST_SEC)) throw usage('longestSec', `seconds up to ${MOST_SEC}`, longestSec);

@@ -5,6 +5,7 @@
  */
 import { hash, timingSafeEqual } from 'node:crypto';
 import { deadlineSignal, orAborted } from '../core/async.ts';
+import { checkNames } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { GATEWAY_LIMITS } from '../gateway/wire-protocol.ts';
 import { isLoopback, WrongKeys } from '../http/guard.ts';
@@ -78,6 +79,7 @@ export class RolloutServer implements AsyncDisposable {
   #closed: Promise<void> | undefined;
 
   constructor(options: RolloutServerOptions) {
+    checkNames(options, ['backend', 'token', 'allowedHosts', 'patience', 'drainMs', 'warn'], 'createRolloutServer');
     this.#options = options;
     const { backend, allowedHosts, warn = (text) => process.emitWarning(text, 'TrainyardWarning') } = options;
     this.#warn = warn;

@@ -71,7 +71,8 @@ async function* sourceFiles(files: readonly string[]): AsyncGenerator<SourceFile
       const asked = isRelative ? [resolve(dirname(file), path.replace(/[?#].*$/, ''))] : aliased(path, file, aliases);
       const found = asked.flatMap((one) => existing(one) ?? [])[0];
       if (found === undefined) continue;
-      waiting.push(found);
+      // Beside ./x.js, a loader may take ./x.ts.
+      waiting.push(found, found.replace(/\.([cm]?)js(x?)$/, '.$1ts$2'));
       if (word !== 'require' && (!isRelative || found !== asked[0])) needs ??= `${path} ${placeIn(file, text, index)}`;
     }
     yield { file, text, needs };

@@ -182,7 +182,9 @@ function sharedMessages(a: readonly Message[], b: readonly Message[]): number {
 export function sideCalls(turns: readonly Turn[]): ReadonlyMap<number, number> {
   const continued = new Set(turns.map(parentOf));
   const isSingle = (turn: Turn) => isComparable(turn) && turn.after === undefined && !continued.has(turn.index);
-  const calls = turns.filter((turn) => turn.trainable && turn.request.tools.length === 0 && isSingle(turn));
+  const calls = turns.filter(
+    (turn) => turn.trainable && turn.request.tools.length === 0 && isSingle(turn) && isHousekeeping(turn),
+  );
   const found = new Map<number, number>();
   if (calls.length === 0) return found;
   const goingOn = turns.flatMap((turn) => {
@@ -205,6 +207,12 @@ const sameSystem = (a: Turn, b: Turn): boolean => sameJson(textsOf(a, 'system'),
 
 const isSameAgent = (a: Turn, b: Turn): boolean =>
   inOnePlace(a, b) && a.request.tools.length > 0 && b.request.tools.length > 0 && sameSystem(a, b);
+
+/** What clients ask for beside their conversation. A planner, router, critic or sub-agent asks for its work in other words. */
+const HOUSEKEEPING = /\b(?:titles?|topics?|memor(?:y|ies)|(?:session|conversation|branch) names?)\b/i;
+
+const isHousekeeping = ({ request }: Turn): boolean =>
+  request.messages.some(({ role, content }) => role !== 'assistant' && HOUSEKEEPING.test(content ?? ''));
 
 /** Whether the call has another system message, and holds a user message of this conversation or is held by one. */
 function isAbout(call: Turn, turn: Turn): boolean {

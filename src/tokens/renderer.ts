@@ -7,6 +7,7 @@
  */
 import type { ModelHandle } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { isObject } from '../core/json.ts';
 import type { ConstrainedText, SampleConstraint, TokenBytes } from '../core/json-machine.ts';
 import type { Json, Message, Tool, Turn } from '../core/types.ts';
 import { type ChatTemplate, createChatTemplate } from './chat-template.ts';
@@ -208,11 +209,18 @@ function forcedCalls(
     const bytesIn = (text: string) => Array.from(tokenizer.encodeRendered(text)).flatMap(bytesOf);
     const texts = allowed.map(({ function: { name: one, parameters } }): ConstrainedText => {
       const before = bytesIn(textOf(one).slice(textOf(name).length));
-      return { before, schema: parameters ?? { type: 'object' }, after: bytesIn(closing) };
+      return { before, schema: objectSchema(parameters), after: bytesIn(closing) };
     });
     return { texts, vocabulary: vocabulary()! };
   };
   return { callBeginning, callConstraint };
+}
+
+/** Arguments are an object, also where the schema does not say so. */
+function objectSchema(parameters: Json | undefined): Json {
+  const says = ['type', 'properties', 'anyOf', 'oneOf', '$ref'];
+  const given = isObject(parameters) ? parameters : {};
+  return says.some((name) => name in given) ? (given as Json) : { type: 'object' };
 }
 
 /** What the template writes between a call's arguments and the end of the turn; undefined if those are no JSON, or an id follows them. */

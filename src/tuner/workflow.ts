@@ -94,6 +94,10 @@ function* mistakesOf(Class: WorkflowClass, { name, trainableTargets: targets }: 
   if (typeof name !== 'string' || name === '') {
     yield new TrainyardError('WORKFLOW_INVALID', `${Class.name}.name is ${describeValue(name)}, expected a text`);
   }
+  if ('trainableTargets' in Class) {
+    const found = `${Class.name} has a static trainableTargets, expected a field of its instances`;
+    yield new TrainyardError('WORKFLOW_INVALID', found, { hint: "write trainableTargets = ['werewolf'], without static" });
+  }
   if (targets === undefined || targets === null) return;
   if (!Array.isArray(targets) || targets.some((role) => typeof role !== 'string' || role === '')) {
     const found = describeValue(targets);

@@ -57,7 +57,7 @@ describe('a default model’s turn', () => {
   it('is shown with who said it, and costs no tokens', async () => {
     const { turns, ...rest } = await playedRollout();
     const shown = turns.map((turn) => stripVTControlCharacters(turnText(turnSummary(turn))));
-    expect(shown[1]).toMatch(/1 player · said by house · not trained\n\s+Fold\./);
+    expect(shown[1]).toMatch(/1 player · said by house · \d+ ms · not trained\n\s+Fold\./);
     expect(shown[0]).not.toContain('said by');
     expect(tokensIn({ turns, ...rest })).toBe(turns[0]!.sampledIds.length);
   });
