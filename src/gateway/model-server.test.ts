@@ -60,17 +60,19 @@ describe('a server that fails for a while', () => {
       (call: Call) => call.incoming.socket.destroy(),
       ({ reply }: Call) => reply.writeHead(200, { 'content-length': 999 }).write('{"cho') && sleep(1).then(() => reply.destroy()),
       ({ reply }: Call) => reply.end('{"choices":[{"mess'),
+      ({ reply }: Call) => reply.end('{"choices":[{"finish_reason":"error","message":{"content":""}}]}'),
+      ({ reply }: Call) => reply.end('{"choices":[{"message":{"content":null,"tool_calls":[null]}}]}'),
       (call: Call) => refuses(call, 529),
     ];
-    await using house = await serve((call) => (call.count % 2 === 0 ? answers(call) : faults[(call.count >> 1) % 6]!(call)));
-    const sessions = Array.from({ length: 6 }, () =>
+    await using house = await serve((call) => (call.count % 2 === 0 ? answers(call) : faults[(call.count >> 1) % 8]!(call)));
+    const sessions = Array.from({ length: 8 }, () =>
       open({ spec: { roles: { default: { trainable: false, default: house.server } } } }),
     );
     for (const { session } of sessions) {
       expect((await session.model().generate({ messages: ask })).text).toBe('yes');
       expect([session.turns.length, session.unanswered.length]).toEqual([1, 0]);
     }
-    expect(house.calls).toHaveLength(12);
+    expect(house.calls).toHaveLength(16);
   });
 
   it.each([408, 409, 429, 500, 502, 503, 504, 529])('with %d is asked again', async (status) => {

@@ -139,6 +139,8 @@ function through(own: Engine, wrapped: (engine: Engine) => Engine, recovery: Rec
 const TELL_MS = 10_000;
 /** Longer waits count towards deadlines again: every wait is bounded. */
 const LONGEST_FIRST_MS = 1_800_000;
+/** Connections that nobody accepted, before any answer. */
+const MOST_REFUSALS = 3;
 /** A wrong key, no access, a wrong address or name: no call would fare better. */
 const WRONG: ReadonlySet<number> = new Set([401, 403, 404]);
 
@@ -153,6 +155,7 @@ class FirstAnswer {
   readonly #fatal = new AbortController();
   #hasCome = false;
   #calls = 0;
+  #refusals = 0;
   #telling: NodeJS.Timeout | undefined;
 
   constructor(name: string, downtime: Downtime, warn: Warn) {
@@ -181,8 +184,8 @@ class FirstAnswer {
       this.#hasCome
         ? fetch(url, init)
         : this.#wait(
-            () => fetch(url, init),
-            (reply) => this.#isAnswer(reply),
+            () => fetch(url, init).catch((thrown: unknown) => this.#unreached(thrown)),
+            (reply) => this.#isAnswer(reply, model.apiKey),
           );
     return { model: { ...model, fetch: ask }, temperature };
   }
@@ -216,10 +219,22 @@ class FirstAnswer {
     }, TELL_MS);
   }
 
-  #isAnswer({ ok, status }: Response): boolean {
+  /** An address where nobody listens, tried a few times. */
+  #unreached(thrown: unknown): never {
+    const { code } = ((thrown as Error).cause ?? {}) as NodeJS.ErrnoException;
+    if ((code === 'ECONNREFUSED' || code === 'ENOTFOUND') && ++this.#refusals >= MOST_REFUSALS) {
+      const hint = 'is the server running? check --base-url';
+      this.#fatal.abort(new TrainyardError('POLICY_UNREACHABLE', `${this.#name} cannot be reached (${code})`, { hint }));
+    }
+    throw thrown;
+  }
+
+  #isAnswer({ ok, status }: Response, apiKey: string | undefined): boolean {
     if (WRONG.has(status)) {
-      const found = `${this.#name} answered ${status} to the first call: ${status === 404 ? 'there is no such model or address' : 'it does not accept the key'}`;
-      const hint = 'check --base-url, --model, and the variable that --api-key-env names';
+      const key = apiKey ? 'it does not accept the key' : 'it wants a key, and none was set';
+      const found = `${this.#name} answered ${status} to the first call: ${status === 404 ? 'there is no such model or address' : key}`;
+      const hint =
+        'check --base-url (of OpenAI-compatible servers it usually ends in /v1), --model, and the variable that --api-key-env names';
       this.#fatal.abort(new TrainyardError('POLICY_REFUSED', found, { hint }));
     }
     return ok;

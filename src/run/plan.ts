@@ -20,7 +20,7 @@ import { digestOfFiles, modelDigest } from './checkpoint.ts';
 import { isEvaluation, readRunFile } from './directory.ts';
 import { checkModelNamed } from './open-policy.ts';
 import { type Checked, changedSources, preflight, sourcesOf } from './preflight.ts';
-import { isApi, resumeCommand, shortPath, TRAIN_DEFAULTS } from './settings.ts';
+import { type EngineName, isApi, resumeCommand, shortPath, TRAIN_DEFAULTS } from './settings.ts';
 
 /** Settings given again must match the run's, except those that may change. */
 export type ResumeRequest = Pick<TrainSettings, 'run'> & Partial<TrainSettings>;
@@ -77,7 +77,7 @@ export type EvaluationRecord = z.infer<typeof evaluationRecordSchema>;
 /** They affect how much is done, how fast, and what is shown, but not the results. */
 const MAY_CHANGE: ReadonlySet<string> = new Set<keyof TrainSettings>([
   ...(['run', 'threads', 'concurrency', 'workflowWorkers', 'graderWorkers', 'transcripts', 'baseURL', 'maxErrorShare'] as const),
-  ...(['steps', 'maxTime', 'maxTokens', 'minTasks', 'isolation'] as const),
+  ...(['steps', 'maxTime', 'maxTokens', 'minTasks', 'isolation', 'apiKeyEnv'] as const),
 ]);
 /** Settings that can be a path or a value. Values are not recorded; of tasks, only digests are. */
 const GIVEN_AS_VALUES: ReadonlySet<string> = new Set<keyof TrainSettings>(['entry', 'tasks', 'heldOut']);
@@ -237,7 +237,9 @@ function changesIn(begun: EvaluationRecord, now: EvaluationRecord): readonly str
     const [before, after] = [begun.settings[name], now.settings[name]];
     // Values are compared by content elsewhere.
     const isValue = GIVEN_AS_VALUES.has(name) && (before === undefined || after === undefined);
-    if (MAY_CHANGE.has(name) || isValue || isDeepStrictEqual(before, after)) return [];
+    // Another address of an API may be another model.
+    const mayChange = MAY_CHANGE.has(name) && !(name === 'baseURL' && isApi(now.settings['engine'] as EngineName));
+    if (mayChange || isValue || isDeepStrictEqual(before, after)) return [];
     const what = name === 'entry' ? 'the entry' : typeof before === 'object' ? name : flagOf(name);
     return [`${what} was ${shown(before, name)}, now it is ${shown(after, name)}`];
   });

@@ -162,6 +162,12 @@ describe('a template that writes the past in another way', () => {
   });
 });
 
+it('a planner, router or critic beside the conversation is trained, whatever it said and whether or not it is used', async () => {
+  const planner: Call = () => ({ messages: [system('You plan. Say in one line what to do.'), user('fix the bug')] });
+  const turns = await turnsOf([planner, agent, goOn(1, agent, user('and?'))], [DONE, DONE, DONE]);
+  expect(turns.map(({ trainable }) => trainable)).toEqual([true, true, true]);
+});
+
 it('a run says that it does not train them, once', async () => {
   const folder = await mkdtemp(join(tmpdir(), 'trainyard-side-'));
   onTestFinished(() => rm(folder, { recursive: true }));
