@@ -4,6 +4,8 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type * as rewards from '../../test/fixtures/areal/rewards.ts';
 import { scriptedRollouts } from '../../test/fixtures/scripted-rollouts.ts';
+import { runInRollout } from '../core/context.ts';
+import type { WorkflowContext } from '../core/contracts.ts';
 import { agentWorkflow } from './agent-workflow.ts';
 import { type AsyncRewardOptions, AsyncRewardWrapper } from './async-reward.ts';
 
@@ -52,6 +54,13 @@ describe('a wrapped reward function', () => {
     await using rollouts = await scriptedRollouts(agent);
     expect(await rollouts.run({ answer: 'answer 0' })).toMatchObject({ grade: { reward: { value: 2 } } });
     expect(await rollouts.run({ answer: 'another' })).toMatchObject({ grade: { reward: { value: 0 } } });
+  });
+
+  it('is not called with data that has no answer, as in an isolated process', async () => {
+    await using reward = wrap('isRight');
+    const data = { id: 't', messages: [], metadata: undefined };
+    const ctx = { task: { id: 't' }, signal: new AbortController().signal } as unknown as WorkflowContext;
+    await expect(runInRollout(ctx, () => reward('', 'said', data))).rejects.toThrow('where there is no answer to add to it');
   });
 
   it('shares its processes with other wrappers of it, and the last one ends them', async () => {

@@ -37,6 +37,13 @@ describe('a text that must be JSON of a schema', () => {
     ['properties in any order', person, '{"age":3, "name": "Zoë \\u00e9 \\"x\\"","tags":["ab","a"]}'],
     ['optional ones left out', person, '{"name":""}'],
     ['an empty list', person, '{"name":"","tags":[]}'],
+    ['the last of many values', { enum: Array.from({ length: 1500 }, (_, i) => `v${i}`) }, '"v1499"'],
+    [
+      'a type that JSON Schema does not have',
+      { type: 'object', properties: { a: { type: 'any' } }, required: ['a'] },
+      '{"a":"x"}',
+    ],
+    ['no property that nothing fits', { type: 'object', properties: { a: { enum: [] } } }, '{}'],
     ['numbers', { type: 'array', items: { type: 'number' } }, '[0,-1.5e-3,10E2,0.25]'],
     ['one of several types', { type: ['string', 'null'] }, 'null'],
     ['a choice', { anyOf: [{ type: 'integer' }, { type: 'object', properties: { a: { type: 'boolean' } } }] }, '{"a":true}'],
@@ -64,6 +71,7 @@ describe('a text that must be JSON of a schema', () => {
     ['put a value of another type', person, '{"name":1}', 8],
     ['put a fraction for an integer', { type: 'integer' }, '1.5', 1],
     ['begin a number with zeros', { type: 'integer' }, '012', 1],
+    ['name an optional property that nothing fits', { type: 'object', properties: { a: { enum: [] } } }, '{"a"', 1],
     ['leave an enum', { enum: ['red', 'rose'] }, '"roxy"', 3],
     ['go on with white space', person, '{  "name"', 2],
     ['go on after its end', { type: 'boolean' }, 'true ', 4],
@@ -89,5 +97,10 @@ describe('a text that must be JSON of a schema', () => {
       anyOf: Array.from({ length: 40 }, () => ({ type: 'array', items: { anyOf: [{}, {}, { type: 'integer' }] } })),
     };
     expect(read(many as Json, `[${'[1],'.repeat(40)}1]`)).toBe('whole');
+    const names = Object.fromEntries(Array.from({ length: 3000 }, (_, i) => [`p${i}`, { type: 'integer' }]));
+    const tokens = machine({ type: 'object', properties: names });
+    tokens.take(0x7b);
+    // As for a large vocabulary, in which many tokens begin a name.
+    for (let i = 0; i < 1000; i++) expect(tokens.allows(0x22)).toBe(true);
   });
 });

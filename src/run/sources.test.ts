@@ -19,7 +19,7 @@ describe('the user’s code', () => {
       'agent.ts',
       `import x from './a.ts'; export * from "./deep/b.ts"; const c = await import('./c.ts'); import 'openai'; import './gone.ts';`,
     );
-    write('a.ts', `import { y } from './agent.ts';`);
+    write('a.ts', `import { y } from './agent.ts'; import './twin.js';`);
     write('deep/b.ts', `const d = require('../d'); require('../package'); import('../e.ts?again');`);
     write('c.ts', '');
     write('d.cjs', '');
@@ -27,8 +27,20 @@ describe('the user’s code', () => {
     mkdirSync(join(folder, 'package'));
     write('package/index.js', '');
     write('unused.ts', '');
+    write('twin.ts', '');
+    write('twin.js', '');
     const digests = await sourceDigests(folder, [join(folder, 'agent.ts')]);
-    expect(Object.keys(digests)).toEqual(['a.ts', 'agent.ts', 'c.ts', 'd.cjs', 'deep/b.ts', 'e.ts', 'package/index.js']);
+    expect(Object.keys(digests)).toEqual([
+      'a.ts',
+      'agent.ts',
+      'c.ts',
+      'd.cjs',
+      'deep/b.ts',
+      'e.ts',
+      'package/index.js',
+      'twin.js',
+      'twin.ts',
+    ]);
     write('d.cjs', '// changed');
     const changed = await sourceDigests(folder, [join(folder, 'agent.ts')]);
     expect(Object.keys(digests).filter((file) => digests[file] !== changed[file])).toEqual(['d.cjs']);

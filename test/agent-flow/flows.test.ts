@@ -209,6 +209,27 @@ describe('a flow', () => {
     });
   });
 
+  it('with a method in Python’s spelling, a list of tools or an unknown option fails by name', async () => {
+    class Snake extends MultiStepAgentFlow {
+      execute_tool(): void {}
+    }
+    class Listed extends MultiStepAgentFlow {
+      override tools = [] as never;
+    }
+    class Asking extends AgentFlowBase {
+      async run(): Promise<number> {
+        await this.gatewayComputeReward({ messages: [], dataset_fields: {} } as never);
+        return 0;
+      }
+    }
+    const told = await Promise.all([Snake, Listed, Asking].map(async (flow) => (await rollout(flow)).outcome));
+    expect(told).toMatchObject([
+      { message: expect.stringMatching('Snake has execute_tool, did you mean executeTool?') },
+      { message: expect.stringMatching('tools is a list, expected an object of tools by name') },
+      { message: expect.stringMatching(/gatewayComputeReward has no option dataset_fields, did you mean datasetFields/) },
+    ]);
+  });
+
   it('hears what the gateway refuses', async () => {
     class Forger extends AgentFlowBase {
       async run(_: SamplingParams, { trajectoryUid, promptUid }: FlowFields): Promise<number> {

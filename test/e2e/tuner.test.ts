@@ -469,6 +469,7 @@ describe('a workflow class', () => {
 
   it('with mistakes is refused before anything runs, with all of them', () => {
     class Wrong extends Workflow {
+      static trainableTargets = ['werewolf'];
       override name = 3 as never;
       override trainableTargets = 'werewolf' as never;
       execute() {
@@ -484,6 +485,7 @@ describe('a workflow class', () => {
     expect(problems).toEqual([
       'WORKFLOW_NOT_ASYNC Wrong.execute is Function, expected an async function',
       'WORKFLOW_INVALID Wrong.name is 3, expected a text',
+      'WORKFLOW_INVALID Wrong has a static trainableTargets, expected a field of its instances',
       "WORKFLOW_INVALID Wrong.trainableTargets is 'werewolf', expected a list of roles",
     ]);
     class Throwing extends Wrong {
