@@ -220,11 +220,12 @@ export function evaluationSettings(request: EvaluationRequest): EvaluationSettin
 }
 
 /** Throws USAGE: an API tells neither tokens nor log-probabilities, so nothing could be trained on exactly what was sampled. */
-function untrainable({ entry, model = 'NAME' }: TrainRequest, engine: ApiName): TrainyardError {
+function untrainable({ entry, model = 'NAME', baseURL }: TrainRequest, engine: ApiName): TrainyardError {
   const agent = typeof entry === 'string' ? shellWord(entry) : '<entry>';
+  const at = baseURL === undefined ? '' : ` --base-url ${shellWord(baseURL)}`;
   const found = `engine: ${engine} cannot be trained: an API gives neither the tokens that were sampled nor their log-probabilities`;
   return new TrainyardError('USAGE', found, {
-    hint: `measure it with trainyard eval ${agent} --engine ${engine} --model ${shellWord(model)}; train the embedded policy with trainyard train ${agent}, or a model at a Tinker server with --engine tinker --model <folder>`,
+    hint: `measure it with trainyard eval ${agent} --engine ${engine}${at} --model ${shellWord(model)}; train the embedded policy with trainyard train ${agent}, or a model at a Tinker server with --engine tinker --model <folder>`,
   });
 }
 

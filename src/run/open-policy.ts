@@ -10,7 +10,7 @@ import type { Grader, GraderInput, GraderModel, GraderRunner, ModelServer, Sessi
 import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
-import { defined } from '../core/json.ts';
+import { defined, parsedJson } from '../core/json.ts';
 import type { Engine, Trainer } from '../core/policy.ts';
 import type { Grade, Limits, SamplingSettings, Turn } from '../core/types.ts';
 import { bodyOf } from '../gateway/model-server.ts';
@@ -108,23 +108,25 @@ export async function checkModelNamed(request: Partial<ServerSettings>): Promise
   if (!isApi(engine) || model !== undefined) return;
   const baseURL = baseURLOf(engine, request);
   const offered = baseURL === undefined ? [] : await modelsAt(baseURL, engine, keyOf(engine, apiKeyEnv));
-  const more = offered.length > MOST_NAMED ? ` and ${offered.length - MOST_NAMED} more` : '';
-  const list = offered.length === 0 ? '' : `; ${new URL(baseURL!).host} offers ${offered.slice(0, MOST_NAMED).join(', ')}${more}`;
+  const more = offered && offered.length > MOST_NAMED ? ` and ${offered.length - MOST_NAMED} more` : '';
+  const host = baseURL && new URL(baseURL).host;
+  const names = offered?.slice(0, MOST_NAMED).join(', ');
+  const list = offered === undefined ? `; ${host} cannot be reached` : names ? `; ${host} offers ${names}${more}` : '';
   throw new TrainyardError('USAGE', `model: expected the name of a model at the server, found none${list}`, {
-    hint: `give --model its name there, such as --model ${offered[0] ?? 'NAME'}`,
+    hint: `give --model its name there, such as --model ${offered?.[0] ?? 'NAME'}`,
   });
 }
 
-/** Empty if the server cannot be reached or gives no list. */
-async function modelsAt(baseURL: string, api: ApiName, key: string): Promise<readonly string[]> {
+/** Undefined if the server cannot be reached, empty if it gives no list. */
+async function modelsAt(baseURL: string, api: ApiName, key: string): Promise<readonly string[] | undefined> {
   const base = baseURL.replace(/\/+$/, '');
   const url = api === 'anthropic' ? `${base.replace(/\/v1$/, '')}/v1/models` : `${base}/models`;
   const anthropic = { 'anthropic-version': '2023-06-01', 'x-api-key': key };
   const headers = key === '' ? {} : api === 'anthropic' ? anthropic : { authorization: `Bearer ${key}` };
-  const found = await fetch(url, { headers, redirect: 'manual', signal: AbortSignal.timeout(LIST_MS) })
-    .then(async (response) => modelsSchema.parse(JSON.parse((await bodyOf(response)) ?? '')))
-    .catch(() => ({ data: [] }));
-  return found.data.map(({ id }) => printableLine(id));
+  const response = await fetch(url, { headers, redirect: 'manual', signal: AbortSignal.timeout(LIST_MS) }).catch(() => undefined);
+  const found = modelsSchema.safeParse(response && parsedJson((await bodyOf(response).catch(() => '')) ?? ''));
+  if (response === undefined) return undefined;
+  return found.success ? found.data.data.map(({ id }) => printableLine(id)) : [];
 }
 const modelsSchema = z.object({ data: z.array(z.object({ id: z.string().max(200) })) });
 
