@@ -295,5 +295,7 @@ function withWayOn(thrown: unknown, verb: 'train' | 'eval', command: string): un
     return onward(`${hint === undefined ? '' : `${hint}; `}go on with: ${command}`);
   // Resuming an evaluation with changed code would mix two versions, so it must start anew.
   if (code === 'GRADER_BUDGET') return onward(`fix the grader and begin anew, or allow more: ${command} --max-error-share 1`);
-  return onward(`${hint}, and begin anew; or go on as it is: ${command}`);
+  return onward(
+    `${hint}; if it was the code, begin anew; if it was a server, run the failed ones again: ${command} --retry-failed`,
+  );
 }
