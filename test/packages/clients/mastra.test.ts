@@ -80,7 +80,7 @@ it('@mastra/core: calls made one after the other are sent as if made at once whe
     undefined,
     undefined,
     undefined,
-    { cause: 'edited_message', from: 2, message: 2 },
+    { cause: 'edited_message', also: ['dropped_tool_call'], from: 2, message: 2 },
   ]);
 });
 
