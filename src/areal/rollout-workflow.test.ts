@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { scriptedRollouts } from '../../test/fixtures/scripted-rollouts.ts';
 import type { EntryModule } from '../core/contracts.ts';
-import { asWorkflow, defineGrader } from '../core/define.ts';
+import { asWorkflow } from '../core/define.ts';
 import type { TrainyardError } from '../core/errors.ts';
 import type { Trajectory } from '../core/types.ts';
 import type { EpisodeData } from './episode.ts';
@@ -53,19 +53,6 @@ describe('an episode', () => {
     const { outcome, grade } = await rollout((engine, data) => first(engine, data).then(() => null));
     expect(outcome).toEqual({ kind: 'rejected', reason: 'returned_none' });
     expect(grade.kind).toBe('ungraded');
-  });
-
-  it('with several conversations is graded by the one that it returns, which is trained', async () => {
-    const grader = defineGrader(({ messages }) => ({ value: messages.at(-1)?.content === 'answer 0' ? 1 : 0 }));
-    const workflow = workflowOf(async (engine, data) => {
-      const response = await first(engine, data);
-      await engine.agenerate({ inputIds: engine.applyChatTemplate([{ role: 'user', content: 'and what do you think?' }]) });
-      return episodeSample(response);
-    });
-    await using rollouts = await scriptedRollouts(workflow, 7, grader);
-    const { turns, grade } = await rollouts.run();
-    expect(turns.map(({ trainable }) => trainable)).toEqual([true, false]);
-    expect(grade).toMatchObject({ reward: { value: 1 } });
   });
 
   it('that goes on from an answer is one row, and only what it masks is trained', async () => {

@@ -218,8 +218,7 @@ export interface Trajectory extends RolloutIdentity {
   readonly turns: readonly Turn[];
   readonly unanswered?: readonly UnansweredCall[];
   readonly output?: Json;
-  /** Returned values that influenced the grade, if a grader had the last word. `untrained`, in older stores: turns
-   * that were trainable until they were graded. */
+  /** Returned values that influenced the grade, if a grader had the last word. `untrained`: turns that were trainable until then. */
   readonly returned?: {
     readonly reward?: Reward;
     readonly success?: boolean;

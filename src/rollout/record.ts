@@ -59,12 +59,12 @@ export function recordOf(
   const { outcome, grade, result = {}, logs = [], startedAt, endedAt } = parts;
   const { turns, unanswered } = session;
   const { rolloutId, groupId, taskId, purpose } = identity;
-  const { output, metadata, metrics } = result;
+  const { output, metadata, metrics, trainedTurns } = result;
   const isOwnReward = grade.kind === 'graded' && grade.reward.source === 'workflow';
   return {
     ...{ rolloutId, groupId, taskId, purpose, outcome, grade },
-    turns,
-    ...defined({ output, metadata, metrics, returned: isOwnReward ? undefined : returnedBy(result) }),
+    turns: onlyTrained(turns, trainedTurns),
+    ...defined({ output, metadata, metrics, returned: isOwnReward ? undefined : returnedBy(result, turns) }),
     ...(logs.length > 0 ? { logs } : {}),
     ...(unanswered.length > 0 ? { unanswered } : {}),
     ...{ startedAt, endedAt },
@@ -80,9 +80,11 @@ export function onlyTrained(turns: readonly Turn[], trained: readonly number[] |
   });
 }
 
-/** What else decided the grade: what the grader got besides the output, and the credit. */
-function returnedBy({ reward, success, credit }: SettledResult): Trajectory['returned'] {
-  const returned = defined({ reward, success, credit });
+/** What else decided the grade: what the grader got besides the output, the credit, and the turns excluded from training afterwards. */
+function returnedBy({ reward, success, credit, trainedTurns }: SettledResult, turns: readonly Turn[]): Trajectory['returned'] {
+  const left = turns.filter(({ trainable, index }) => trainable && trainedTurns?.includes(index) === false);
+  const untrained = left.length === 0 ? undefined : left.map(({ index }) => index);
+  const returned = defined({ reward, success, credit, untrained });
   return Object.keys(returned).length === 0 ? undefined : returned;
 }
 

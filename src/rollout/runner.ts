@@ -10,7 +10,7 @@ import { boundary, TrainyardError } from '../core/errors.ts';
 import type { Limits, RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
 import type { ChildProgram } from '../processes/channel.ts';
 import type { ModuleExport } from './discovery.ts';
-import { type Ending, type GradingParts, gradeOf, onlyTrained, outcomeOf, recordOf } from './record.ts';
+import { type Ending, type GradingParts, gradeOf, outcomeOf, recordOf } from './record.ts';
 import { resultOf, type SettledResult } from './result.ts';
 import { clearFolder, contextOf, type OwnContext, Rejection } from './rollout-context.ts';
 
@@ -129,13 +129,11 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   );
   const { session, own } = run;
   // Seal before reading the result: only then is it known which answers were not delivered, and those do not count.
-  const sealed = session.seal();
-  const ending = settled(run.ending, identity, sealed);
+  const turns = session.seal();
+  const ending = settled(run.ending, identity, turns);
   if (ending.kind === 'threw' && !(ending.thrown instanceof Rejection)) observer?.threw?.(ending.thrown);
   const outcome = outcomeOf(ending, session);
   const result = ending.kind === 'returned' ? ending.result : {};
-  // What is graded is what is trained.
-  const turns = onlyTrained(sealed, result.trainedTurns);
   let printed = '';
   const rollout = { turns, outcome, result, artifactsDir: own.artifactsDir() };
   const grade = await gradeOf(parts, spec, rollout, (text) => {
