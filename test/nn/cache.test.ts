@@ -6,23 +6,15 @@ import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import type { SampleRequest, SampleResult } from '../../src/core/policy.ts';
-import type { Sample } from '../../src/core/types.ts';
 import type { LlamaConfig } from '../../src/nn/config.ts';
 import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
 import { openAdapted, temporaryFolder, writeModel } from '../fixtures/nn/adapters.ts';
-import { openModel, REGULAR, randomSample, randomTokens, relativeError, request, SHAPES } from '../fixtures/nn/models.ts';
+import { openModel, REGULAR, randomSample, randomTokens, relativeError, request, SHAPES, scored } from '../fixtures/nn/models.ts';
 import { ReferenceModel } from '../fixtures/nn/reference.ts';
 
 const LONG: LlamaConfig = { ...REGULAR, contextLength: 700 };
 /** Around the multiples of everything a page could hold. */
 const EDGES = [1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 384, 511, 512, 513];
-
-/** The sampled tokens as a sample to score. */
-function scored({ promptIds, sampling: { temperature } }: SampleRequest, { ids }: SampleResult): Sample {
-  const tokens = Int32Array.of(...promptIds, ...ids);
-  const mask = Uint8Array.from(tokens, (_, i) => (i >= promptIds.length ? 1 : 0));
-  return { ...randomSample(LONG, tokens.length, 1, { temperature }), tokens, mask };
-}
 
 /** Each computed with an empty cache. */
 async function cold(model: EmbeddedModel, asked: readonly SampleRequest[]): Promise<SampleResult[]> {

@@ -7,18 +7,10 @@ import { describe, expect, it } from 'vitest';
 import type { SampleRequest, SampleResult } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
 import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
-import { planLora } from '../../src/nn/lora.ts';
+import { type LoraSettings, planLora } from '../../src/nn/lora.ts';
 import { decodeSafetensors } from '../../src/nn/model-files.ts';
 import { crossEntropy, ppo } from '../../src/trainer/losses.ts';
-import {
-  adaptedTensors,
-  bareName,
-  LORA,
-  openAdapted,
-  strongAdapter,
-  temporaryFolder,
-  writeModel,
-} from '../fixtures/nn/adapters.ts';
+import { adaptedTensors, bareName, LORA, openAdapted, temporaryFolder, writeModel } from '../fixtures/nn/adapters.ts';
 import {
   ADAM,
   mixedSamples,
@@ -28,9 +20,10 @@ import {
   relativeError,
   request,
   SHAPES,
+  scored,
   strongWeights,
 } from '../fixtures/nn/models.ts';
-import { ReferenceModel } from '../fixtures/nn/reference.ts';
+import { crossEntropyReference, ReferenceModel } from '../fixtures/nn/reference.ts';
 import { ReferenceAdamW } from '../fixtures/nn/reference-adamw.ts';
 
 const FEW = { ...LORA, rank: 8, targets: ['v_proj', 'o_proj', 'gate_proj'] } as const;
@@ -43,17 +36,9 @@ async function steps(model: EmbeddedModel, count: number): Promise<void> {
 }
 
 /** The adapter's log-probabilities of every trained token, and its gradient by name, in float64. */
-function expected(model: EmbeddedModel, base: Float32Array, lora: typeof LORA, samples: readonly Sample[]) {
-  const { config } = model;
-  const tensors = adaptedTensors(config, Float64Array.from(base), lora, Float64Array.from(model.weights()));
-  const reference = new ReferenceModel(config, tensors, lora.alpha / lora.rank);
-  const gradient = new Map([...tensors].map(([name, tensor]) => [name, new Float64Array(tensor.length)]));
-  const logprobs = samples.map(({ tokens, temperature, mask, advantages, weight }) => {
-    const slopes = Float64Array.from(mask, (m, i) => -m * advantages[i]! * weight);
-    reference.backward(tokens, temperature, slopes, gradient);
-    return reference.logprobs(tokens, temperature).filter((_, i) => mask[i] === 1);
-  });
-  return { logprobs, gradient };
+function expected(model: EmbeddedModel, base: Float32Array, lora: LoraSettings, samples: readonly Sample[]) {
+  const tensors = adaptedTensors(model.config, Float64Array.from(base), lora, Float64Array.from(model.weights()));
+  return crossEntropyReference(model.config, tensors, lora.alpha / lora.rank, samples);
 }
 
 describe('an adapter', () => {
@@ -136,13 +121,6 @@ describe('an adapter', () => {
     await expect(EmbeddedModel.open({ dir, threads: 1, lora })).rejects.toThrow(message);
   });
 });
-
-/** The sampled tokens as a sample to score. */
-function scored({ promptIds, sampling: { temperature } }: SampleRequest, { ids }: SampleResult): Sample {
-  const tokens = Int32Array.of(...promptIds, ...ids);
-  const mask = Uint8Array.from(tokens, (_, i) => (i >= promptIds.length ? 1 : 0));
-  return { ...randomSample(REGULAR, tokens.length, 1, { temperature }), tokens, mask };
-}
 
 /** With prompts of their own and shared ones, cold and warm. */
 function askedOf(config: typeof REGULAR): SampleRequest[] {
