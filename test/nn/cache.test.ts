@@ -4,10 +4,12 @@
 
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { SampleRequest, SampleResult } from '../../src/core/policy.ts';
 import type { LlamaConfig } from '../../src/nn/config.ts';
 import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
+import { type Slot, SlotTable } from '../../src/nn/slots.ts';
 import { openAdapted, temporaryFolder, writeModel } from '../fixtures/nn/adapters.ts';
 import { openModel, REGULAR, randomSample, randomTokens, relativeError, request, SHAPES, scored } from '../fixtures/nn/models.ts';
 import { ReferenceModel } from '../fixtures/nn/reference.ts';
@@ -152,5 +154,62 @@ describe('a bounded context', () => {
   it.each([0, -1, 1.5, Number.NaN])('of %d is refused', async (context) => {
     const dir = await writeModel(LONG);
     await expect(EmbeddedModel.open({ dir, threads: 1, context })).rejects.toThrow(/context/);
+  });
+});
+
+describe('the pages of a cache', () => {
+  const drawnStep = fc.oneof(
+    fc.record({
+      kind: fc.constant('start' as const),
+      stem: fc.integer({ min: 0, max: 1 }),
+      stemLength: fc.integer({ min: 0, max: 40 }),
+      own: fc.array(fc.integer({ min: 100, max: 101 }), { minLength: 1, maxLength: 6 }),
+      answer: fc.integer({ min: 1, max: 20 }),
+    }),
+    fc.record({ kind: fc.constant('advance' as const), which: fc.nat(5), count: fc.integer({ min: 1, max: 15 }) }),
+    fc.record({ kind: fc.constant('end' as const), which: fc.nat(5) }),
+    fc.record({ kind: fc.constant('forget' as const), which: fc.nat(5) }),
+  );
+
+  it('hold each sequence’s own tokens, whatever is shared, copied, written and given back', () => {
+    fc.assert(
+      fc.property(fc.array(drawnStep, { maxLength: 80 }), (drawn) => {
+        const table = new SlotTable({ slots: 5, pages: 30, page: 4 });
+        /** What the cache would hold: the token of each position of each page. */
+        const memory = new Int32Array(30 * 4).fill(-1);
+        const running: { readonly slot: Slot; readonly end: number }[] = [];
+        const known = new Set<Slot>();
+        const held = (slot: Slot) => slot.tokens.slice(0, slot.cached).map((_, i) => memory[slot.pages[i >> 2]! * 4 + (i & 3)]);
+        for (const step of drawn) {
+          if (step.kind === 'start') {
+            const prompt = [...Array.from({ length: step.stemLength }, (_, i) => step.stem * 50 + (i % 50)), ...step.own];
+            const end = prompt.length + step.answer;
+            const placed = table.place(prompt, end);
+            if (placed.kind !== 'take') continue;
+            const { slot, copy } = placed;
+            if (copy) memory.copyWithin(copy.to * 4, copy.from * 4, copy.from * 4 + copy.count);
+            known.add(slot);
+            running.push({ slot, end });
+          } else if (step.kind === 'advance' && running.length > 0) {
+            const { slot, end } = running[step.which % running.length]!;
+            for (let i = 0; i < step.count && slot.cached < end; i++) {
+              if (slot.cached === slot.tokens.length) slot.tokens.push(200 + (slot.cached % 2));
+              memory[slot.pages[slot.cached >> 2]! * 4 + (slot.cached & 3)] = slot.tokens[slot.cached]!;
+              slot.cached++;
+            }
+          } else if (step.kind === 'end' && running.length > 0) {
+            table.release(running.splice(step.which % running.length, 1)[0]!.slot);
+          } else if (step.kind === 'forget' && running.length === 0) {
+            table.forget();
+          }
+          for (const slot of known) expect(held(slot)).toEqual(slot.tokens.slice(0, slot.cached));
+          for (const { slot, end } of running) expect(slot.pages.length).toBeGreaterThanOrEqual(Math.ceil(end / 4));
+        }
+        // All pages come back: a sequence over all of them finds room.
+        for (const { slot } of running) table.release(slot);
+        expect(table.place([999], 30 * 4).kind).toBe('take');
+      }),
+      { numRuns: 500 },
+    );
   });
 });
