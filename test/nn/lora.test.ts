@@ -8,7 +8,7 @@ import type { SampleRequest, SampleResult } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
 import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
 import { type LoraSettings, planLora } from '../../src/nn/lora.ts';
-import { decodeSafetensors } from '../../src/nn/model-files.ts';
+import { readSafetensors } from '../../src/nn/safetensors.ts';
 import { crossEntropy, ppo } from '../../src/trainer/losses.ts';
 import { adaptedTensors, bareName, LORA, openAdapted, temporaryFolder, writeModel } from '../fixtures/nn/adapters.ts';
 import {
@@ -239,7 +239,7 @@ describe('a checkpoint of an adapter', () => {
       ...{ fan_in_fan_out: false, inference_mode: true, base_model_name_or_path: base },
     });
     expect((config['target_modules'] as string[]).toSorted()).toEqual([...FEW.targets].toSorted());
-    const { tensors, metadata } = await tensorsOf(dir);
+    const { tensors, metadata } = await readSafetensors(join(dir, 'adapter_model.safetensors'));
     expect(metadata).toMatchObject({
       format: 'pt',
       kernels: model.variant,
@@ -333,11 +333,6 @@ describe('a checkpoint of an adapter', () => {
     await expect(EmbeddedModel.open({ dir, threads: 1 })).rejects.toThrow(message);
   });
 });
-
-async function tensorsOf(dir: string) {
-  const path = join(dir, 'adapter_model.safetensors');
-  return decodeSafetensors(await readFile(path), path);
-}
 
 describe('a model opened for sampling', () => {
   it('samples as one for training does, and says of each training call what to do', async () => {
