@@ -63,7 +63,7 @@ export function planArena({ config, layout, lora, use, threads }: ArenaPlan) {
   function allocate(use: Use, floats: number): number {
     const address = end;
     // Whole cache lines, so that threads never share one.
-    const bytes = Math.ceil((floats * 4) / 64) * 64;
+    const bytes = Math.max(1, Math.ceil((floats * 4) / 64)) * 64;
     end += bytes;
     sizes[use] = (sizes[use] ?? 0) + bytes;
     return address;

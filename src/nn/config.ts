@@ -143,7 +143,7 @@ function ropeFields(fields: Fields, problems: string[]): Fields {
 
 function scalingOf(rope: Fields, positive: (name: string, value: unknown, fallback: number) => number): RopeScaling | undefined {
   if (rope['rope_type'] !== 'llama3') return undefined;
-  const read = (name: string) => positive(name, rope[name] ?? 'missing', 1);
+  const read = (name: string) => positive(`rope_scaling.${name}`, rope[name] ?? 'missing', 1);
   return {
     factor: read('factor'),
     lowFrequencyFactor: read('low_freq_factor'),

@@ -106,7 +106,8 @@ export class DecodePass {
   /** Tells where a slot's pages lie. */
   setPages(slot: number, pages: readonly number[]): void {
     const { pagesPerSlot, slotCount } = this.#arena;
-    if (slot >= slotCount || pages.length > pagesPerSlot) throw new RangeError(`${pages.length} pages of slot ${slot} lie outside`);
+    if (slot >= slotCount || pages.length > pagesPerSlot)
+      throw new RangeError(`${pages.length} pages of slot ${slot} lie outside`);
     const table = new Uint32Array(this.#buffer, this.#regions.tables + slot * pagesPerSlot * 4, pages.length);
     table.set(pages.map((page) => this.#pageAddress(page)));
   }

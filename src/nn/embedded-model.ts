@@ -34,7 +34,7 @@ import {
   writeAdapter,
   writeCheckpoint,
 } from './model-files.ts';
-import { type ModelSource, memorySource, openSource, sourceDigest } from './model-source.ts';
+import { checkTensors, type ModelSource, memorySource, openSource, sourceDigest } from './model-source.ts';
 import { initialAdapters, initialWeights } from './random.ts';
 import { adamStep, forwardBackwardBatch, forwardBatch } from './train-step.ts';
 import { type KernelVariant, loadKernels, reserveMemory } from './wasm.ts';
@@ -147,6 +147,8 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   }
 
   static async #start(parts: ModelParts, options: UseOptions): Promise<EmbeddedModel> {
+    // First of all: config.json may claim any size.
+    checkTensors(parts.source, planLayout(parts.config));
     const model = new EmbeddedModel(parts, options);
     try {
       await model.#fill(parts.source);
@@ -187,7 +189,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     }
     const kernels = loadKernels(compileKernels(this.#variant), this.#memory);
     const { buffer } = this.#memory;
-    await fillServed(source, { kernels, buffer, config, layout: this.#layout, arena: this.#arena });
+    await fillServed(source, { kernels, buffer, config, arena: this.#arena });
     if (this.#lora !== undefined) this.weights().set(initialAdapters(this.#lora, this.#options.seed ?? 1));
   }
 
@@ -204,7 +206,13 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   get plan(): EmbeddedPlan {
     const { sizes, pages } = this.#arena;
     const trained = this.#options.use === 'sampling' ? 0 : this.#flatLayout.length;
-    return { parameters: this.#layout.length, trained, context: this.contextLength, bytes: pages * 65_536, text: planText(sizes) };
+    return {
+      parameters: this.#layout.length,
+      trained,
+      context: this.contextLength,
+      bytes: pages * 65_536,
+      text: planText(sizes),
+    };
   }
 
   /** The kernel build; the same build gives results that are equal to the byte. */
@@ -382,9 +390,13 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     const adapter = await readAdapterConfig(dir);
     if (this.#lora === undefined) {
       if (adapter !== undefined || !this.#isWhole) {
-        throw new TrainyardError('CHECKPOINT_MISMATCH', `${dir} cannot be loaded into a model that trains ${this.#isWhole ? 'all parameters' : 'nothing'}`, {
-          hint: 'open it as a model of its own',
-        });
+        throw new TrainyardError(
+          'CHECKPOINT_MISMATCH',
+          `${dir} cannot be loaded into a model that trains ${this.#isWhole ? 'all parameters' : 'nothing'}`,
+          {
+            hint: 'open it as a model of its own',
+          },
+        );
       }
       await using source = await openSource(dir);
       return { weights: await readWeights(source, this.#layout), metadata: source.metadata };

@@ -4,23 +4,21 @@
  */
 import { yieldToEventLoop } from '../core/async.ts';
 import { type Arena, STAGED_ROWS } from './arena.ts';
-import { type Layout, type LlamaConfig, linearsOf } from './config.ts';
-import { checkFinite, checkTensors, type ModelSource } from './model-source.ts';
+import { type LlamaConfig, linearsOf } from './config.ts';
+import { checkFinite, type ModelSource } from './model-source.ts';
 import type { Kernels } from './wasm.ts';
 
 interface Filling {
   readonly kernels: Kernels;
   readonly buffer: ArrayBufferLike;
   readonly config: LlamaConfig;
-  readonly layout: Layout;
   readonly arena: Arena;
 }
 
-/** Throws CHECKPOINT_MISMATCH or MODEL_INVALID if the source does not hold this model. */
+/** The source holds this model: `checkTensors` said so. */
 export async function fillServed(source: ModelSource, filling: Filling): Promise<void> {
-  const { config, layout, arena, buffer } = filling;
+  const { config, arena, buffer } = filling;
   const { hiddenSize, vocabSize } = config;
-  checkTensors(source, layout);
   const floats = (address: number, count: number) => new Float32Array(buffer, address, count);
   const read = async (name: string, first: number, count: number) => {
     const values = await source.rows(name, first, count);

@@ -61,7 +61,8 @@ function checkLora({ rank, alpha, targets }: LoraSettings): void {
   const refuse = (found: string): never => {
     throw new TrainyardError('USAGE', found, { hint: 'such as --lora-rank 16 --lora-alpha 32' });
   };
-  if (!Number.isSafeInteger(rank) || rank < 1 || rank > MOST_RANK) refuse(`the rank of LoRA is ${rank}, expected 1 to ${MOST_RANK}`);
+  if (!Number.isSafeInteger(rank) || rank < 1 || rank > MOST_RANK)
+    refuse(`the rank of LoRA is ${rank}, expected 1 to ${MOST_RANK}`);
   if (!Number.isFinite(alpha) || alpha <= 0) refuse(`the alpha of LoRA is ${alpha}, expected a positive number`);
   const unknown = targets.find((name) => !LORA_TARGETS.includes(name));
   if (unknown !== undefined || targets.length === 0) {

@@ -8,9 +8,9 @@ import { writeFile } from 'node:fs/promises';
 import { isAbsolute, join, resolve } from 'node:path';
 import { z } from 'zod';
 import { boundary, TrainyardError } from '../core/errors.ts';
-import { configJson, type Flat, type Layout, type LlamaConfig } from './config.ts';
+import { configJson, type Flat, type Layout, type LlamaConfig, parseConfig } from './config.ts';
 import { LORA_TARGETS, type LoraLayout, type LoraSettings } from './lora.ts';
-import { checkFinite, checkTensors, type ModelSource, mismatch, readRegular } from './model-source.ts';
+import { checkFinite, checkTensors, type ModelSource, mismatch, readConfigFields, readRegular } from './model-source.ts';
 import { readSafetensors, type SafetensorsContent, type Tensor, writeSafetensors } from './safetensors.ts';
 import { KERNEL_VARIANTS, type KernelVariant } from './wasm.ts';
 
@@ -191,4 +191,9 @@ function split(values: Float32Array, flat: Flat, prefix: string): Tensor[] {
     shape,
     data: values.subarray(offset, offset + length),
   }));
+}
+
+export async function readConfig(dir: string): Promise<ConfigFile> {
+  const source = await readConfigFields(dir);
+  return { config: parseConfig(source), source };
 }

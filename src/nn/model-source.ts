@@ -79,7 +79,12 @@ async function weightFiles(dir: string): Promise<readonly string[]> {
   const path = join(dir, INDEX);
   if (existsSync(join(dir, WEIGHTS)) || !existsSync(path)) return [join(dir, WEIGHTS)];
   const hint = 'the file lists which model-….safetensors holds each tensor; download the model again';
-  const index = await boundary('MODEL_INVALID', `${path} is not an index`, async () => indexSchema.parse(JSON.parse(await readRegular(path))), hint);
+  const index = await boundary(
+    'MODEL_INVALID',
+    `${path} is not an index`,
+    async () => indexSchema.parse(JSON.parse(await readRegular(path))),
+    hint,
+  );
   return [...new Set(Object.values(index.weight_map))].toSorted().map((name) => join(dir, name));
 }
 

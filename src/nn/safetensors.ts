@@ -68,7 +68,8 @@ export class SafetensorsFile implements AsyncDisposable {
   async rows(name: string, first: number, count: number): Promise<Float32Array> {
     const entry = this.entries.get(name);
     const [rows = 1, ...rest] = entry?.shape ?? [];
-    if (entry === undefined || first + count > rows) throw invalid(this.path, `has no rows ${first} to ${first + count} of ${name}`);
+    if (entry === undefined || first + count > rows)
+      throw invalid(this.path, `has no rows ${first} to ${first + count} of ${name}`);
     const width = rest.reduce((product, n) => product * n, 1) * BYTES[entry.dtype];
     const bytes = new Uint8Array(count * width);
     await readFully(this.#handle, bytes, this.#dataStart + entry.begin + first * width, this.path);

@@ -73,7 +73,9 @@ export class TrainPass {
       const made = linears.map((linear) => {
         const { name } = linear;
         const adapters = { parts: lora?.layers[l]![name] ?? [], scale, rank, low: regions.low, dLow: regions.dLow };
-        const made = lora ? new FrozenLinear(kernels, linear, served[name], adapters) : new WholeLinear(kernels, linear, offsets[name]);
+        const made = lora
+          ? new FrozenLinear(kernels, linear, served[name], adapters)
+          : new WholeLinear(kernels, linear, offsets[name]);
         return [name, made];
       });
       return { ...(Object.fromEntries(made) as Record<LinearName, TrainedLinear>), vectors: lora ? served : offsets };

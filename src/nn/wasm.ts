@@ -69,10 +69,29 @@ export interface Kernels {
     width: number,
   ): void;
   headNorm(
-    ...given: [x: number, xStride: number, gain: number, y: number, yStride: number, inverse: number, ...HeadRows, epsilon: number]
+    ...given: [
+      x: number,
+      xStride: number,
+      gain: number,
+      y: number,
+      yStride: number,
+      inverse: number,
+      ...HeadRows,
+      epsilon: number,
+    ]
   ): void;
   headNormBackward(
-    ...given: [x: number, xStride: number, gain: number, inverse: number, d: number, dStride: number, dGain: number, ...HeadRows, space: number]
+    ...given: [
+      x: number,
+      xStride: number,
+      gain: number,
+      inverse: number,
+      d: number,
+      dStride: number,
+      dGain: number,
+      ...HeadRows,
+      space: number,
+    ]
   ): void;
   addToRows(rows: number, row: number, count: number, width: number): void;
   sumRows(rows: number, sum: number, count: number, width: number): void;

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { seededRandom } from '../../models/random.ts';
-import { readSafetensors, type Tensor, writeSafetensors } from '../nn/model-files.ts';
+import { readSafetensors, type Tensor, writeSafetensors } from '../nn/safetensors.ts';
 import { exportCheckpoint } from './export-weights.ts';
 
 const BASE = {

@@ -9,7 +9,8 @@ import { basename, dirname, join, resolve } from 'node:path';
 import { z } from 'zod';
 import { boundary, TrainyardError } from '../core/errors.ts';
 import { type LlamaConfig, planLayout } from '../nn/config.ts';
-import { type ConfigFile, readConfig, readSafetensors, type Tensor } from '../nn/model-files.ts';
+import { type ConfigFile, readConfig } from '../nn/model-files.ts';
+import { readSafetensors, type Tensor } from '../nn/safetensors.ts';
 import { sync, TOKENIZER_FILES } from './checkpoint.ts';
 import { type ChosenCheckpoint, chooseCheckpoint, makeFolder } from './directory.ts';
 

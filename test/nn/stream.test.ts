@@ -109,6 +109,8 @@ describe('publishing', () => {
 describe('a sampling loop', () => {
   /** Over a model that gives nothing finite after the token `spoiled`. */
   function passOver(spoiled?: number) {
+    // Whose embedding is not its output head too.
+    const LONG = { ...REGULAR, contextLength: 4096, tied: false };
     const layout = planLayout(LONG);
     const arena = planArena({ config: LONG, layout, lora: undefined, use: 'training', threads: 1 });
     const memory = reserveMemory(arena, LONG);
