@@ -28,7 +28,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   http: [4, 553],
   integrations: [6, 1165],
   isolation: [3, 534],
-  nn: [30, 5600],
+  nn: [34, 5600],
   osmosis: [11, 1895],
   processes: [11, 1760],
   rollout: [7, 1130],
@@ -41,7 +41,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   tuner: [5, 750],
 };
 /** Files that are loaded with one, itself included. */
-const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 112 };
+const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 122 };
 const WORDS = 30;
 const REPEATED_NAMES = 10;
 const TEST_LINES = 50_000;
