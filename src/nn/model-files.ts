@@ -10,7 +10,15 @@ import { z } from 'zod';
 import { boundary, TrainyardError } from '../core/errors.ts';
 import { configJson, type Flat, type Layout, type LlamaConfig, parseConfig } from './config.ts';
 import { LORA_TARGETS, type LoraLayout, type LoraSettings } from './lora.ts';
-import { checkFinite, checkTensors, type ModelSource, mismatch, openSource, readConfigFields, readRegular } from './model-source.ts';
+import {
+  checkFinite,
+  checkTensors,
+  type ModelSource,
+  mismatch,
+  openSource,
+  readConfigFields,
+  readRegular,
+} from './model-source.ts';
 import { readSafetensors, type SafetensorsContent, type Tensor, writeSafetensors } from './safetensors.ts';
 import { KERNEL_VARIANTS, type KernelVariant } from './wasm.ts';
 
@@ -194,7 +202,8 @@ export async function readTrained(dir: string, whole: Layout | undefined, adapte
   }
   if (adapted !== undefined && resolve(dir) === adapted.base.path) return { weights: adapted.fresh(), metadata: {} };
   if (adapted !== undefined || adapter !== undefined || whole === undefined) {
-    const trained = adapted !== undefined ? `adapters of ${adapted.base.path}` : whole === undefined ? 'nothing' : 'all parameters';
+    const trained =
+      adapted !== undefined ? `adapters of ${adapted.base.path}` : whole === undefined ? 'nothing' : 'all parameters';
     throw new TrainyardError('CHECKPOINT_MISMATCH', `${dir} cannot be loaded into a model that trains ${trained}`, {
       hint: 'open it as a model of its own',
     });
@@ -203,7 +212,7 @@ export async function readTrained(dir: string, whole: Layout | undefined, adapte
   return { weights: await readWeights(source, whole), metadata: source.metadata };
 }
 
-export /** A saved adapter has the shape it was trained with. */
+/** A saved adapter has the shape it was trained with. */
 export function checkSameLora(dir: string, saved: LoraSettings | undefined, wanted: LoraSettings | undefined): void {
   if (saved === undefined || wanted === undefined) return;
   const shape = ({ rank, alpha, targets }: LoraSettings) => `rank ${rank}, alpha ${alpha}, ${targets.toSorted().join(' ')}`;
