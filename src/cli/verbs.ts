@@ -245,6 +245,12 @@ const TINKER: readonly Flag[] = [
   threads('each model'),
 ];
 
+const EXPORT: readonly Flag[] = [
+  ['--adapter <dir>', 'write the adapter as a PEFT folder'],
+  ['--gguf-adapter <file>', 'write the adapter as a GGUF file, for llama.cpp and Ollama'],
+  ['--base <model>', 'base model of the adapter (default: the one it was trained on)'],
+];
+
 const PURPOSE: Flag = ['--purpose <which>', 'only rollouts of training, or of evaluations', ['train', 'eval']];
 
 export function addVerbs(program: Command, ended: Ended): void {
@@ -295,6 +301,9 @@ export function addVerbs(program: Command, ended: Ended): void {
     .argument('<name>', 'its name at the hub, such as HuggingFaceTB/SmolLM2-135M-Instruct')
     .argument('[file]', 'of a repository of GGUF files: the one to download')
     .action(async (_, name, file, flags) => ended(await (await import('./model.ts')).modelCommand(name, file, flags)));
+  add('export', 'write trained weights for other programs', object, EXPORT)
+    .argument('<checkpoint>', 'directory of a run, of which the best is taken, a checkpoint, or a PEFT folder')
+    .action(async (from, flags) => ended(await (await import('./export.ts')).exportCommand(from, flags)));
   add('show', 'show what a run kept: its rollouts, or one of them turn by turn', objects, [PURPOSE])
     .option('--forks', 'only rollouts whose conversations did not simply go on', false)
     .option('--limit <n>', 'rollouts to show, the latest', positive, 50)
