@@ -184,6 +184,13 @@ function show(value: unknown): string {
   return JSON.stringify(value) ?? 'missing';
 }
 
+/** Throws USAGE if the model was made for less. */
+export function boundedContext({ contextLength }: LlamaConfig, context: number | undefined): number {
+  if (context === undefined) return contextLength;
+  if (Number.isSafeInteger(context) && context >= 1 && context <= contextLength) return context;
+  throw new TrainyardError('USAGE', `context is ${context}, expected 1 to ${contextLength}, which this model was made for`);
+}
+
 /** Sizes that follow from a config, in floats. */
 export function widthsOf(config: LlamaConfig) {
   const query = config.heads * config.headDim;

@@ -151,8 +151,8 @@ export class DecodePass {
     const kernels = this.#kernels;
     const n = this.#rowCount;
     kernels.gemmPacked(n, outputs, inputs, a, inputs, this.#arena.served.layers[l]![name], y, outputs, accumulate);
-    const parts = this.#lora?.layers[l]![name];
-    const served = this.#arena.adapters?.[l]![name];
+    const parts = this.#lora?.layers[l]?.[name];
+    const served = this.#arena.adapters?.[l]?.[name];
     if (this.#lora === undefined || parts === undefined || served === undefined) return;
     const { rank, scale } = this.#lora;
     const { low } = this.#regions;
@@ -231,7 +231,7 @@ export function packAdapters({ kernels, config, arena }: Packing, lora: LoraLayo
   const source = (offset: number) => arena.parameters + offset * 4;
   lora.layers.forEach((layer, l) => {
     for (const { name, inputs } of linearsOf(config)) {
-      const [parts, to] = [layer[name], arena.adapters?.[l]![name]];
+      const [parts, to] = [layer[name], arena.adapters?.[l]?.[name]];
       if (parts === undefined || to === undefined) continue;
       kernels.packMatrix(source(parts[0]!.a), 1, inputs, inputs, parts.length * lora.rank, to.a);
       parts.forEach(({ b, outputs }, i) => {

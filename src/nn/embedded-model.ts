@@ -21,14 +21,15 @@ import { checkRequest, checkSample } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
 import { type Arena, MOST_LANES, planArena, planText } from './arena.ts';
 import { bestVariant, compileKernels } from './compile.ts';
-import { configJson, type Flat, type Layout, type LlamaConfig, parseConfig, planLayout } from './config.ts';
+import { boundedContext, configJson, type Flat, type Layout, type LlamaConfig, parseConfig, planLayout } from './config.ts';
 import { fillServed } from './frozen-weights.ts';
 import { type LoraLayout, type LoraSettings, planLora } from './lora.ts';
 import {
   type AdapterBase,
-  readAdapter,
+  checkSameLora,
   readAdapterConfig,
   readOptimizer,
+  readTrained,
   readWeights,
   variantOf,
   writeAdapter,
@@ -372,8 +373,11 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
    */
   load(dir: string, { optimizer: wantsOptimizer = true }: { readonly optimizer?: boolean } = {}): Promise<void> {
     return this.#training.run(async () => {
-      const { weights, metadata } = await this.#readTrained(dir);
       const trains = this.#options.use !== 'sampling';
+      const { lora: settings, base } = this.#parts;
+      const fresh = () => initialAdapters(this.#lora!, this.#options.seed ?? 1);
+      const adapters = this.#lora && { layout: this.#lora, settings: settings!, base: base!, fresh };
+      const { weights, metadata } = await readTrained(dir, trains ? this.#layout : undefined, adapters);
       const optimizer = trains && wantsOptimizer ? await readOptimizer(dir, this.#flatLayout) : undefined;
       this.weights().set(weights);
       this.#savedVariant = variantOf(metadata);
@@ -384,32 +388,6 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
       this.#isSpoiled = false;
       this.#clearGradient();
     });
-  }
-
-  async #readTrained(dir: string): Promise<{ weights: Float32Array; metadata: Readonly<Record<string, string>> }> {
-    const adapter = await readAdapterConfig(dir);
-    if (this.#lora === undefined) {
-      if (adapter !== undefined || !this.#isWhole) {
-        throw new TrainyardError(
-          'CHECKPOINT_MISMATCH',
-          `${dir} cannot be loaded into a model that trains ${this.#isWhole ? 'all parameters' : 'nothing'}`,
-          {
-            hint: 'open it as a model of its own',
-          },
-        );
-      }
-      await using source = await openSource(dir);
-      return { weights: await readWeights(source, this.#layout), metadata: source.metadata };
-    }
-    const { base, lora } = this.#parts;
-    if (adapter !== undefined) {
-      checkSameLora(dir, adapter.settings, lora);
-      return await readAdapter(dir, this.#lora, base!.digest);
-    }
-    if (resolve(dir) !== base!.path) {
-      throw new TrainyardError('CHECKPOINT_MISMATCH', `${dir} holds no adapter, and is not the base model ${base!.path}`);
-    }
-    return { weights: initialAdapters(this.#lora, this.#options.seed ?? 1), metadata: {} };
   }
 
   /** What is trained, all parameters or the adapters, in layout order: a live view. */
@@ -468,20 +446,4 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     this.#lanes = 0;
     new Float32Array(this.#memory.buffer, this.#arena.gradients, this.#arena.lanes * this.#arena.flatLength).fill(0);
   }
-}
-
-function boundedContext({ contextLength }: LlamaConfig, context: number | undefined): number {
-  if (context === undefined) return contextLength;
-  if (Number.isSafeInteger(context) && context >= 1 && context <= contextLength) return context;
-  throw new TrainyardError('USAGE', `context is ${context}, expected 1 to ${contextLength}, which this model was made for`);
-}
-
-/** A saved adapter has the shape it was trained with. */
-function checkSameLora(dir: string, saved: LoraSettings | undefined, wanted: LoraSettings | undefined): void {
-  if (saved === undefined || wanted === undefined) return;
-  const shape = ({ rank, alpha, targets }: LoraSettings) => `rank ${rank}, alpha ${alpha}, ${targets.toSorted().join(' ')}`;
-  if (shape(saved) === shape(wanted)) return;
-  throw new TrainyardError('CHECKPOINT_MISMATCH', `the adapter in ${dir} has ${shape(saved)}, expected ${shape(wanted)}`, {
-    hint: 'leave --lora-rank and --lora-alpha out to go on with the adapter as it is',
-  });
 }

@@ -10,7 +10,15 @@ import { z } from 'zod';
 import { boundary, TrainyardError } from '../core/errors.ts';
 import { configJson, type Flat, type Layout, type LlamaConfig, parseConfig } from './config.ts';
 import { LORA_TARGETS, type LoraLayout, type LoraSettings } from './lora.ts';
-import { checkFinite, checkTensors, type ModelSource, mismatch, readConfigFields, readRegular } from './model-source.ts';
+import {
+  checkFinite,
+  checkTensors,
+  type ModelSource,
+  mismatch,
+  openSource,
+  readConfigFields,
+  readRegular,
+} from './model-source.ts';
 import { readSafetensors, type SafetensorsContent, type Tensor, writeSafetensors } from './safetensors.ts';
 import { KERNEL_VARIANTS, type KernelVariant } from './wasm.ts';
 
@@ -162,7 +170,7 @@ interface SavedAdapter {
 }
 
 /** Throws CHECKPOINT_MISMATCH unless the folder holds exactly this layout's adapters, of this base. */
-export async function readAdapter(dir: string, layout: LoraLayout, base: string): Promise<SavedAdapter> {
+async function readAdapter(dir: string, layout: LoraLayout, base: string): Promise<SavedAdapter> {
   const path = join(dir, ADAPTER);
   const file = await readSafetensors(path);
   const shapes = new Map([...file.tensors].map(([name, { shape }]) => [name, shape]));
@@ -176,6 +184,42 @@ export async function readAdapter(dir: string, layout: LoraLayout, base: string)
   const weights = gather(file, layout, '', path);
   for (const { name, offset, length } of layout.tensors) checkFinite(path, name, weights.subarray(offset, offset + length));
   return { weights, metadata: file.metadata };
+}
+
+interface Adapted {
+  readonly layout: LoraLayout;
+  readonly settings: LoraSettings;
+  readonly base: AdapterBase;
+  readonly fresh: () => Float32Array;
+}
+
+/** What `save` wrote into a folder: adapters, or else all parameters. Of the base of adapters, fresh ones. */
+export async function readTrained(dir: string, whole: Layout | undefined, adapted: Adapted | undefined): Promise<SavedAdapter> {
+  const adapter = await readAdapterConfig(dir);
+  if (adapted !== undefined && adapter !== undefined) {
+    checkSameLora(dir, adapter.settings, adapted.settings);
+    return await readAdapter(dir, adapted.layout, adapted.base.digest);
+  }
+  if (adapted !== undefined && resolve(dir) === adapted.base.path) return { weights: adapted.fresh(), metadata: {} };
+  if (adapted !== undefined || adapter !== undefined || whole === undefined) {
+    const trained =
+      adapted !== undefined ? `adapters of ${adapted.base.path}` : whole === undefined ? 'nothing' : 'all parameters';
+    throw new TrainyardError('CHECKPOINT_MISMATCH', `${dir} cannot be loaded into a model that trains ${trained}`, {
+      hint: 'open it as a model of its own',
+    });
+  }
+  await using source = await openSource(dir);
+  return { weights: await readWeights(source, whole), metadata: source.metadata };
+}
+
+/** A saved adapter has the shape it was trained with. */
+export function checkSameLora(dir: string, saved: LoraSettings | undefined, wanted: LoraSettings | undefined): void {
+  if (saved === undefined || wanted === undefined) return;
+  const shape = ({ rank, alpha, targets }: LoraSettings) => `rank ${rank}, alpha ${alpha}, ${targets.toSorted().join(' ')}`;
+  if (shape(saved) === shape(wanted)) return;
+  throw new TrainyardError('CHECKPOINT_MISMATCH', `the adapter in ${dir} has ${shape(saved)}, expected ${shape(wanted)}`, {
+    hint: 'leave --lora-rank and --lora-alpha out to go on with the adapter as it is',
+  });
 }
 
 function gather(file: SafetensorsContent, flat: Flat, prefix: string, path: string): Float32Array {

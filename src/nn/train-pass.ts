@@ -72,7 +72,7 @@ export class TrainPass {
       const { scale = 1, rank = 0 } = lora ?? {};
       const made = linears.map((linear) => {
         const { name } = linear;
-        const adapters = { parts: lora?.layers[l]![name] ?? [], scale, rank, low: regions.low, dLow: regions.dLow };
+        const adapters = { parts: lora?.layers[l]?.[name] ?? [], scale, rank, low: regions.low, dLow: regions.dLow };
         const made = lora
           ? new FrozenLinear(kernels, linear, served[name], adapters)
           : new WholeLinear(kernels, linear, offsets[name]);
