@@ -322,6 +322,7 @@ describe('a checkpoint of an adapter', () => {
     ['an alpha of its own for some modules', { alpha_pattern: { q_proj: 2 } }, /alpha_pattern/],
     ['transposed weights', { fan_in_fan_out: true }, /fan_in_fan_out/],
     ['a module that cannot be adapted', { target_modules: ['q_proj', 'lm_head'] }, /lm_head/],
+    ['a beginning that it leaves alone', { alora_invocation_tokens: [5] }, /alora_invocation_tokens/],
     ['only some layers', { layers_to_transform: [0] }, /layers_to_transform/],
   ])('is refused by name when it has %s', async (_, changes, message) => {
     const model = await openAdapted(await writeModel(REGULAR));
