@@ -19,8 +19,9 @@ export async function exportCommand(from: string, { json, ...flags }: ExportFlag
   return 0;
 }
 
-function exportedLines({ folder, chosen, written }: Exported): readonly string[] {
+function exportedLines({ folder, chosen, isTrainedBase, base, written }: Exported): readonly string[] {
   const line = ({ kind, path, tensors, bytes, dtype }: Written): string =>
     [`${NAMES[kind]} ${path}: ${tensors} tensors`, ...(dtype ? [dtype] : []), `${(bytes / 1e6).toFixed(1)} MB`].join(', ');
-  return [`Exported ${folder}${CHOSEN[chosen]}`, ...written.map(line)];
+  const other = isTrainedBase === false ? [`${base} is not the model that the adapter was trained on`] : [];
+  return [`Exported ${folder}${CHOSEN[chosen]}`, ...other, ...written.map(line)];
 }

@@ -1,11 +1,12 @@
+import { hash } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { copyFile, mkdir, mkdtemp, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { seededRandom } from '../../models/random.ts';
-import { readSafetensors, type Tensor, writeSafetensors } from '../nn/model-files.ts';
 import type { ModelSource } from '../nn/model-source.ts';
+import { readSafetensors, type Tensor, writeSafetensors } from '../nn/safetensors.ts';
 import { exportCheckpoint } from './export-weights.ts';
 import { type Dtype, writeMerged } from './merged-weights.ts';
 
@@ -17,7 +18,7 @@ const RANK = 2;
 const ALPHA = 6;
 const CONFIG = {
   ...{ peft_type: 'LORA', r: RANK, lora_alpha: ALPHA, lora_dropout: 0.1, bias: 'none', task_type: 'CAUSAL_LM' },
-  ...{ fan_in_fan_out: false, base_model_name_or_path: '/models/tiny', target_modules: null, rank_pattern: {} },
+  ...{ fan_in_fan_out: false, base_model_name_or_path: '/models/tiny', target_modules: 'all-linear', rank_pattern: {} },
 };
 /** [outputs, inputs] of a layer's modules. */
 const MODULES: Readonly<Record<string, readonly [number, number]>> = {
@@ -49,13 +50,16 @@ interface Given {
   readonly tensors?: readonly Tensor[];
   readonly base?: object | null;
   readonly at?: string;
+  /** Of the base. */
+  readonly digest?: string;
 }
 /** A checkpoint as a LoRA run writes it. */
-async function checkpoint({ config = CONFIG, tensors = loraTensors(), base = BASE, at = 'checkpoint' }: Given = {}) {
+async function checkpoint(given: Given = {}): Promise<string> {
+  const { config = CONFIG, tensors = loraTensors(), base = BASE, at = 'checkpoint', digest } = given;
   const dir = join(home, at);
   await mkdir(dir, { recursive: true });
   await writeFile(join(dir, 'adapter_config.json'), JSON.stringify(config));
-  await writeSafetensors(join(dir, 'adapter_model.safetensors'), tensors, { format: 'pt' });
+  await writeSafetensors(join(dir, 'adapter_model.safetensors'), tensors, { format: 'pt', ...(digest && { base: digest }) });
   if (base !== null) await writeFile(join(dir, 'config.json'), JSON.stringify(base));
   await writeFile(join(dir, 'tokenizer.json'), '{"it":"is the tokenizer"}');
   await writeFile(join(dir, 'optimizer.safetensors'), 'moments');
@@ -163,6 +167,17 @@ describe('the adapter as a GGUF file', () => {
   });
 });
 
+describe('a GGUF file of Qwen', () => {
+  it.each(['qwen2', 'qwen3'])('%s keeps the rows of query and key', async (model_type) => {
+    const tensors = loraTensors();
+    await exportCheckpoint({ from: await checkpoint({ tensors, base: { ...BASE, model_type } }), ggufAdapter: out('a.gguf') });
+    const found = parseGguf(await readFile(out('a.gguf')));
+    expect(found.fields['general.architecture']).toBe(model_type);
+    const theirs = tensors.find(({ name }) => name.endsWith('0.self_attn.q_proj.lora_B.weight'))!;
+    expect(found.tensors.get('blk.0.attn_q.weight.lora_b')!.data).toEqual([...theirs.data]);
+  });
+});
+
 const folderOf = (module: string): string => (/^[qkvo]_/.test(module) ? 'self_attn' : 'mlp');
 
 /** By heads of 4 rows: 0, 1, 2, 3 become 0, 2, 1, 3. */
@@ -247,7 +262,7 @@ describe('the whole model as a Hugging Face folder', () => {
   });
 
   const inMemory = (tensors: readonly Tensor[]): ModelSource => ({
-    ...{ path: 'memory', fields: {}, metadata: {}, [Symbol.asyncDispose]: async () => {} },
+    ...{ path: 'memory', fields: {}, metadata: {}, files: [], [Symbol.asyncDispose]: async () => {} },
     shapes: new Map(tensors.map(({ name, shape }) => [name, shape])),
     rows: async (name, first, count) => {
       const { shape, data } = tensors.find((one) => one.name === name)!;
@@ -309,6 +324,17 @@ describe('the whole model as a Hugging Face folder', () => {
     expect((await readdir(home)).toSorted()).toEqual(['base', 'checkpoint']);
   });
 
+  it('is refused if the base changed since, unless the base is named', async () => {
+    const base = await baseFolder();
+    const digest = hash('sha256', await readFile(join(base, 'model.safetensors')), 'hex');
+    const from = await checkpoint({ config: { ...CONFIG, base_model_name_or_path: base }, digest });
+    expect(await exportCheckpoint({ from, merged: out('a') })).toMatchObject({ base, isTrainedBase: true });
+    await writeSafetensors(join(base, 'model.safetensors'), baseTensors, { changed: 'since' });
+    const refusal = { code: 'CHECKPOINT_MISMATCH', message: expect.stringContaining('changed since') };
+    await expect(exportCheckpoint({ from, merged: out('b') })).rejects.toMatchObject(refusal);
+    expect(await exportCheckpoint({ from, merged: out('b'), base })).toMatchObject({ base, isTrainedBase: false });
+  });
+
   it('is refused with another base than the adapter’s', async () => {
     const other = join(home, 'other');
     await mkdir(other);
@@ -335,8 +361,9 @@ describe('what cannot be exported is refused by name, and nothing is written', (
     ['another kind of adapter', { config: { ...CONFIG, peft_type: 'IA3' } }, 'peft_type'],
     ['another scale', { config: { ...CONFIG, use_rslora: true } }, 'use_rslora'],
     ['ranks by module', { config: { ...CONFIG, rank_pattern: { q_proj: 4 } } }, 'rank_pattern'],
+    ['an adapter that PEFT computes otherwise', { config: { ...CONFIG, use_qalora: true } }, 'use_qalora'],
     ['biases', { config: { ...CONFIG, bias: 'all' } }, 'bias'],
-    ['no rank', { config: { ...CONFIG, r: undefined } }, '→ at r'],
+    ['no rank', { config: { ...CONFIG, r: undefined } }, 'r is missing'],
     ['another rank', { config: { ...CONFIG, r: 3 } }, 'expected [3, inputs] and [outputs, 3]'],
     ['half a pair', { tensors: loraTensors().slice(1) }, 'layers.0.self_attn.q_proj has only one of lora_A and lora_B'],
     [
@@ -381,12 +408,10 @@ describe('what cannot be exported is refused by name, and nothing is written', (
     await expect(exportCheckpoint({ from: await checkpoint() })).rejects.toMatchObject({ code: 'USAGE' });
   });
 
-  it('an adapter whose base is not here, or not said', async () => {
+  it('an adapter whose base is not here; --base says where it is', async () => {
     const from = await checkpoint({ base: null });
     await refuses(from, { code: 'FILE_NOT_FOUND', message: expect.stringContaining('/models/tiny') });
-    const unsaid = await checkpoint({ base: null, config: { ...CONFIG, base_model_name_or_path: null } });
-    await refuses(unsaid, { code: 'MODEL_INVALID', hint: expect.stringContaining('--base') });
-    await exportCheckpoint({ from: unsaid, ggufAdapter: out('a.gguf'), base: await baseFolder() });
+    await exportCheckpoint({ from, ggufAdapter: out('a.gguf'), base: await baseFolder() });
     expect(existsSync(out('a.gguf'))).toBe(true);
   });
 });

@@ -4,15 +4,15 @@
  * folder or file has its name only once it is complete, and never replaces one that is there.
  */
 import { existsSync } from 'node:fs';
-import { copyFile, mkdir, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { copyFile, mkdir, readdir, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
-import { z } from 'zod';
 import { boundary, TrainyardError } from '../core/errors.ts';
+import { defined } from '../core/json.ts';
 import { type LlamaConfig, parseConfig, planLayout } from '../nn/config.ts';
-import { openGguf } from '../nn/gguf.ts';
-import { readConfig, readSafetensors, type Tensor } from '../nn/model-files.ts';
-import { type ModelSource, openFolder } from '../nn/model-source.ts';
-import { modelTextFiles } from '../tokens/tokenizer-files.ts';
+import type { LoraSettings } from '../nn/lora.ts';
+import { readAdapterConfig, readConfig } from '../nn/model-files.ts';
+import { type ModelSource, openSource, readRegular, sourceDigest } from '../nn/model-source.ts';
+import { readSafetensors, type Tensor } from '../nn/safetensors.ts';
 import { checkModelFolder, sync, TOKENIZER_FILES } from './checkpoint.ts';
 import { type ChosenCheckpoint, chooseCheckpoint, makeFolder } from './directory.ts';
 import { DTYPES, type Dtype, type Pair, writeMerged } from './merged-weights.ts';
@@ -49,6 +49,10 @@ export interface Written {
 }
 
 export interface Exported extends ChosenCheckpoint {
+  /** Path of the base, if it was read. */
+  readonly base?: string;
+  /** False if the base is another than the adapter was trained on, which only `request.base` can ask for. */
+  readonly isTrainedBase?: boolean;
   readonly written: readonly Written[];
 }
 
@@ -68,75 +72,63 @@ export async function exportCheckpoint(request: ExportRequest, stop?: AbortSigna
   for (const path of paths) await checkFree(path);
   const chosen = await chooseCheckpoint(request.from);
   const { folder } = chosen;
-  const isWhole = !existsSync(join(folder, ADAPTER_CONFIG));
-  if (isWhole) await checkModelFolder(folder);
-  if (isWhole && paths.some((path) => path !== merged)) throw noAdapter(folder);
-  const adapter = isWhole ? undefined : await readAdapter(folder);
+  const adapter = await readAdapter(folder);
+  if (adapter === undefined && paths.some((path) => path !== merged)) throw noAdapter(folder);
   // Checkpoints hold the base's config.json, PEFT's own folders do not.
   const config = existsSync(join(folder, CONFIG)) ? (await readConfig(folder)).config : undefined;
   const needsModel = merged !== undefined || (ggufAdapter !== undefined && config === undefined);
-  await using model = needsModel ? await openModel(folder, adapter, request.base) : undefined;
+  const base = adapter && needsModel ? await resolveModel(request.base ?? adapter.base) : undefined;
+  await using model = needsModel ? await openSource(base ?? folder) : undefined;
   if (adapter && config) checkShapes(adapter, shapesOf(config), join(folder, CONFIG));
   if (adapter && model) checkShapes(adapter, model.shapes, model.path);
+  const isTrainedBase = adapter && model ? await checkBase(adapter, model, request.base) : undefined;
   // Prepared first, so that nothing is written if any of them is impossible.
   const writes: Write[] = [];
   if (adapterPath !== undefined) writes.push(adapterWrite(adapter!, adapterPath, request.base));
-  if (merged !== undefined) writes.push(await mergedWrite({ folder, model: model!, adapter, stop }, merged, request.dtype));
+  if (merged !== undefined) {
+    const merging = { model: model!, adapter, folders: [base ?? folder, folder], stop };
+    writes.push(mergedWrite(merging, merged, request.dtype));
+  }
   if (ggufAdapter !== undefined) writes.push(ggufWrite(adapter!, config ?? parseConfig(model!.fields), ggufAdapter));
   const written: Written[] = [];
   for (const { write, ...one } of writes) written.push({ ...one, bytes: await completed(one.path, write) });
-  return { ...chosen, written };
-}
-
-async function openModel(folder: string, adapter: Adapter | undefined, given: string | undefined): Promise<ModelSource> {
-  const base = adapter === undefined ? folder : (given ?? adapter.config.base_model_name_or_path);
-  if (!base) {
-    throw new TrainyardError('MODEL_INVALID', `${folder} does not say what its base model is`, { hint: 'give --base <model>' });
-  }
-  const path = await resolveModel(base);
-  return IS_GGUF.test(path) ? await openGguf(path) : await openFolder(path);
+  return { ...chosen, ...defined({ base, isTrainedBase }), written };
 }
 
 // The adapter of a PEFT folder.
 
 interface Adapter {
   readonly folder: string;
-  readonly config: z.infer<typeof adapterConfig>;
+  readonly settings: LoraSettings;
+  /** adapter_config.json. */
+  readonly fields: Readonly<Record<string, unknown>>;
+  /** Path or name of the base, and the digest of its weights if the adapter says it. */
+  readonly base: string;
+  readonly digest: string | undefined;
   /** By the name of the module in the base, such as model.layers.0.self_attn.q_proj. */
   readonly pairs: ReadonlyMap<string, Pair>;
 }
 
-const adapterConfig = z.looseObject({
-  peft_type: z.literal('LORA'),
-  r: z.int().positive(),
-  lora_alpha: z.number().positive(),
-  bias: z.literal('none').nullish(),
-  base_model_name_or_path: z.string().nullish(),
-});
-
-/** Settings of PEFT that change what is computed; so do all that begin with use_. */
-const UNSUPPORTED = [
-  ...['lora_bias', 'fan_in_fan_out', 'rank_pattern', 'alpha_pattern', 'modules_to_save', 'layer_replication'],
-  ...['trainable_token_indices', 'alora_invocation_tokens', 'target_parameters'],
-  ...['arrow_config', 'kasa_config', 'monteclora_config', 'velora_config'],
-];
-
 const TENSOR =
   /^base_model\.model\.(model\.layers\.(\d+)\.(?:self_attn\.(?=[qkvo]_)|mlp\.(?=[gud]))((?:[qkvo]|gate|up|down)_proj))\.lora_[AB]\.weight$/;
 
-async function readAdapter(folder: string): Promise<Adapter> {
-  const path = join(folder, ADAPTER_CONFIG);
-  const read = async (): Promise<unknown> => JSON.parse(await readFile(path, 'utf8'));
-  const { data, error } = adapterConfig.safeParse(await boundary('MODEL_INVALID', `${path} cannot be read`, read));
-  if (data === undefined) throw unusable(path, z.prettifyError(error).replaceAll('\n', ' '));
-  const isSet = (value: unknown): boolean => Boolean(value) && (typeof value !== 'object' || Object.keys(value!).length > 0);
-  const set = Object.keys(data).filter((name) => isSet(data[name]) && (UNSUPPORTED.includes(name) || name.startsWith('use_')));
-  if (set.length > 0) throw unusable(path, `it sets ${set.join(', ')}`);
-  return { folder, config: data, pairs: await readPairs(join(folder, ADAPTER_WEIGHTS), data.r) };
+/** Undefined if the folder holds a whole model. */
+async function readAdapter(folder: string): Promise<Adapter | undefined> {
+  const config = await readAdapterConfig(folder);
+  if (config === undefined) {
+    await checkModelFolder(folder);
+    return undefined;
+  }
+  const fields = JSON.parse(await readRegular(join(folder, ADAPTER_CONFIG))) as Adapter['fields'];
+  // A relative path, unless it is a name at the hub.
+  const base = existsSync(config.base) ? config.base : String(fields['base_model_name_or_path']);
+  const path = join(folder, ADAPTER_WEIGHTS);
+  const { tensors, metadata } = await readSafetensors(path);
+  const pairs = pairsOf(tensors, config.settings.rank, path);
+  return { folder, settings: config.settings, fields, base, digest: metadata['base'], pairs };
 }
 
-async function readPairs(path: string, rank: number): Promise<ReadonlyMap<string, Pair>> {
-  const { tensors } = await readSafetensors(path);
+function pairsOf(tensors: ReadonlyMap<string, Tensor>, rank: number, path: string): Adapter['pairs'] {
   const pairs = new Map<string, Pair>();
   for (const name of tensors.keys()) {
     const [, module, layer, part] = TENSOR.exec(name) ?? [];
@@ -164,6 +156,20 @@ function unusable(path: string, found: string): TrainyardError {
   return new TrainyardError('MODEL_INVALID', `${path}: ${found}`, { hint });
 }
 
+/** Says whether the adapter was trained on this model, as far as is known. Throws CHECKPOINT_MISMATCH unless the caller named the model. */
+async function checkBase(
+  { folder, digest }: Adapter,
+  model: ModelSource,
+  given: string | undefined,
+): Promise<boolean | undefined> {
+  if (digest === undefined) return undefined;
+  const isSame = (await sourceDigest(model)) === digest;
+  if (isSame || given !== undefined) return isSame;
+  throw new TrainyardError('CHECKPOINT_MISMATCH', `${model.path} changed since ${folder} was trained on it`, {
+    hint: 'put the base model back as it was, or merge into it all the same: --base <model>',
+  });
+}
+
 /** The matrices of a model, by name: [outputs, inputs]. */
 function shapesOf(config: LlamaConfig): ModelSource['shapes'] {
   return new Map(planLayout(config).tensors.map(({ name, shape }) => [name, shape]));
@@ -181,14 +187,14 @@ function checkShapes({ folder, pairs }: Adapter, shapes: ModelSource['shapes'], 
   }
 }
 
-/** PEFT adapts only some modules by default, so all of them are named. */
-function adapterWrite({ folder, config, pairs }: Adapter, path: string, base: string | undefined): Write {
+function adapterWrite({ folder, fields, pairs }: Adapter, path: string, base: string | undefined): Write {
+  // All are named, because PEFT adapts only some by default.
   const modules = new Set([...pairs.values()].map(({ part }) => part));
-  const kept = { ...config, target_modules: [...modules], inference_mode: true, lora_dropout: 0 };
-  const named = base === undefined ? kept : { ...kept, base_model_name_or_path: base };
+  const ours = { target_modules: [...modules], inference_mode: true, lora_dropout: 0 };
+  const config = { ...fields, ...ours, ...(base !== undefined && { base_model_name_or_path: base }) };
   const write = async (to: string): Promise<void> => {
     await mkdir(to);
-    await writeJson(join(to, ADAPTER_CONFIG), named);
+    await writeJson(join(to, ADAPTER_CONFIG), config);
     await copyFiles(folder, to, [ADAPTER_WEIGHTS, CONFIG, ...TEXT_FILES]);
   };
   return { kind: 'adapter', path, tensors: 2 * pairs.size, write };
@@ -197,26 +203,24 @@ function adapterWrite({ folder, config, pairs }: Adapter, path: string, base: st
 // The whole model as a Hugging Face folder.
 
 interface Merging {
-  readonly folder: string;
   readonly model: ModelSource;
   /** Undefined if all parameters were trained. */
   readonly adapter: Adapter | undefined;
+  /** Of the files beside the weights; later ones win. */
+  readonly folders: readonly string[];
   readonly stop: AbortSignal | undefined;
 }
 
-async function mergedWrite({ folder, model, adapter, stop }: Merging, path: string, given: Dtype | undefined): Promise<Write> {
-  const isGguf = IS_GGUF.test(model.path);
+function mergedWrite({ model, adapter, folders, stop }: Merging, path: string, given: Dtype | undefined): Write {
   const { torch_dtype, ...fields } = model.fields;
   const said = Object.entries(DTYPES).find(([, { config }]) => config === (fields['dtype'] ?? torch_dtype));
   // A GGUF file says none: f16 loses least of what its blocks hold.
-  const dtype = given ?? (said?.[0] as Dtype | undefined) ?? (isGguf ? 'f16' : 'f32');
-  const scale = adapter === undefined ? 0 : adapter.config.lora_alpha / adapter.config.r;
-  const derived = isGguf ? Object.entries(await modelTextFiles(model.path)) : [];
+  const dtype = given ?? (said?.[0] as Dtype | undefined) ?? (IS_GGUF.test(model.path) ? 'f16' : 'f32');
+  const scale = adapter === undefined ? 0 : adapter.settings.alpha / adapter.settings.rank;
   const write = async (to: string): Promise<void> => {
     await mkdir(to);
     await writeJson(join(to, CONFIG), { ...fields, dtype: DTYPES[dtype].config });
-    for (const [name, text] of derived) await writeFile(join(to, name), text);
-    for (const from of [model.path, folder]) await copyFiles(from, to, TEXT_FILES);
+    for (const folder of folders) await copyFiles(folder, to, TEXT_FILES);
     await writeMerged(to, { source: model, pairs: adapter?.pairs ?? new Map(), scale, dtype, stop });
   };
   return { kind: 'merged', path, tensors: model.shapes.size, dtype, write };
@@ -231,7 +235,7 @@ const GGUF_NAMES: Readonly<Record<string, string>> = {
 /** Types of fields and tensors, and the alignment of tensors in bytes, which is the format's default. */
 const GGUF = { string: 8, float: 6, f32Tensor: 0, alignment: 32 };
 
-function ggufWrite({ folder, config, pairs }: Adapter, { family = 'llama', heads, kvHeads }: LlamaConfig, path: string): Write {
+function ggufWrite({ folder, settings, pairs }: Adapter, { family, heads, kvHeads }: LlamaConfig, path: string): Write {
   const tensors = [...pairs.values()].flatMap(({ layer, part, a, b }) => {
     const name = `blk.${layer}.${GGUF_NAMES[part]}.weight`;
     const rotated = family === 'llama' ? { q_proj: heads, k_proj: kvHeads }[part] : undefined;
@@ -243,7 +247,7 @@ function ggufWrite({ folder, config, pairs }: Adapter, { family = 'llama', heads
   });
   const fields = {
     ...{ 'general.type': 'adapter', 'general.architecture': family, 'general.name': basename(resolve(folder)) },
-    ...{ 'adapter.type': 'lora', 'adapter.lora.alpha': config.lora_alpha },
+    ...{ 'adapter.type': 'lora', 'adapter.lora.alpha': settings.alpha },
   };
   return { kind: 'gguf-adapter', path, tensors: tensors.length, write: (to) => writeFile(to, ggufFile(fields, tensors)) };
 }

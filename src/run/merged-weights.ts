@@ -5,8 +5,8 @@
 import { type FileHandle, open, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { TrainyardError } from '../core/errors.ts';
-import type { Tensor } from '../nn/model-files.ts';
 import type { ModelSource } from '../nn/model-source.ts';
+import type { Tensor } from '../nn/safetensors.ts';
 
 /** Number formats: names in safetensors and in config.json, bytes, and the first value that would be rounded to infinity. */
 export const DTYPES = {
