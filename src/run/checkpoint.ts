@@ -173,7 +173,7 @@ async function remove(trainer: Trainer, folder: string): Promise<void> {
   await rm(folder, { recursive: true, force: true });
 }
 
-async function sync(path: string): Promise<void> {
+export async function sync(path: string): Promise<void> {
   await using handle = await open(path, 'r');
   await handle.sync();
 }

@@ -176,7 +176,7 @@ function unwritable(cause: unknown, hint: string): TrainyardError {
 }
 
 /** Not `mkdir` with `recursive`, which never returns if an existing folder refuses new ones with ENOENT (/proc). */
-async function makeFolder(path: string): Promise<void> {
+export async function makeFolder(path: string): Promise<void> {
   try {
     await mkdir(path);
   } catch (thrown) {
@@ -224,20 +224,32 @@ export function eventsIn(run: string): readonly RunEvent[] {
   });
 }
 
-/** Resolves a model folder: the path itself, or a run's best checkpoint, or else its last. */
-export async function checkpointIn(path: string): Promise<string> {
-  if (existsSync(join(path, 'config.json'))) return path;
+export interface ChosenCheckpoint {
+  readonly folder: string;
+  /** `given`: the path was a checkpoint itself. Otherwise the run's best, or its last if the run has not said which is the best. */
+  readonly chosen: 'given' | 'best' | 'last';
+}
+
+/** A model or PEFT folder: the path itself, or a run's best checkpoint, or else its last. */
+export async function chooseCheckpoint(path: string): Promise<ChosenCheckpoint> {
+  if (['config.json', 'adapter_config.json'].some((name) => existsSync(join(path, name))))
+    return { folder: path, chosen: 'given' };
   const folder = join(path, 'checkpoints');
   const steps: readonly number[] = await savedSteps(folder).catch(() => []);
   // Whatever happened to the events, the last checkpoint can be used.
   const done = tried(() => eventsIn(path))?.findLast((event) => event.type === 'done');
   const best = done !== undefined && 'best' in done ? done.best?.step : undefined;
-  const step = best !== undefined && steps.includes(best) ? best : steps.at(-1);
-  if (step !== undefined) return join(folder, checkpointName(step));
+  const isBest = best !== undefined && steps.includes(best);
+  const step = isBest ? best : steps.at(-1);
+  if (step !== undefined) return { folder: join(folder, checkpointName(step)), chosen: isBest ? 'best' : 'last' };
   const found = `checkpoint: expected a model folder or the directory of a run with checkpoints, found ${path}`;
   throw new TrainyardError('FILE_NOT_FOUND', found, {
     hint: 'give --checkpoint runs/<name>, or one of the folders in its checkpoints',
   });
+}
+
+export async function checkpointIn(path: string): Promise<string> {
+  return (await chooseCheckpoint(path)).folder;
 }
 
 /** Milliseconds. */

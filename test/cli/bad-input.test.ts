@@ -47,6 +47,7 @@ describe('usage', () => {
     [['train', 'x.ts', '--group', '1'], 'at least 2'],
     [['train', 'x.ts', '--split', '10'], 'expected a share from 0 to 1, found "10"'],
     [['train', 'x.ts', '--run'], 'argument missing'],
+    [['export', 'runs/x'], 'expected what to write'],
   ])('%j exits 2', async (args, message) => {
     const { code, stderr } = await sharedTrainyard(...args);
     expect(stderr).toContain(message);
