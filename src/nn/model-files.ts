@@ -8,6 +8,7 @@ import { writeFile } from 'node:fs/promises';
 import { isAbsolute, join, resolve } from 'node:path';
 import { z } from 'zod';
 import { boundary, TrainyardError } from '../core/errors.ts';
+import { isObject } from '../core/json.ts';
 import { configJson, type Flat, type Layout, type LlamaConfig, parseConfig } from './config.ts';
 import { LORA_TARGETS, type LoraLayout, type LoraSettings } from './lora.ts';
 import {
@@ -139,6 +140,7 @@ const adapterSchema = z.object({
   rank_pattern: z.strictObject({}).nullish(),
   alpha_pattern: z.strictObject({}).nullish(),
   layers_to_transform: z.null().optional(),
+  alora_invocation_tokens: z.null().optional(),
 });
 
 export interface AdapterConfig {
@@ -154,7 +156,9 @@ export async function readAdapterConfig(dir: string): Promise<AdapterConfig | un
   const json: unknown = await boundary('MODEL_INVALID', `${path} is not JSON`, async () => JSON.parse(await readRegular(path)));
   const parsed = adapterSchema.safeParse(json);
   if (!parsed.success) {
-    const found = parsed.error.issues.map(({ path, message }) => `${path.join('.')}: ${message}`).join('; ');
+    const fields = isObject(json) ? json : {};
+    const shown = (name: unknown) => (JSON.stringify(fields[String(name)]) ?? 'missing').slice(0, 100);
+    const found = parsed.error.issues.map(({ path, message }) => `${path.join('.')} is ${shown(path[0])}: ${message}`).join('; ');
     throw new TrainyardError('MODEL_INVALID', `${path}: ${found}`, {
       hint: `the embedded engine computes plain LoRA adapters of ${LORA_TARGETS.join(', ')}`,
     });

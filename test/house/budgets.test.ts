@@ -44,7 +44,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
 const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 122 };
 const WORDS = 30;
 const REPEATED_NAMES = 10;
-const TEST_LINES = 50_000;
+const TEST_LINES = 51_500;
 
 const sources = shippedSources();
 const over = ({ files, code }: Size, [mostFiles, mostCode]: readonly [number, number]): boolean =>
