@@ -90,6 +90,15 @@ describe('a download', () => {
     expect(server.asked.slice(length).every(({ path }) => path.startsWith('/api/'))).toBe(true);
   });
 
+  it('replaces a file that was damaged since', async () => {
+    await hub();
+    const { path } = await get();
+    await writeFile(join(path, 'model.safetensors'), Buffer.from(base.get('model.safetensors')!).fill(7, 1_000, 1_001));
+    await get();
+    expect(await readFile(join(path, 'model.safetensors'))).toEqual(base.get('model.safetensors'));
+    expect(asksFor('model.safetensors')).toHaveLength(2);
+  });
+
   it('sends the token to the hub and to nobody else', async () => {
     vi.stubEnv('HF_TOKEN', 'hf_secret');
     await hub();
@@ -201,10 +210,13 @@ describe('a repository', () => {
       ['config.json', Buffer.from('{}')],
     ]);
     expect(await refusal()).toMatch(
-      /^USAGE .* holds 3 GGUF files: tiny\.Q4_0\.gguf \(0\.0 MB\), .*\nname one: trainyard model get Owner/,
+      /^USAGE .* holds 3 GGUF files: tiny\.Q4_0\.gguf \(1 kB\), .*\nname one: trainyard model get Owner/,
     );
     expect(await refusal('tiny.Q4_1.gguf')).toMatch(/holds no GGUF file tiny\.Q4_1\.gguf.*\nname one: .* tiny\.Q4_0\.gguf$/);
     expect(await refusal('t-00001-of-00002.gguf')).toContain('only a part');
+    server.gguf = { architecture: 'mamba' };
+    expect(await refusal(large)).toContain('is of the architecture "mamba", expected llama, qwen2, qwen3');
+    server.gguf = { architecture: 'qwen3', total: 1 };
     const { name, path } = await get(large);
     expect(name).toBe(`${ID}:${large}`);
     expect(await resolveModel(name)).toBe(path);

@@ -14,7 +14,7 @@ import { nearName, shortLine } from '../core/describe.ts';
 import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
 import { parsedJson } from '../core/json.ts';
 import { bodyOf } from '../gateway/model-server.ts';
-import { parseConfig } from '../nn/config.ts';
+import { FAMILIES, parseConfig } from '../nn/config.ts';
 import { takeLock, writeWhole } from './directory.ts';
 import { cacheFolder, hubCache, IS_GGUF } from './model-path.ts';
 import { shellWord } from './settings.ts';
@@ -52,7 +52,11 @@ const MOST_PAGES = 100;
 /** In a row, without a byte more. */
 const MOST_TRIES = 5;
 
-const commitSchema = z.object({ sha: z.string().regex(/^[0-9a-f]{40}$/) });
+const commitSchema = z.object({
+  sha: z.string().regex(/^[0-9a-f]{40}$/),
+  // What the hub found in the GGUF files of the repository.
+  gguf: z.object({ architecture: z.string() }).nullish().catch(undefined),
+});
 const indexSchema = z.object({ weight_map: z.record(z.string(), z.string()) });
 const treeSchema = z.array(
   z.object({
@@ -73,9 +77,15 @@ export async function downloadModel(id: string, gguf: string | undefined, option
   }
   const folder = cacheFolder(id);
   const hub: Hub = { ...options, id, url, blobs: join(folder, 'blobs') };
-  const [{ sha }] = await jsonAt(hub, `api/models/${id}/revision/main`, commitSchema);
+  const [{ sha, gguf: kind }] = await jsonAt(hub, `api/models/${id}/revision/main`, commitSchema);
   const files = await filesAt(hub, sha);
   const { texts, one } = chosen(files, gguf, id);
+  if (one && kind && !Object.hasOwn(FAMILIES, kind.architecture)) {
+    throw unusable(
+      id,
+      `is of the architecture ${JSON.stringify(kind.architecture)}, expected ${Object.keys(FAMILIES).join(', ')}`,
+    );
+  }
   const locks = join(hubCache(), '.locks', basename(folder));
   await onDisk(() => Promise.all([locks, hub.blobs].map((path) => mkdir(path, { recursive: true }))));
   using _lock = takeLock(locks);
@@ -128,7 +138,7 @@ function chosen(files: readonly HubFile[], gguf: string | undefined, id: string)
   if (ggufs.length === 0) {
     throw unusable(id, has('adapter_config.json') ? 'holds only an adapter of another model' : 'holds no such files');
   }
-  const list = ggufs.map(({ path, size }) => `${path} (${megabytes(size)})`).join(', ');
+  const list = ggufs.map(({ path, size }) => `${path} (${sizeText(size)})`).join(', ');
   const near =
     nearName(
       gguf ?? '',
@@ -167,10 +177,13 @@ async function weightsOf(hub: Hub, sha: string, files: readonly HubFile[]): Prom
   throw unusable(hub.id, `has an ${INDEX} that names no shards, or others than it has`);
 }
 
-/** Downloads what is missing. */
+/** Downloads what is missing or damaged. */
 async function download(hub: Hub, sha: string, files: readonly HubFile[]): Promise<void> {
-  const sizes = await Promise.all(files.map(({ hash }) => sizeOf(join(hub.blobs, hash))));
-  const missing = files.filter(({ size }, i) => sizes[i] !== size);
+  const missing: HubFile[] = [];
+  for (const file of files) {
+    const blob = join(hub.blobs, file.hash);
+    if ((await sizeOf(blob)) !== file.size || (await hashOf(blob, file)) !== file.hash) missing.push(file);
+  }
   const total = bytesOf(files);
   let done = total - bytesOf(missing);
   for (const file of missing) {
@@ -236,7 +249,7 @@ async function sizeOf(path: string): Promise<number> {
   return (await stat(path).catch(() => undefined))?.size ?? 0;
 }
 
-/** Read again from the disk, whoever wrote it and however often it was interrupted. */
+/** Of what is on the disk, whoever wrote it and however often it was interrupted. */
 async function hashOf(path: string, { size, hash }: HubFile): Promise<string> {
   const digest = hash.length === 64 ? createHash('sha256') : createHash('sha1').update(`blob ${size}\0`);
   for await (const chunk of createReadStream(path)) digest.update(chunk);
@@ -310,6 +323,6 @@ function refusal({ id, url }: Hub, { status, headers }: Response): TrainyardErro
   return new TrainyardError('DOWNLOAD_FAILED', `${what}: ${answered}`, { hint });
 }
 
-export function megabytes(bytes: number): string {
-  return `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB`;
+export function sizeText(bytes: number): string {
+  return bytes < 1e6 ? `${Math.ceil(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB`;
 }

@@ -14,9 +14,9 @@ import { type EngineName, isApi, shellWord } from './settings.ts';
 /** `weights`, or `text` if they are at a server and only config and tokenizer are needed. */
 type Needs = 'weights' | 'text';
 
-export const IS_GGUF = /\.gguf$/i;
-export const HUB_NAME = /^([\w.-]+\/[\w.-]+)(?::(.+\.gguf))?$/i;
-const CACHED = /models--([\w.-]+?)--([\w.-]+)[\\/]snapshots[\\/][0-9a-f]{40}(?:[\\/](.+\.gguf))?$/i;
+export const IS_GGUF = /\.gguf$/;
+export const HUB_NAME = /^([\w.-]+\/[\w.-]+)(?::(.+\.gguf))?$/;
+const CACHED = /models--([\w.-]+?)--([\w.-]+)[\\/]snapshots[\\/][0-9a-f]{40}(?:[\\/](.+\.gguf))?$/;
 
 /** The cache that Hugging Face's own programs use. */
 export function hubCache({ HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME }: NodeJS.ProcessEnv = process.env): string {
