@@ -15,6 +15,8 @@ import { loadKernels } from '../src/nn/wasm.ts';
 import { ppo } from '../src/trainer/losses.ts';
 
 const LARGER: LlamaConfig = {
+  family: 'llama',
+  ropeScaling: undefined,
   vocabSize: 512,
   hiddenSize: 128,
   intermediateSize: 344,
@@ -150,8 +152,9 @@ function memoryLinearity(): number {
   const bytes = (contextLength: number) => {
     const config = { ...LARGER, contextLength };
     // A worker's training regions lie one after another, before those for sampling.
-    const { train, decode } = planArena(config, planLayout(config), 1).workers[0]!;
-    return decode.tokens - train.tokens;
+    const plan = { config, layout: planLayout(config), lora: undefined, use: 'training', threads: 1 } as const;
+    const { train, decode } = planArena(plan).workers[0]!;
+    return decode.tokens - train!.tokens;
   };
   return round(bytes(4096) / (2 * bytes(2048)), 2);
 }

@@ -27,6 +27,8 @@ import { deskSuccess, triageSuccess } from './small-rollouts.ts';
 import { CONTEXT_LENGTH, trainTokenizer, VOCABULARY_SIZE } from './train-tokenizer.ts';
 
 const SHAPE: LlamaConfig = {
+  family: 'llama',
+  ropeScaling: undefined,
   vocabSize: VOCABULARY_SIZE,
   hiddenSize: 64,
   intermediateSize: 176,

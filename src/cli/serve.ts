@@ -10,6 +10,7 @@ import { defined } from '../core/json.ts';
 import { turnSummary } from '../core/turns.ts';
 import type { Turn } from '../core/types.ts';
 import type { Failure } from '../http/refusal.ts';
+import { hubNameOf } from '../run/model-path.ts';
 import type { Served, ServeSettings } from '../run/serve.ts';
 import { freeRun, isApi, SERVE_DEFAULTS, shellWord, shortPath, TINKER_DEFAULTS } from '../run/settings.ts';
 import { guarded } from './guarded.ts';
@@ -113,7 +114,7 @@ function welcome({ temperature, engine, run }: ServeSettings, served: Served): r
   const { origin, baseURL, apiKey, adminKey, flowKey, name } = served;
   const sampling = temperature === undefined && isApi(engine) ? 'as agents ask it' : `at temperature ${temperature ?? 1}`;
   return [
-    `Serving ${styleText('bold', printableLine(engine === 'embedded' ? shortPath(name) : name))} ${sampling}. Point an agent at it; everything it samples is captured.`,
+    `Serving ${styleText('bold', printableLine(engine === 'embedded' ? (hubNameOf(name) ?? shortPath(name)) : name))} ${sampling}. Point an agent at it; everything it samples is captured.`,
     '',
     `  OPENAI_BASE_URL=${baseURL}`,
     `  OPENAI_API_KEY=${apiKey}`,

@@ -16,6 +16,7 @@ import type { Task, Trajectory, Turn } from '../core/types.ts';
 import { removeFolder } from '../processes/limits.ts';
 import { type EvaluationRequest, type EvaluationSettings, evaluationSettings } from '../run/check-settings.ts';
 import { checkpointIn } from '../run/directory.ts';
+import { withModelPath } from '../run/model-path.ts';
 import { checkModelNamed } from '../run/open-policy.ts';
 import { openParts } from '../run/parts.ts';
 import { preflight } from '../run/preflight.ts';
@@ -47,7 +48,7 @@ export async function tryCommand(given: string | undefined, flags: TryFlags): Pr
   const entry = entryGiven(given ?? rest.flows, 'trainyard try <entry>');
   await checkModelNamed(rest);
   const model = checkpoint === undefined ? rest.model : await checkpointIn(checkpoint);
-  const settings = evaluationSettings({ ...rest, entry, ...defined({ model, heldOut: tasks }) });
+  const settings = evaluationSettings(await withModelPath({ ...rest, entry, ...defined({ model, heldOut: tasks }) }));
   const { temperature = 1 } = rest;
   const say = (lines: readonly string[], value: object): void => console.log(json ? JSON.stringify(value) : lines.join('\n'));
   const emit = (event: RunEvent): void => {

@@ -2,7 +2,7 @@
  * Declares the command line's verbs and flags; a test keeps docs/reference/cli.md equal to them. Each verb's implementation is loaded only
  * when it is called.
  */
-import { type Command, InvalidArgumentError, Option } from 'commander';
+import { Argument, type Command, InvalidArgumentError, Option } from 'commander';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import type { Limits } from '../core/types.ts';
@@ -86,8 +86,8 @@ const ENTRY = ['[entry]', 'module that exports the workflow and the grader'] as 
 const FILES = 'JSONL, CSV or Parquet';
 const MODEL: readonly Flag[] = [
   [
-    '--model <dir>',
-    'model folder or checkpoint (default: the base policy that ships with Trainyard); the name of a model behind an API',
+    '--model <model>',
+    'folder, checkpoint, .gguf file, or Owner/Name after trainyard model get (default: the base policy that ships with Trainyard); the name of a model behind an API',
   ],
   [
     '--engine <where>',
@@ -237,7 +237,7 @@ const SERVE: readonly Flag[] = [
 ];
 
 const TINKER: readonly Flag[] = [
-  ['--model <dir>', 'model folder (default: the base policy that ships with Trainyard)'],
+  ['--model <model>', 'as for train (default: the base policy that ships with Trainyard)'],
   ['--host <address>', 'address to listen on; others than loopback need a key'],
   ['--port <n>', 'port to listen on (default: a free one)', port],
   ['--api-key <key>', 'begins with tml-; better in the environment, as TINKER_API_KEY (default: the one kept in --state)'],
@@ -247,6 +247,8 @@ const TINKER: readonly Flag[] = [
 
 const EXPORT: readonly Flag[] = [
   ['--adapter <dir>', 'write the adapter as a PEFT folder'],
+  ['--merged <dir>', 'write the whole model as a Hugging Face folder, with the adapter merged'],
+  ['--dtype <format>', 'numbers of the whole model (default: as the base has them)', ['f32', 'f16', 'bf16']],
   ['--gguf-adapter <file>', 'write the adapter as a GGUF file, for llama.cpp and Ollama'],
   ['--base <model>', 'base model of the adapter (default: the one it was trained on)'],
 ];
@@ -296,6 +298,11 @@ export function addVerbs(program: Command, ended: Ended): void {
     TINKER,
     TINKER_DEFAULTS,
   ).action(async (flags) => ended(await (await import('./serve.ts')).tinkerCommand(flags)));
+  add('model', 'get: download a model of the Hugging Face hub into the local cache, for --model', objects)
+    .addArgument(new Argument('<what>', 'what to do').choices(['get']))
+    .argument('<name>', 'its name at the hub, such as HuggingFaceTB/SmolLM2-135M-Instruct')
+    .argument('[file]', 'of a repository of GGUF files: the one to download')
+    .action(async (_, name, file, flags) => ended(await (await import('./model.ts')).modelCommand(name, file, flags)));
   add('export', 'write trained weights for other programs', object, EXPORT)
     .argument('<checkpoint>', 'directory of a run, of which the best is taken, a checkpoint, or a PEFT folder')
     .action(async (from, flags) => ended(await (await import('./export.ts')).exportCommand(from, flags)));

@@ -32,6 +32,7 @@ export const ERROR_CODES = {
   RUN_NOT_EMPTY: { boundary: 'usage', exit: 2, summary: 'The run directory already holds a run.' },
   RESUME_IMPOSSIBLE: { boundary: 'usage', exit: 2, summary: 'A run cannot be taken up again as it was asked.' },
   MODEL_INVALID: { boundary: 'model', exit: 2, summary: 'A model folder is incomplete or not of a supported architecture.' },
+  DOWNLOAD_FAILED: { boundary: 'model', exit: 1, summary: 'A model could not be downloaded, or is not what the hub lists.' },
   SAFETENSORS_INVALID: { boundary: 'model', exit: 1, summary: 'A safetensors file is truncated or malformed.' },
   CHECKPOINT_MISMATCH: { boundary: 'model', exit: 1, summary: 'A checkpoint belongs to another model.' },
   TOKENIZER_INVALID: { boundary: 'model', exit: 2, summary: 'tokenizer.json or the chat template is missing or unusable.' },

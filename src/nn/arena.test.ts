@@ -4,11 +4,26 @@ import { type Arena, planArena } from './arena.ts';
 import type { LlamaConfig } from './config.ts';
 import { planLayout } from './config.ts';
 
-const plan = (config: LlamaConfig, threads: number) => planArena(config, planLayout(config), threads);
+const plan = (config: LlamaConfig, threads: number) =>
+  planArena({ config, layout: planLayout(config), lora: undefined, use: 'training', threads });
 
 /** Every address of the plan, by the path to it; sizes and counts left out. */
 function addresses(value: unknown, path = ''): [string, number][] {
-  const sizes = ['pages', 'flatLength', 'slotCount', 'trainRows', 'headRows'];
+  const cache = ['page', 'layerFloats', 'pageFloats', 'pagesPerSlot', 'pageCount'];
+  const sizes = [
+    'pages',
+    'flatLength',
+    'lanes',
+    'slotCount',
+    'trainRows',
+    'headRows',
+    'microbatchRows',
+    'sizes',
+    'floats',
+    'staging',
+    ...cache,
+  ];
+  if (value === undefined) return [];
   if (typeof value === 'number') return [[path, value]];
   return Object.entries(value as object).flatMap(([name, part]) =>
     sizes.includes(name) && !path.endsWith('decode') ? [] : addresses(part, `${path}.${name}`),

@@ -1,124 +1,247 @@
 /**
- * The layout of the one shared memory: every region's address, computed once from the model's shape and the number of threads. The kernels
- * check nothing: only this file and the checks on sequence lengths keep them inside their regions. Addresses are in bytes; sizes in the
- * code are in floats (or 32-bit integers). Pages that are never touched cost no real memory.
+ * The layout of the one shared memory: every region's address, computed once from the model's shape, what it is used for and the number of
+ * threads. The kernels check nothing: only this file and the checks on sequence lengths keep them inside their regions. Addresses are in
+ * bytes; sizes in the code are in floats (or 32-bit integers). Pages that are never touched cost no real memory.
  */
 import { TrainyardError } from '../core/errors.ts';
-import type { Layout } from './config.ts';
-import { type LlamaConfig, widthsOf } from './config.ts';
+import { type Flat, type Layout, type LinearName, type LlamaConfig, linearsOf, widthsOf } from './config.ts';
+import type { Adapters, LoraLayout } from './lora.ts';
 
 /** Addresses below this hold the kernels' own constant tables. */
 export const ARENA_START = 65_536;
 /**
- * The number of gradient buffers. Fixed, whatever the number of threads, so that sums have one order. Also the most threads that can train
- * at once. Lanes without a microbatch are never touched and cost nothing.
+ * The most gradient buffers. Their number depends on the model alone, never on threads, so that sums have one order. Also the most threads
+ * that can train at once. Lanes without a microbatch are never touched and cost nothing.
  */
-export const LANES = 16;
-/** Approximate rows per microbatch; one may be half a sequence longer, because it ends at the nearest sequence end. */
-export const MICROBATCH_ROWS = 512;
+export const MOST_LANES = 16;
+/** The lanes of a larger model share this. */
+const LANE_BYTES = 2 ** 28;
 /** Rows per decode pass: prefill chunks and single steps together. */
 export const DECODE_ROWS = 512;
+
+/** Rows of a matrix that are packed at once while a model is read: the columns that the kernels pack together. */
+export const STAGED_ROWS = 2048;
 
 const MAX_SLOTS = 128;
 /** Limits for all workers together and for one: many threads share what fits, rather than asking for more than WASM can address. */
 const CACHE_BYTES = 2 ** 30;
 const MAX_CACHE_BYTES_PER_WORKER = 2 ** 28;
+/** Positions in a page of the key/value cache: as many as the kernels sum at once. */
+const PAGE = 256;
+/** What all workers together keep of a forward pass for the backward; what does not fit is computed again. */
+const ACTIVATION_BYTES = 2 ** 29;
 const MAX_BYTES = 65_536 * 65_536;
 
+export interface ArenaPlan {
+  readonly config: LlamaConfig;
+  readonly layout: Layout;
+  /** Adapters; undefined if all parameters are trained, or none. */
+  readonly lora: LoraLayout | undefined;
+  readonly use: 'sampling' | 'training';
+  readonly threads: number;
+}
+
 export type Arena = Readonly<ReturnType<typeof planArena>>;
-/** The served weights: matrices packed for the decode kernels, the rest unchanged. */
+/** The served weights: matrices packed for the kernels, the rest unchanged. */
 export type ServedRegions = Arena['served'];
-export type TrainRegions = Readonly<Arena['workers'][number]['train']>;
-export type LayerActivations = Readonly<TrainRegions['layers'][number]>;
+export type TrainRegions = NonNullable<Arena['workers'][number]['train']>;
 export type DecodeRegions = Readonly<Arena['workers'][number]['decode']>;
 
-type Allocate = (floats: number) => number;
+type Use = 'weights' | 'adapters' | 'optimizer' | 'gradients' | 'reference' | 'key/value cache' | 'activations' | 'scratch';
+type Allocate = (use: Use, floats: number) => number;
+
+/** Approximate rows per microbatch; one may be half a sequence longer, because it ends at the nearest sequence end. */
+export function microbatchRows(lora: LoraLayout | undefined): number {
+  // Larger with a frozen base, whose samples usually share a long prompt: each microbatch computes it once.
+  return lora === undefined ? 512 : 1024;
+}
 
 /** Throws MODEL_INVALID if the model does not fit into WASM's address space. */
-export function planArena(config: LlamaConfig, layout: Layout, threads: number) {
+export function planArena({ config, layout, lora, use, threads }: ArenaPlan) {
+  const sizes: Partial<Record<Use, number>> = {};
   let end = ARENA_START;
-  function allocate(floats: number): number {
+  function allocate(use: Use, floats: number): number {
     const address = end;
     // Whole cache lines, so that threads never share one.
-    end += Math.ceil((floats * 4) / 64) * 64;
+    const bytes = Math.max(1, Math.ceil((floats * 4) / 64)) * 64;
+    end += bytes;
+    sizes[use] = (sizes[use] ?? 0) + bytes;
     return address;
   }
 
+  const trains = use === 'training';
+  const isWhole = trains && lora === undefined;
+  const trained: Flat | undefined = lora ?? (trains ? layout : undefined);
   // Parameters rounded up to whole vectors: the length of each flat buffer; the tail is always zero.
-  const flatLength = Math.ceil(layout.length / 4) * 4;
+  const flatLength = Math.ceil((trained?.length ?? 0) / 4) * 4;
+  const lanes = Math.max(1, Math.min(MOST_LANES, Math.floor(LANE_BYTES / (flatLength * 4 || 1))));
+  const rows = microbatchRows(lora);
   // The most rows, and targets, in one microbatch.
-  const trainRows = Math.max(config.contextLength, MICROBATCH_ROWS + Math.ceil(config.contextLength / 2));
-  const slotFloats = config.layers * (slotKeyFloats(config) + slotValueFloats(config));
-  const cacheBytes = Math.min(MAX_CACHE_BYTES_PER_WORKER, CACHE_BYTES / threads);
-  // Sequences a worker can hold at once.
-  const slotCount = Math.max(2, Math.min(MAX_SLOTS, Math.floor(cacheBytes / (slotFloats * 4))));
+  const trainRows = Math.max(config.contextLength, rows + Math.ceil(config.contextLength / 2));
+  const cache = planCache(config, threads);
+  const flat = (use: Use, count = 1) => allocate(use, trains ? flatLength * count : 0);
   const arena = {
     flatLength,
-    parameters: allocate(flatLength),
-    firstMoments: allocate(flatLength),
-    secondMoments: allocate(flatLength),
-    /** LANES buffers, flatLength floats apart. */
-    gradients: allocate(flatLength * LANES),
-    cosines: allocate((config.contextLength * config.headDim) / 2),
-    sines: allocate((config.contextLength * config.headDim) / 2),
+    lanes,
+    /** What is trained: all parameters, or the adapters. */
+    parameters: allocate(lora === undefined ? 'weights' : 'adapters', flatLength),
+    firstMoments: flat('optimizer'),
+    secondMoments: flat('optimizer'),
+    /** `lanes` buffers, flatLength floats apart. */
+    gradients: flat('gradients', lanes),
+    reference: flat('reference'),
+    cosines: allocate('scratch', (config.contextLength * config.headDim) / 2),
+    sines: allocate('scratch', (config.contextLength * config.headDim) / 2),
     served: planServed(config, allocate),
+    staging: allocate('scratch', isWhole ? 0 : stagedFloats(config)),
+    adapters: lora?.layers.map((layer) => planAdapters(config, lora.rank, layer, allocate)),
     workers: Array.from({ length: threads }, () => ({
-      gemmScratch: allocate(GEMM_SCRATCH),
-      train: planTrain(config, trainRows, allocate),
-      decode: planDecode(config, slotCount, allocate),
+      gemmScratch: allocate('scratch', GEMM_SCRATCH),
+      train: trains ? planTrain({ config, lora, rows: trainRows, threads }, allocate) : undefined,
+      decode: planDecode(config, lora, cache, allocate),
     })),
-    reference: allocate(flatLength),
-    slotCount,
+    ...cache,
+    microbatchRows: rows,
     trainRows,
+    sizes: sizes as Readonly<Partial<Record<Use, number>>>,
   };
-  if (end > MAX_BYTES) {
-    const gib = (end / 2 ** 30).toFixed(1);
-    throw new TrainyardError(
-      'MODEL_INVALID',
-      `a model of ${layout.length} parameters on ${threads} ${threads === 1 ? 'thread' : 'threads'} needs ${gib} GiB, expected at most 4`,
-      {
-        hint: 'use fewer --threads, a smaller model, or a smaller max_position_embeddings in its config.json (the context); large models belong on a Tinker server',
-      },
-    );
-  }
   /** In pages of 64 KiB. */
   const pages = Math.ceil(end / 65_536);
+  if (end > MAX_BYTES) throw tooLarge(arena.sizes, end, { config, layout, lora, use, threads });
   return { ...arena, pages };
 }
 
-/** One layer's keys of one sequence. */
-function slotKeyFloats({ kvHeads, contextLength, headDim }: LlamaConfig): number {
-  return kvHeads * keyFloats(contextLength, headDim);
+/** Such as "weights 0.5 GB, key/value cache 0.5 GB". What the machine gives is only what is touched. */
+export function planText(sizes: Arena['sizes']): string {
+  const shown = Object.entries(sizes).filter(([, bytes]) => bytes > 5e6);
+  return shown.map(([use, bytes]) => `${use} ${(bytes / 1e9).toFixed(2)} GB`).join(', ');
 }
 
-function slotValueFloats({ kvHeads, contextLength, headDim }: LlamaConfig): number {
-  return kvHeads * valueFloats(contextLength, headDim);
+function tooLarge(sizes: Arena['sizes'], end: number, { layout, lora, use, threads, config }: ArenaPlan): TrainyardError {
+  const way = use === 'sampling' ? 'sampling' : lora === undefined ? 'training all parameters' : `training with LoRA`;
+  const gib = (end / 2 ** 30).toFixed(1);
+  const found = `${way} a model of ${layout.length} parameters on ${threads} ${threads === 1 ? 'thread' : 'threads'}`;
+  const hint =
+    use === 'training' && lora === undefined
+      ? 'train adapters instead, with --lora-rank 16'
+      : config.contextLength > 1024
+        ? 'give --context 1024, or as much as the agent needs'
+        : 'use a smaller model; larger ones belong on a Tinker server';
+  return new TrainyardError(
+    'MODEL_INVALID',
+    `${found} needs ${gib} GiB, expected at most 4, which WebAssembly can address: ${planText(sizes)}`,
+    { hint },
+  );
+}
+
+/** Pages of all layers' keys and values; a sequence has as many as its tokens need, and sequences with the same beginning share them. */
+function planCache(config: LlamaConfig, threads: number) {
+  const { contextLength, layers } = config;
+  const page = contextLength <= PAGE ? padded(contextLength) : PAGE;
+  const layerFloats = config.kvHeads * (keyFloats(page, config.headDim) + valueFloats(page, config.headDim));
+  const pageFloats = layers * layerFloats;
+  const pagesPerSlot = Math.ceil(contextLength / page);
+  const bytes = Math.min(MAX_CACHE_BYTES_PER_WORKER, CACHE_BYTES / threads);
+  // At least one sequence of full length, and another that begins.
+  const pageCount = Math.max(pagesPerSlot + 1, Math.min(MAX_SLOTS * pagesPerSlot, Math.floor(bytes / (pageFloats * 4))));
+  return { page, layerFloats, pageFloats, pagesPerSlot, pageCount, slotCount: Math.min(MAX_SLOTS, pageCount) };
+}
+
+function stagedFloats(config: LlamaConfig): number {
+  const { hiddenSize, vocabSize } = config;
+  const sizes = [...linearsOf(config), { inputs: hiddenSize, outputs: vocabSize }];
+  return Math.max(...sizes.map(({ inputs, outputs }) => inputs * Math.min(STAGED_ROWS, outputs)));
 }
 
 function planServed(config: LlamaConfig, allocate: Allocate) {
-  const { hiddenSize, intermediateSize, vocabSize } = config;
-  const { query, qkv } = widthsOf(config);
+  const { hiddenSize, vocabSize, family, headDim } = config;
+  const { qkv } = widthsOf(config);
+  const weights = (floats: number) => allocate('weights', floats);
+  const linears = linearsOf(config);
+  const packed = (wanted: LinearName) => {
+    const { inputs, outputs } = linears.find(({ name }) => name === wanted)!;
+    return weights(packedFloats(inputs, outputs));
+  };
   return {
-    embedding: allocate(vocabSize * hiddenSize),
+    /** If tied, the embedding is read from the head. */
+    embedding: config.tied ? undefined : weights(vocabSize * hiddenSize),
     layers: Array.from({ length: config.layers }, () => ({
-      inputNorm: allocate(hiddenSize),
-      qkv: allocate(packedFloats(hiddenSize, qkv)),
-      attentionOut: allocate(packedFloats(query, hiddenSize)),
-      postNorm: allocate(hiddenSize),
-      gateUp: allocate(packedFloats(hiddenSize, 2 * intermediateSize)),
-      down: allocate(packedFloats(intermediateSize, hiddenSize)),
+      inputNorm: weights(hiddenSize),
+      qkv: packed('qkv'),
+      qkvBias: family === 'qwen2' ? weights(qkv) : undefined,
+      headNorms: family === 'qwen3' ? weights(2 * headDim) : undefined,
+      attentionOut: packed('attentionOut'),
+      postNorm: weights(hiddenSize),
+      gateUp: packed('gateUp'),
+      down: packed('down'),
     })),
-    finalNorm: allocate(hiddenSize),
-    head: allocate(packedFloats(hiddenSize, vocabSize)),
+    finalNorm: weights(hiddenSize),
+    head: weights(packedFloats(hiddenSize, vocabSize)),
   };
 }
 
-function planTrain(config: LlamaConfig, rows: number, allocate: Allocate) {
-  const { hiddenSize, intermediateSize, vocabSize, heads } = config;
+/** The served adapters of one linear layer, packed: all A at once, and each B. */
+export interface ServedAdapters {
+  readonly a: number;
+  readonly b: readonly number[];
+}
+
+function planAdapters(config: LlamaConfig, rank: number, layer: Partial<Record<LinearName, Adapters>>, allocate: Allocate) {
+  const regions: Partial<Record<LinearName, ServedAdapters>> = {};
+  for (const { name, inputs } of linearsOf(config)) {
+    const parts = layer[name];
+    if (parts === undefined) continue;
+    regions[name] = {
+      a: allocate('adapters', packedFloats(inputs, parts.length * rank)),
+      b: parts.map(({ outputs }) => allocate('adapters', packedFloats(rank, outputs))),
+    };
+  }
+  return regions;
+}
+
+/** Floats per row of what a layer's backward needs, in this order; those after `input` may share one place and be computed again. */
+export function activationFloats(config: LlamaConfig, isFrozen: boolean) {
+  const { hiddenSize, intermediateSize, heads, kvHeads, family } = config;
   const { query, qkv } = widthsOf(config);
-  const perRow = (floats: number) => allocate(rows * floats);
+  const kept = {
+    inputScale: 1,
+    qkv,
+    ...(family === 'qwen3' && { rawQkv: qkv, headScale: heads + kvHeads }),
+    lse: heads,
+    attention: query,
+    middle: hiddenSize,
+    postScale: 1,
+    gateUp: 2 * intermediateSize,
+  };
+  const cheap = { inputNorm: hiddenSize, postNorm: hiddenSize, activated: intermediateSize };
+  // With a frozen base, which is usually large, what is cheap to compute is not kept.
+  return isFrozen ? { kept, shared: cheap } : { kept: { ...kept, ...cheap }, shared: {} };
+}
+
+/** In floats, of these parts for one row. */
+export function floatsOf(parts: Readonly<Record<string, number>>): number {
+  return Object.values(parts).reduce((sum, floats) => sum + floats, 0);
+}
+
+interface TrainPlan {
+  readonly config: LlamaConfig;
+  readonly lora: LoraLayout | undefined;
+  readonly rows: number;
+  readonly threads: number;
+}
+
+function planTrain({ config, lora, rows, threads }: TrainPlan, allocate: Allocate) {
+  const { hiddenSize, intermediateSize, vocabSize, layers, heads, kvHeads, headDim } = config;
+  const { query, qkv } = widthsOf(config);
+  const scratch = (floats: number) => allocate('scratch', floats);
+  const perRow = (floats: number) => scratch(rows * floats);
   // Logits are computed for some rows at a time: 16 MiB of them, but never fewer than 16 rows.
   const headRows = Math.max(16, Math.min(rows, Math.floor(2 ** 22 / vocabSize)));
+  const { kept, shared } = activationFloats(config, lora !== undefined);
+  // One layer always fits; each part of it begins on a cache line.
+  const layerFloats = rows * floatsOf(kept) + 16 * Object.keys(kept).length;
+  const activations = Math.max(layerFloats, Math.min(layers * layerFloats, Math.floor(ACTIVATION_BYTES / threads / 4)));
+  const ranks = lora === undefined ? 0 : 3 * lora.rank;
   return {
     tokens: perRow(1),
     positions: perRow(1),
@@ -130,25 +253,16 @@ function planTrain(config: LlamaConfig, rows: number, allocate: Allocate) {
     logprobs: perRow(1),
     slopes: perRow(1),
     sums: perRow(1),
-    layers: Array.from({ length: config.layers }, () => ({
-      input: perRow(hiddenSize),
-      inputNorm: perRow(hiddenSize),
-      inputScale: perRow(1),
-      qkv: perRow(qkv),
-      lse: perRow(heads),
-      attention: perRow(query),
-      middle: perRow(hiddenSize),
-      postNorm: perRow(hiddenSize),
-      postScale: perRow(1),
-      gateUp: perRow(2 * intermediateSize),
-      activated: perRow(intermediateSize),
-    })),
-    output: perRow(hiddenSize),
+    /** Inputs of all layers, and the last one's output. */
+    inputs: Array.from({ length: layers + 1 }, () => allocate('activations', rows * hiddenSize)),
+    activations: { address: allocate('activations', activations), floats: activations },
+    /** For what is computed again in each layer. */
+    shared: scratch(rows * floatsOf(shared) + 16 * Object.keys(shared).length),
     headInput: perRow(hiddenSize),
     headNorm: perRow(hiddenSize),
     headScale: perRow(1),
     headRows,
-    logits: allocate(headRows * vocabSize),
+    logits: scratch(headRows * vocabSize),
     dHeadNorm: perRow(hiddenSize),
     dHeadInput: perRow(hiddenSize),
     dx: perRow(hiddenSize),
@@ -157,15 +271,27 @@ function planTrain(config: LlamaConfig, rows: number, allocate: Allocate) {
     dQkv: perRow(qkv),
     dActivated: perRow(intermediateSize),
     dGateUp: perRow(2 * intermediateSize),
-    attentionScratch: allocate(attentionScratchFloats(config.contextLength, config.headDim)),
+    /** A x of the adapters, and its gradient. */
+    low: perRow(ranks),
+    dLow: perRow(ranks),
+    /** Gradients of frozen norms, which nobody wants; one row of all heads. */
+    unused: scratch(Math.max(hiddenSize, headDim)),
+    headRow: scratch(Math.max(heads, kvHeads) * headDim),
+    attentionScratch: scratch(attentionScratchFloats(config.contextLength, headDim)),
   };
 }
 
-function planDecode(config: LlamaConfig, slotCount: number, allocate: Allocate) {
-  const { hiddenSize, intermediateSize, vocabSize } = config;
+function planDecode(
+  config: LlamaConfig,
+  lora: LoraLayout | undefined,
+  { slotCount, pagesPerSlot, pageCount, pageFloats }: ReturnType<typeof planCache>,
+  allocate: Allocate,
+) {
+  const { hiddenSize, intermediateSize, vocabSize, heads } = config;
   const { query, qkv } = widthsOf(config);
-  const perRow = (floats: number) => allocate(DECODE_ROWS * floats);
-  const perSlot = (floats: number) => allocate(slotCount * floats);
+  const scratch = (floats: number) => allocate('scratch', floats);
+  const perRow = (floats: number) => scratch(DECODE_ROWS * floats);
+  const perSlot = (floats: number) => scratch(slotCount * floats);
   return {
     tokens: perRow(1),
     positions: perRow(1),
@@ -174,21 +300,22 @@ function planDecode(config: LlamaConfig, slotCount: number, allocate: Allocate) 
     inverseTemperatures: perSlot(1),
     uniforms: perSlot(1),
     /** One row of the vocabulary. */
-    weights: allocate(config.vocabSize),
+    weights: scratch(vocabSize),
     drawn: perSlot(1),
     logprobs: perSlot(1),
     x: perRow(hiddenSize),
     norm: perRow(hiddenSize),
-    scale: perRow(1),
+    scale: perRow(heads),
     qkv: perRow(qkv),
     attention: perRow(Math.max(query, hiddenSize)),
     gateUp: perRow(2 * intermediateSize),
     activated: perRow(intermediateSize),
-    scores: allocate(attendScratchFloats(config.contextLength)),
+    low: perRow(lora === undefined ? 0 : 3 * lora.rank),
+    scores: scratch(attendScratchFloats(config.contextLength)),
     logits: perSlot(vocabSize),
-    /** Per layer, [slot][kvHead] each. */
-    keys: Array.from({ length: config.layers }, () => perSlot(slotKeyFloats(config))),
-    values: Array.from({ length: config.layers }, () => perSlot(slotValueFloats(config))),
+    /** Addresses of each slot's pages. */
+    tables: perSlot(pagesPerSlot),
+    pages: allocate('key/value cache', pageCount * pageFloats),
   };
 }
 

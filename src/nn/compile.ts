@@ -128,6 +128,7 @@ function productTrial(kernels: Pick<CompiledKernels, 'module' | 'wide'>) {
 /** Sizes that leave a remainder in every tile and vector. */
 const [ROWS, WIDTH, CONTEXT, HEADS, HEAD_DIM] = [13, 37, 40, 2, 20];
 const QKV = 4 * HEAD_DIM;
+const PAGE = 48;
 
 /** All inputs and outputs after every vector kernel ran once. Two equivalent compilations leave equal bytes if `wide` is the same. */
 export function traceOfKernels(compiled: Pick<CompiledKernels, 'module' | 'wide'>): Buffer {
@@ -167,7 +168,11 @@ function multiplyAndTrain(kernels: Kernels, place: Place, integers: PlaceInteger
   const [dGateUp, dx, sums, drawn] = [place(2 * size), place(size), place(ROWS), place(ROWS)];
   kernels.rmsNorm(x, gain, y, inverse, ROWS, WIDTH, 1e-5);
   kernels.packMatrix(weights, 1, WIDTH, WIDTH, WIDTH, packed);
-  kernels.gemmPacked(ROWS, WIDTH, WIDTH, y, packed, x, 1);
+  kernels.gemmPacked(ROWS, WIDTH, WIDTH, y, WIDTH, packed, x, WIDTH, 1);
+  kernels.gemmPackedTransposed(ROWS, WIDTH, WIDTH, x, WIDTH, packed, y, WIDTH, 0);
+  kernels.addToRows(y, gain, ROWS, WIDTH);
+  kernels.sumRows(y, gain, ROWS, WIDTH);
+  kernels.scaleFloats(y, 0.1, ROWS * WIDTH);
   kernels.gemm(WIDTH, WIDTH, ROWS, x, 1, WIDTH, y, WIDTH, 1, weights, WIDTH, 1);
   kernels.swiglu(gateUp, y, ROWS, WIDTH);
   kernels.swigluBackward(gateUp, y, dGateUp, ROWS, WIDTH);
@@ -186,7 +191,7 @@ function multiplyAndTrain(kernels: Kernels, place: Place, integers: PlaceInteger
 function attendBothWays(kernels: Kernels, place: Place, integers: PlaceIntegers): void {
   const qkv = place(CONTEXT * QKV, varied);
   const [out, lse, dQkv] = [place(CONTEXT * HEADS * HEAD_DIM), place(CONTEXT * HEADS), place(CONTEXT * QKV)];
-  const [keys, values] = [place(keyFloats(CONTEXT, HEAD_DIM)), place(valueFloats(CONTEXT, HEAD_DIM))];
+  const page = place(keyFloats(PAGE, HEAD_DIM) + valueFloats(PAGE, HEAD_DIM));
   const [scratch, scores] = [place(attentionScratchFloats(CONTEXT, HEAD_DIM)), place(attendScratchFloats(CONTEXT))];
   const [angles, positions] = [place(CONTEXT * HEAD_DIM, varied), integers(...Array(CONTEXT).keys())];
   const [slots, segments] = [place(CONTEXT), integers(0, 0, 25, 25, 11, 15)];
@@ -194,9 +199,12 @@ function attendBothWays(kernels: Kernels, place: Place, integers: PlaceIntegers)
   kernels.rope(qkv, CONTEXT, QKV, HEADS + 1, HEAD_DIM, positions, angles, angles, 1);
   kernels.attentionForward(qkv, QKV, segments, 2, CONTEXT, ...shape, out, lse, scratch);
   kernels.attentionBackward(qkv, QKV, segments, 2, CONTEXT, ...shape, lse, out, dQkv, scratch);
-  kernels.storeCacheRows(qkv + HEADS * HEAD_DIM * 4, QKV, CONTEXT, slots, positions, keys, values, CONTEXT, 1, HEAD_DIM);
+  const tables = integers(page);
+  kernels.storeCacheRows(qkv + HEADS * HEAD_DIM * 4, QKV, CONTEXT, slots, positions, tables, 1, 0, PAGE, 1, HEAD_DIM);
   // Several rows at once, then one alone: the two ways to attend.
-  kernels.cachedAttention(qkv, QKV, CONTEXT, slots, positions, keys, values, CONTEXT, ...shape, out, scores);
+  kernels.cachedAttention(qkv, QKV, CONTEXT, slots, positions, tables, 1, 0, PAGE, ...shape, out, scores);
   const last = CONTEXT - 1;
-  kernels.cachedAttention(qkv, QKV, 1, slots, positions + last * 4, keys, values, CONTEXT, ...shape, lse, scores);
+  kernels.cachedAttention(qkv, QKV, 1, slots, positions + last * 4, tables, 1, 0, PAGE, ...shape, lse, scores);
+  kernels.headNorm(qkv, QKV, angles, qkv, QKV, lse, CONTEXT, HEADS, HEAD_DIM, 1e-5);
+  kernels.headNormBackward(qkv, QKV, angles, lse, dQkv, QKV, angles, CONTEXT, HEADS, HEAD_DIM, scratch);
 }

@@ -3,9 +3,9 @@
  * consecutive positions (a prefill chunk): all keys and values of a layer are stored before any row attends. A row's result depends only on
  * its own sequence, never on what else is in the pass.
  */
-import { type Arena, DECODE_ROWS, type DecodeRegions, type ServedRegions } from './arena.ts';
-import type { Layout } from './config.ts';
-import { type LlamaConfig, widthsOf } from './config.ts';
+import { type Arena, DECODE_ROWS, type DecodeRegions } from './arena.ts';
+import { type Layout, type Linear, type LinearName, type LlamaConfig, linearsOf, widthsOf } from './config.ts';
+import type { LoraLayout } from './lora.ts';
 import type { Kernels, PassOptions } from './wasm.ts';
 
 export interface Draw {
@@ -19,6 +19,8 @@ export class DecodePass {
   readonly #config: LlamaConfig;
   readonly #arena: Arena;
   readonly #regions: DecodeRegions;
+  readonly #lora: LoraLayout | undefined;
+  readonly #linears: Readonly<Record<LinearName, Linear>>;
   readonly #queryWidth: number;
   readonly #qkvWidth: number;
   readonly #tokens: Int32Array;
@@ -28,12 +30,14 @@ export class DecodePass {
   #rowCount = 0;
   #headCount = 0;
 
-  constructor({ kernels, buffer, config, arena, regions }: PassOptions<DecodeRegions>) {
+  constructor({ kernels, buffer, config, lora, arena, regions }: PassOptions<DecodeRegions>) {
     this.#kernels = kernels;
     this.#buffer = buffer;
     this.#config = config;
     this.#arena = arena;
     this.#regions = regions;
+    this.#lora = lora;
+    this.#linears = Object.fromEntries(linearsOf(config).map((linear) => [linear.name, linear])) as Record<LinearName, Linear>;
     const widths = widthsOf(config);
     this.#queryWidth = widths.query;
     this.#qkvWidth = widths.qkv;
@@ -67,11 +71,12 @@ export class DecodePass {
   }
 
   run(): void {
-    const { hiddenSize } = this.#config;
-    this.#kernels.gatherRows(this.#arena.served.embedding, this.#regions.tokens, this.#rowCount, hiddenSize, this.#regions.x);
-    this.#arena.served.layers.forEach((layer, l) => {
-      this.#layer(layer, l);
-    });
+    const { hiddenSize, vocabSize, layers } = this.#config;
+    const { tokens, x } = this.#regions;
+    const { embedding, head } = this.#arena.served;
+    if (embedding === undefined) this.#kernels.gatherPacked(head, hiddenSize, vocabSize, tokens, this.#rowCount, x);
+    else this.#kernels.gatherRows(embedding, tokens, this.#rowCount, hiddenSize, x);
+    for (let l = 0; l < layers; l++) this.#layer(l);
     if (this.#headCount > 0) this.#head();
   }
 
@@ -98,44 +103,84 @@ export class DecodePass {
     };
   }
 
-  /** Copies the first `count` positions of one slot's cache to another's. */
-  copySlot(from: number, to: number, count: number): void {
-    const { contextLength, kvHeads, headDim } = this.#config;
-    this.#regions.keys.forEach((keys, l) => {
-      this.#kernels.copyCacheSlot(from, to, count, keys, this.#regions.values[l]!, contextLength, kvHeads, headDim);
-    });
+  /** Tells where a slot's pages lie. */
+  setPages(slot: number, pages: readonly number[]): void {
+    const { pagesPerSlot, slotCount } = this.#arena;
+    if (slot >= slotCount || pages.length > pagesPerSlot)
+      throw new RangeError(`${pages.length} pages of slot ${slot} lie outside`);
+    const table = new Uint32Array(this.#buffer, this.#regions.tables + slot * pagesPerSlot * 4, pages.length);
+    table.set(pages.map((page) => this.#pageAddress(page)));
   }
 
-  #layer(layer: ServedRegions['layers'][number], l: number): void {
+  /** Copies the first `count` positions of one page to another. */
+  copyPage(from: number, to: number, count: number): void {
+    const { layers, kvHeads, headDim } = this.#config;
+    this.#kernels.copyPage(this.#pageAddress(from), this.#pageAddress(to), count, this.#arena.page, layers, kvHeads, headDim);
+  }
+
+  #pageAddress(page: number): number {
+    if (page >= this.#arena.pageCount) throw new RangeError(`page ${page} lies outside the cache`);
+    return this.#regions.pages + page * this.#arena.pageFloats * 4;
+  }
+
+  #layer(l: number): void {
     const { hiddenSize, intermediateSize, rmsNormEps, heads, kvHeads, headDim } = this.#config;
     const { x, norm, scale, qkv, attention, gateUp, activated, positions } = this.#regions;
+    const layer = this.#arena.served.layers[l]!;
     const kernels = this.#kernels;
     const n = this.#rowCount;
 
     kernels.rmsNorm(x, layer.inputNorm, norm, scale, n, hiddenSize, rmsNormEps);
-    kernels.gemmPacked(n, this.#qkvWidth, hiddenSize, norm, layer.qkv, qkv, 0);
+    this.#multiply(l, 'qkv', norm, qkv, 0);
+    if (layer.qkvBias !== undefined) kernels.addToRows(qkv, layer.qkvBias, n, this.#qkvWidth);
+    if (layer.headNorms !== undefined) this.#headNorms(layer.headNorms);
     const { cosines, sines } = this.#arena;
     kernels.rope(qkv, n, this.#qkvWidth, heads + kvHeads, headDim, positions, cosines, sines, 1);
     this.#attend(l);
-    kernels.gemmPacked(n, hiddenSize, this.#queryWidth, attention, layer.attentionOut, x, 1);
+    this.#multiply(l, 'attentionOut', attention, x, 1);
 
     kernels.rmsNorm(x, layer.postNorm, norm, scale, n, hiddenSize, rmsNormEps);
-    kernels.gemmPacked(n, 2 * intermediateSize, hiddenSize, norm, layer.gateUp, gateUp, 0);
+    this.#multiply(l, 'gateUp', norm, gateUp, 0);
     kernels.swiglu(gateUp, activated, n, intermediateSize);
-    kernels.gemmPacked(n, hiddenSize, intermediateSize, activated, layer.down, x, 1);
+    this.#multiply(l, 'down', activated, x, 1);
+  }
+
+  /** y (+)= W a, with the layer's adapters. */
+  #multiply(l: number, name: LinearName, a: number, y: number, accumulate: 0 | 1): void {
+    const { inputs, outputs } = this.#linears[name];
+    const kernels = this.#kernels;
+    const n = this.#rowCount;
+    kernels.gemmPacked(n, outputs, inputs, a, inputs, this.#arena.served.layers[l]![name], y, outputs, accumulate);
+    const parts = this.#lora?.layers[l]?.[name];
+    const served = this.#arena.adapters?.[l]?.[name];
+    if (this.#lora === undefined || parts === undefined || served === undefined) return;
+    const { rank, scale } = this.#lora;
+    const { low } = this.#regions;
+    const width = parts.length * rank;
+    kernels.gemmPacked(n, width, inputs, a, inputs, served.a, low, width, 0);
+    kernels.scaleFloats(low, scale, n * width);
+    parts.forEach(({ column, outputs: own }, i) => {
+      kernels.gemmPacked(n, own, rank, low + i * rank * 4, width, served.b[i]!, y + column * 4, outputs, 1);
+    });
+  }
+
+  #headNorms(gains: number): void {
+    const { heads, kvHeads, headDim, rmsNormEps } = this.#config;
+    const { qkv, scale } = this.#regions;
+    const norm = (at: number, gain: number, count: number) =>
+      this.#kernels.headNorm(at, this.#qkvWidth, gain, at, this.#qkvWidth, scale, this.#rowCount, count, headDim, rmsNormEps);
+    norm(qkv, gains, heads);
+    norm(qkv + this.#queryWidth * 4, gains + headDim * 4, kvHeads);
   }
 
   #attend(l: number): void {
-    const { contextLength, heads, kvHeads, headDim } = this.#config;
-    const { qkv, slots, positions, attention, scores } = this.#regions;
-    const n = this.#rowCount;
-    const [keys, values] = [this.#regions.keys[l]!, this.#regions.values[l]!];
+    const { heads, kvHeads, headDim } = this.#config;
+    const { qkv, slots, positions, tables, attention, scores } = this.#regions;
+    const { pagesPerSlot, layerFloats, page } = this.#arena;
     const width = this.#qkvWidth;
-    const fresh = qkv + this.#queryWidth * 4;
-    this.#kernels.storeCacheRows(fresh, width, n, slots, positions, keys, values, contextLength, kvHeads, headDim);
-    this.#kernels.cachedAttention(
-      ...([qkv, width, n, slots, positions, keys, values, contextLength, heads, kvHeads, headDim, attention, scores] as const),
-    );
+    const rows = [width, this.#rowCount, slots, positions, tables, pagesPerSlot, l * layerFloats, page] as const;
+    this.#kernels.storeCacheRows(qkv + this.#queryWidth * 4, ...rows, kvHeads, headDim);
+    this.#kernels.cachedAttention(qkv, ...rows, heads, kvHeads, headDim, attention, scores);
   }
 
   #head(): void {
@@ -145,29 +190,53 @@ export class DecodePass {
     // The attention buffer is free at this point and wide enough for hidden rows.
     this.#kernels.gatherRows(x, headRows, this.#headCount, hiddenSize, attention);
     this.#kernels.rmsNorm(attention, finalNorm, norm, scale, this.#headCount, hiddenSize, rmsNormEps);
-    this.#kernels.gemmPacked(this.#headCount, vocabSize, hiddenSize, norm, head, logits, 0);
+    this.#kernels.gemmPacked(this.#headCount, vocabSize, hiddenSize, norm, hiddenSize, head, logits, vocabSize, 0);
   }
 }
 
-/** Fills the served regions from flat weights, as `publish` does. */
-export function packServed(kernels: Kernels, config: LlamaConfig, layout: Layout, served: ServedRegions, weights: number): void {
-  const { hiddenSize, intermediateSize, vocabSize } = config;
-  const { query, qkv } = widthsOf(config);
-  const source = (offset: number) => weights + offset * 4;
+interface Packing {
+  readonly kernels: Kernels;
+  readonly config: LlamaConfig;
+  readonly arena: Arena;
+}
+
+/** Fills the served regions from all parameters, which are being trained. */
+export function packServed({ kernels, config, arena }: Packing, layout: Layout): void {
+  const { hiddenSize, vocabSize, headDim } = config;
+  const { served } = arena;
+  const source = (offset: number) => arena.parameters + offset * 4;
   // Stored as [outputs, inputs], multiplied as [inputs, outputs].
   const pack = (offset: number, inputs: number, outputs: number, to: number) =>
     kernels.packMatrix(source(offset), 1, inputs, inputs, outputs, to);
+  const copy = (to: number | undefined, offset: number | undefined, count: number) => {
+    if (to !== undefined && offset !== undefined) kernels.copyFloats(to, source(offset), count);
+  };
 
-  kernels.copyFloats(served.embedding, source(layout.embedding), vocabSize * hiddenSize);
+  copy(served.embedding, layout.embedding, vocabSize * hiddenSize);
+  const linears = linearsOf(config);
   layout.layers.forEach((layer, l) => {
     const to = served.layers[l]!;
-    kernels.copyFloats(to.inputNorm, source(layer.inputNorm), hiddenSize);
-    pack(layer.qkv, hiddenSize, qkv, to.qkv);
-    pack(layer.attentionOut, query, hiddenSize, to.attentionOut);
-    kernels.copyFloats(to.postNorm, source(layer.postNorm), hiddenSize);
-    pack(layer.gateUp, hiddenSize, 2 * intermediateSize, to.gateUp);
-    pack(layer.down, intermediateSize, hiddenSize, to.down);
+    copy(to.inputNorm, layer.inputNorm, hiddenSize);
+    copy(to.qkvBias, layer.qkvBias, widthsOf(config).qkv);
+    copy(to.headNorms, layer.headNorms, 2 * headDim);
+    copy(to.postNorm, layer.postNorm, hiddenSize);
+    for (const { name, inputs, outputs } of linears) pack(layer[name], inputs, outputs, to[name]);
   });
-  kernels.copyFloats(served.finalNorm, source(layout.finalNorm), hiddenSize);
+  copy(served.finalNorm, layout.finalNorm, hiddenSize);
   pack(layout.head, hiddenSize, vocabSize, served.head);
+}
+
+/** Fills the served adapters from those being trained. */
+export function packAdapters({ kernels, config, arena }: Packing, lora: LoraLayout): void {
+  const source = (offset: number) => arena.parameters + offset * 4;
+  lora.layers.forEach((layer, l) => {
+    for (const { name, inputs } of linearsOf(config)) {
+      const [parts, to] = [layer[name], arena.adapters?.[l]?.[name]];
+      if (parts === undefined || to === undefined) continue;
+      kernels.packMatrix(source(parts[0]!.a), 1, inputs, inputs, parts.length * lora.rank, to.a);
+      parts.forEach(({ b, outputs }, i) => {
+        kernels.packMatrix(source(b), 1, lora.rank, lora.rank, outputs, to.b[i]!);
+      });
+    }
+  });
 }

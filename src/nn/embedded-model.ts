@@ -4,6 +4,7 @@
  * never from those being trained. Results do not depend on threads, batching or timing. Knows nothing about text.
  */
 import { availableParallelism } from 'node:os';
+import { resolve } from 'node:path';
 import { Mutex, yieldToEventLoop } from '../core/async.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type {
@@ -18,14 +19,26 @@ import type {
 } from '../core/policy.ts';
 import { checkRequest, checkSample } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
-import { type Arena, LANES, planArena } from './arena.ts';
+import { type Arena, MOST_LANES, planArena, planText } from './arena.ts';
 import { bestVariant, compileKernels } from './compile.ts';
-import { configJson, type Layout, type LlamaConfig, parseConfig, planLayout } from './config.ts';
-import { type ConfigFile, readConfig, readOptimizer, readWeights, writeCheckpoint } from './model-files.ts';
-import { initialWeights } from './random.ts';
+import { boundedContext, configJson, type Flat, type Layout, type LlamaConfig, parseConfig, planLayout } from './config.ts';
+import { fillServed } from './frozen-weights.ts';
+import { type LoraLayout, type LoraSettings, planLora } from './lora.ts';
+import {
+  type AdapterBase,
+  checkSameLora,
+  readAdapterConfig,
+  readOptimizer,
+  readTrained,
+  readWeights,
+  variantOf,
+  writeAdapter,
+  writeCheckpoint,
+} from './model-files.ts';
+import { checkTensors, type ModelSource, memorySource, openSource, sourceDigest } from './model-source.ts';
+import { initialAdapters, initialWeights } from './random.ts';
 import { adamStep, forwardBackwardBatch, forwardBatch } from './train-step.ts';
-import type { KernelVariant } from './wasm.ts';
-import { reserveMemory } from './wasm.ts';
+import { type KernelVariant, loadKernels, reserveMemory } from './wasm.ts';
 import { type OnToken, WorkerPlacement, WorkerPool } from './worker-pool.ts';
 
 /** How much is checked before other work gets a turn: a few milliseconds. */
@@ -38,16 +51,48 @@ export interface ThreadOptions {
   readonly variant?: KernelVariant | undefined;
 }
 
+export interface UseOptions extends ThreadOptions {
+  /** A model for sampling needs memory for its weights once, and for nothing of training. Default `training`. */
+  readonly use?: 'sampling' | 'training' | undefined;
+  /** The most tokens of a prompt and its answer, at most what the model was made for; memory grows with it. */
+  readonly context?: number | undefined;
+  /** Trains adapters and leaves the weights as they are. Without it, all parameters are trained. */
+  readonly lora?: LoraSettings | undefined;
+  /** Of an adapter's first weights. */
+  readonly seed?: number | undefined;
+}
+
 /** The machine's cores, at most one per gradient lane: more could not train, and would only split the sampler's batches. */
 export function defaultThreads(): number {
-  return Math.min(availableParallelism(), LANES);
+  return Math.min(availableParallelism(), MOST_LANES);
+}
+
+/** What a model is, before anything of it is in memory. */
+interface ModelParts {
+  readonly source: ModelSource;
+  /** As the file has it: the context may be larger than the one in use. */
+  readonly config: LlamaConfig;
+  readonly lora: LoraSettings | undefined;
+  readonly base: AdapterBase | undefined;
+}
+
+export interface EmbeddedPlan {
+  readonly parameters: number;
+  readonly trained: number;
+  readonly context: number;
+  /** Reserved at most; only what is used is taken from the machine. */
+  readonly bytes: number;
+  readonly text: string;
 }
 
 export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   readonly constrains = true;
+  readonly config: LlamaConfig;
+  readonly #options: UseOptions;
   readonly #variant: KernelVariant;
-  readonly #file: ConfigFile;
+  readonly #parts: Omit<ModelParts, 'source'> & { readonly fields: ModelSource['fields'] };
   readonly #layout: Layout;
+  readonly #lora: LoraLayout | undefined;
   readonly #arena: Arena;
   readonly #memory: WebAssembly.Memory;
   readonly #pool: WorkerPool;
@@ -63,13 +108,28 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   #savedVariant: KernelVariant | undefined;
   #policyVersion = 0;
 
-  /** Loads a model folder and serves it as version 0. `load` reads the optimizer state, if there is any. */
-  static async open({ dir, ...options }: { readonly dir: string } & ThreadOptions): Promise<EmbeddedModel> {
-    const file = await readConfig(dir);
-    const { weights, variant } = await readWeights(dir, planLayout(file.config));
-    const model = await EmbeddedModel.#start(file, weights, options);
-    model.#savedVariant = variant;
-    return model;
+  /**
+   * Loads a model folder, a .gguf file or a folder with an adapter, and serves it as version 0. `load` reads the optimizer state, if there
+   * is any.
+   */
+  static async open({ dir, ...options }: { readonly dir: string } & UseOptions): Promise<EmbeddedModel> {
+    const adapter = await readAdapterConfig(dir);
+    await using source = await openSource(adapter?.base ?? dir);
+    const lora = adapter?.settings ?? options.lora;
+    checkSameLora(dir, adapter?.settings, options.lora);
+    const digest = lora === undefined ? '' : await sourceDigest(source);
+    const base = lora && { path: resolve(adapter?.base ?? dir), digest, source: source.fields };
+    const model = await EmbeddedModel.#start({ source, config: parseConfig(source.fields), lora, base }, options);
+    try {
+      if (adapter !== undefined) {
+        await model.load(dir, { optimizer: false });
+        await model.publish(0);
+      }
+      return model;
+    } catch (thrown) {
+      await model.close();
+      throw thrown;
+    }
   }
 
   /** A model with random weights. */
@@ -77,16 +137,23 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     config,
     seed,
     ...options
-  }: { readonly config: LlamaConfig; readonly seed: number } & ThreadOptions): Promise<EmbeddedModel> {
-    const source = configJson(config);
-    const file = { config: parseConfig(source), source };
-    return EmbeddedModel.#start(file, initialWeights(config, planLayout(config), seed), options);
+  }: { readonly config: LlamaConfig; readonly seed: number } & UseOptions): Promise<EmbeddedModel> {
+    const fields = configJson(config);
+    const parsed = parseConfig(fields);
+    const layout = planLayout(parsed);
+    const source = memorySource(fields, layout, initialWeights(parsed, layout, seed));
+    const { lora } = options;
+    const base = lora && { path: 'memory', digest: '', source: fields };
+    return EmbeddedModel.#start({ source, config: parsed, lora, base }, { ...options, seed });
   }
 
-  static async #start(file: ConfigFile, weights: Float32Array, options: ThreadOptions): Promise<EmbeddedModel> {
-    const model = new EmbeddedModel(file, options);
-    model.weights().set(weights);
+  static async #start(parts: ModelParts, options: UseOptions): Promise<EmbeddedModel> {
+    // First of all: config.json may claim any size.
+    checkTensors(parts.source, planLayout(parts.config));
+    const model = new EmbeddedModel(parts, options);
     try {
+      await model.#fill(parts.source);
+      model.#savedVariant = variantOf(parts.source.metadata);
       await model.publish(0);
     } catch (thrown) {
       await model.close();
@@ -95,23 +162,58 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     return model;
   }
 
-  private constructor(file: ConfigFile, { threads, variant = bestVariant() }: ThreadOptions) {
-    const count = threads ?? defaultThreads();
+  private constructor({ source, config, lora, base }: ModelParts, options: UseOptions) {
+    const { threads: count = defaultThreads(), variant = bestVariant(), use = 'training', context } = options;
     if (!Number.isSafeInteger(count) || count < 1) {
       throw new TrainyardError('USAGE', `threads is ${count}, expected a whole number of at least 1`);
     }
+    this.#options = options;
     this.#variant = variant;
-    this.#file = file;
-    this.#layout = planLayout(file.config);
-    this.#arena = planArena(file.config, this.#layout, count);
-    this.#memory = reserveMemory(this.#arena, file.config);
-    const setup = { memory: this.#memory, compiled: compileKernels(variant), config: file.config, arena: this.#arena };
-    this.#pool = new WorkerPool(Array.from({ length: count }, (_, index) => ({ ...setup, index })));
+    this.#parts = { config, lora, base, fields: source.fields };
+    this.config = { ...config, contextLength: boundedContext(config, context) };
+    this.#layout = planLayout(config);
+    this.#lora = lora && planLora(config, lora);
+    const setup = { config: this.config, lora: this.#lora };
+    this.#arena = planArena({ ...setup, layout: this.#layout, use, threads: count });
+    this.#memory = reserveMemory(this.#arena, this.config);
+    const shared = { ...setup, memory: this.#memory, compiled: compileKernels(variant), arena: this.#arena };
+    this.#pool = new WorkerPool(Array.from({ length: count }, (_, index) => ({ ...shared, index })));
     this.#placement = new WorkerPlacement(count);
   }
 
-  get config(): LlamaConfig {
-    return this.#file.config;
+  /** The weights as they are in the source: what is trained, or what stays as it is. */
+  async #fill(source: ModelSource): Promise<void> {
+    const { config } = this;
+    if (this.#isWhole) {
+      this.weights().set(await readWeights(source, this.#layout));
+      return;
+    }
+    const kernels = loadKernels(compileKernels(this.#variant), this.#memory);
+    const { buffer } = this.#memory;
+    await fillServed(source, { kernels, buffer, config, arena: this.#arena });
+    if (this.#lora !== undefined) this.weights().set(initialAdapters(this.#lora, this.#options.seed ?? 1));
+  }
+
+  /** Whether all parameters are trained. */
+  get #isWhole(): boolean {
+    return this.#lora === undefined && this.#options.use !== 'sampling';
+  }
+
+  get #flatLayout(): Flat {
+    return this.#lora ?? this.#layout;
+  }
+
+  /** For people: how many parameters there are and are trained, and what memory was planned. */
+  get plan(): EmbeddedPlan {
+    const { sizes, pages } = this.#arena;
+    const trained = this.#options.use === 'sampling' ? 0 : this.#flatLayout.length;
+    return {
+      parameters: this.#layout.length,
+      trained,
+      context: this.contextLength,
+      bytes: pages * 65_536,
+      text: planText(sizes),
+    };
   }
 
   /** The kernel build; the same build gives results that are equal to the byte. */
@@ -171,7 +273,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   }
 
   forward(samples: readonly Sample[], weights: 'current' | 'reference' = 'current'): Promise<Float32Array[]> {
-    return this.#training.run(async () => {
+    return this.#train(async () => {
       await this.#check(samples);
       if (weights === 'reference' && !this.#hasReference) {
         throw new TrainyardError('TRAINER_FAILED', 'there are no reference weights', { hint: 'call freezeReference() first' });
@@ -182,7 +284,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   }
 
   forwardBackward(samples: readonly Sample[], loss: Loss): Promise<ForwardBackwardResult> {
-    return this.#training.run(async () => {
+    return this.#train(async () => {
       this.#isSpoiled = true;
       await this.#check(samples);
       try {
@@ -198,7 +300,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   }
 
   optimStep(adam: AdamSettings): Promise<{ readonly gradNorm: number }> {
-    return this.#training.run(async () => {
+    return this.#train(async () => {
       if (this.#isSpoiled) {
         this.#clearGradient();
         throw new TrainyardError('TRAINER_FAILED', 'the forwardBackward before this optimStep failed, so there is no gradient', {
@@ -240,53 +342,63 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   async forget(): Promise<void> {}
 
   freezeReference(): Promise<void> {
-    return this.#training.run(async () => {
+    return this.#train(async () => {
       this.#flat(this.#arena.reference).set(this.weights());
       this.#hasReference = true;
     });
   }
 
-  /** Writes config.json, model.safetensors and, unless told not to, optimizer.safetensors. */
+  /** Writes a model folder, or the adapter as a PEFT folder, and, unless told not to, optimizer.safetensors. */
   save(dir: string, { optimizer = true }: { readonly optimizer?: boolean } = {}): Promise<void> {
-    return this.#training.run(() =>
-      writeCheckpoint(
-        dir,
-        { ...this.#file, layout: this.#layout, weights: this.weights(), variant: this.#variant },
-        optimizer
-          ? {
-              firstMoments: this.#flat(this.#arena.firstMoments),
-              secondMoments: this.#flat(this.#arena.secondMoments),
-              step: this.#steps,
-            }
-          : undefined,
-      ),
-    );
+    return this.#train(async () => {
+      const state = {
+        firstMoments: this.#flat(this.#arena.firstMoments),
+        secondMoments: this.#flat(this.#arena.secondMoments),
+        step: this.#steps,
+      };
+      const { config, fields: source, lora: settings, base } = this.#parts;
+      const saved = { weights: this.weights(), variant: this.#variant };
+      if (this.#lora === undefined) {
+        await writeCheckpoint(dir, { config, source, layout: this.#layout, ...saved }, optimizer ? state : undefined);
+      } else {
+        const adapter = { settings: settings!, base: base!, layout: this.#lora, ...saved };
+        await writeAdapter(dir, adapter, optimizer ? state : undefined);
+      }
+    });
   }
 
-  /** Reads what `save` wrote; the optimizer starts fresh if its state is missing or not wanted. The served weights stay until `publish`. */
+  /**
+   * Reads what `save` wrote; the optimizer starts fresh if its state is missing or not wanted. The served weights stay until `publish`. With
+   * adapters, the base itself can be loaded too: then they start afresh.
+   */
   load(dir: string, { optimizer: wantsOptimizer = true }: { readonly optimizer?: boolean } = {}): Promise<void> {
     return this.#training.run(async () => {
-      const { weights, variant } = await readWeights(dir, this.#layout);
-      const optimizer = wantsOptimizer ? await readOptimizer(dir, this.#layout) : undefined;
+      const trains = this.#options.use !== 'sampling';
+      const { lora: settings, base } = this.#parts;
+      const fresh = () => initialAdapters(this.#lora!, this.#options.seed ?? 1);
+      const adapters = this.#lora && { layout: this.#lora, settings: settings!, base: base!, fresh };
+      const { weights, metadata } = await readTrained(dir, trains ? this.#layout : undefined, adapters);
+      const optimizer = trains && wantsOptimizer ? await readOptimizer(dir, this.#flatLayout) : undefined;
       this.weights().set(weights);
-      this.#savedVariant = variant;
-      this.#flat(this.#arena.firstMoments).set(optimizer?.firstMoments ?? new Float32Array(this.#layout.length));
-      this.#flat(this.#arena.secondMoments).set(optimizer?.secondMoments ?? new Float32Array(this.#layout.length));
+      this.#savedVariant = variantOf(metadata);
+      if (!trains) return;
+      this.#flat(this.#arena.firstMoments).set(optimizer?.firstMoments ?? new Float32Array(this.#flatLayout.length));
+      this.#flat(this.#arena.secondMoments).set(optimizer?.secondMoments ?? new Float32Array(this.#flatLayout.length));
       this.#steps = optimizer?.step ?? 0;
       this.#isSpoiled = false;
       this.#clearGradient();
     });
   }
 
-  /** The weights being trained, in layout order: a live view. */
+  /** What is trained, all parameters or the adapters, in layout order: a live view. */
   weights(): Float32Array {
     return this.#flat(this.#arena.parameters);
   }
 
   /** A copy of the accumulated gradient. */
   gradient(): Float32Array {
-    const sum = new Float32Array(this.#layout.length);
-    for (let lane = 0; lane < LANES; lane++) {
+    const sum = new Float32Array(this.#flatLayout.length);
+    for (let lane = 0; lane < this.#arena.lanes; lane++) {
       this.#flat(this.#arena.gradients + lane * this.#arena.flatLength * 4).forEach((g, i) => {
         sum[i]! += g;
       });
@@ -315,13 +427,23 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     }
   }
 
+  /** A call that needs what a model for sampling does not have. */
+  #train<T>(work: () => Promise<T>): Promise<T> {
+    return this.#training.run(async () => {
+      if (this.#options.use !== 'sampling') return await work();
+      throw new TrainyardError('TRAINER_FAILED', 'this model was opened for sampling, so it cannot be trained or saved', {
+        hint: "open it with use: 'training'",
+      });
+    });
+  }
+
   #flat(address: number): Float32Array {
-    return new Float32Array(this.#memory.buffer, address, this.#layout.length);
+    return new Float32Array(this.#memory.buffer, address, this.#flatLayout.length);
   }
 
   /** After a failure, any lane may hold data. */
   #clearGradient(): void {
     this.#lanes = 0;
-    new Float32Array(this.#memory.buffer, this.#arena.gradients, LANES * this.#arena.flatLength).fill(0);
+    new Float32Array(this.#memory.buffer, this.#arena.gradients, this.#arena.lanes * this.#arena.flatLength).fill(0);
   }
 }

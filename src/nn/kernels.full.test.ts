@@ -108,10 +108,10 @@ describe.each(['relaxed', 'plain'] as const)('the %s matrix product', (variant) 
     const row = place(new Float32Array(N));
     kernels.gemm(M, N, K, a, K, 1, b, 1, K, whole, N, 0);
     kernels.packMatrix(b, 1, K, K, N, packed);
-    kernels.gemmPacked(M, N, K, a, packed, byPacked, 0);
+    kernels.gemmPacked(M, N, K, a, K, packed, byPacked, N, 0);
     expect(read(byPacked, M * N)).toEqual(read(whole, M * N));
     for (const i of [0, M >> 1, M - 1]) {
-      kernels.gemmPacked(1, N, K, a + i * K * 4, packed, row, 0);
+      kernels.gemmPacked(1, N, K, a + i * K * 4, K, packed, row, N, 0);
       expect(read(row, N)).toEqual(read(whole + i * N * 4, N));
     }
     expect(intact()).toBe(true);

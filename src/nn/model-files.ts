@@ -1,19 +1,31 @@
 /**
- * A model folder ⇄ flat buffers: config.json, model.safetensors and, for resuming training, optimizer.safetensors. The first two are
- * compatible with Hugging Face's LlamaForCausalLM. The buffers are written only after the whole file was checked against the layout. Does
- * not fsync or rename: callers must commit.
+ * A model folder ⇄ flat buffers. A checkpoint of all parameters is config.json, model.safetensors and, for resuming training,
+ * optimizer.safetensors; one of adapters is a PEFT folder: adapter_config.json, adapter_model.safetensors and the optimizer's state. Buffers
+ * are written only after the whole file was checked. Does not fsync or rename: callers must commit.
  */
 import { existsSync } from 'node:fs';
-import { readFile, stat, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
-import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
+import { writeFile } from 'node:fs/promises';
+import { isAbsolute, join, resolve } from 'node:path';
+import { z } from 'zod';
+import { boundary, TrainyardError } from '../core/errors.ts';
 import { isObject } from '../core/json.ts';
-import { configJson, type Layout, type LlamaConfig, parseConfig } from './config.ts';
+import { configJson, type Flat, type Layout, type LlamaConfig, parseConfig } from './config.ts';
+import { LORA_TARGETS, type LoraLayout, type LoraSettings } from './lora.ts';
+import {
+  checkFinite,
+  checkTensors,
+  type ModelSource,
+  mismatch,
+  openSource,
+  readConfigFields,
+  readRegular,
+} from './model-source.ts';
+import { readSafetensors, type SafetensorsContent, type Tensor, writeSafetensors } from './safetensors.ts';
 import { KERNEL_VARIANTS, type KernelVariant } from './wasm.ts';
 
-const CONFIG = 'config.json';
-const WEIGHTS = 'model.safetensors';
 const OPTIMIZER = 'optimizer.safetensors';
+const ADAPTER_CONFIG = 'adapter_config.json';
+const ADAPTER = 'adapter_model.safetensors';
 
 export interface ConfigFile {
   readonly config: LlamaConfig;
@@ -28,40 +40,26 @@ interface OptimizerState {
   readonly step: number;
 }
 
-export async function readConfig(dir: string): Promise<ConfigFile> {
-  const path = join(dir, CONFIG);
-  const hint = 'name a folder with config.json and model.safetensors';
-  const text = await boundary('MODEL_INVALID', `${path} cannot be read`, async () => (await readRegular(path)).toString(), hint);
-  const source: unknown = await boundary('MODEL_INVALID', `${path} is not JSON`, () => JSON.parse(text));
-  return { config: parseConfig(source), source: source as Record<string, unknown> };
+/** The kernel build that computed the weights; undefined if the file does not say. */
+export function variantOf(metadata: Readonly<Record<string, string>>): KernelVariant | undefined {
+  return KERNEL_VARIANTS.find((name) => name === metadata['kernels']);
 }
 
-interface SavedWeights {
-  readonly weights: Float32Array;
-  /** The kernel build that computed them; undefined if the file does not say. */
-  readonly variant: KernelVariant | undefined;
-}
-
-/** Throws CHECKPOINT_MISMATCH unless the file holds exactly this layout's tensors. */
-export async function readWeights(dir: string, layout: Layout): Promise<SavedWeights> {
-  const path = join(dir, WEIGHTS);
-  const file = await readSafetensors(path);
-  const weights = gather(file, layout, '', path);
-  const known = new Set(layout.tensors.map(({ name }) => name));
-  // Some writers store a tied head as a separate tensor; it is a copy of the embedding.
-  const extra = [...file.tensors.keys()].filter((name) => !known.has(name) && name !== 'lm_head.weight');
-  if (extra.length > 0) throw mismatch(path, `holds tensor ${extra[0]}, which this model does not have`);
-  const bad = weights.findIndex((value) => !Number.isFinite(value));
-  if (bad >= 0) {
-    const { name } = layout.tensors.findLast(({ offset }) => offset <= bad)!;
-    throw new TrainyardError('MODEL_INVALID', `${path}: tensor ${name} holds ${weights[bad]}, expected finite numbers`);
+/** All parameters. Throws CHECKPOINT_MISMATCH unless the source holds exactly this layout's tensors. */
+export async function readWeights(source: ModelSource, layout: Layout): Promise<Float32Array> {
+  checkTensors(source, layout);
+  // Only now: config.json may claim any size.
+  const flat = new Float32Array(layout.length);
+  for (const { name, shape, offset } of layout.tensors) {
+    const values = await source.rows(name, 0, shape[0]!);
+    checkFinite(source.path, name, values);
+    flat.set(values, offset);
   }
-  const variant = KERNEL_VARIANTS.find((name) => name === file.metadata['kernels']);
-  return { weights, variant };
+  return flat;
 }
 
 /** Undefined if the folder has no optimizer state. */
-export async function readOptimizer(dir: string, layout: Layout): Promise<OptimizerState | undefined> {
+export async function readOptimizer(dir: string, flat: Flat): Promise<OptimizerState | undefined> {
   const path = join(dir, OPTIMIZER);
   if (!existsSync(path)) return undefined;
   const file = await readSafetensors(path);
@@ -69,11 +67,7 @@ export async function readOptimizer(dir: string, layout: Layout): Promise<Optimi
   if (!Number.isSafeInteger(step) || step < 0) {
     throw mismatch(path, `has metadata step ${JSON.stringify(file.metadata['step'])}, expected a count`);
   }
-  return {
-    firstMoments: gather(file, layout, 'exp_avg.', path),
-    secondMoments: gather(file, layout, 'exp_avg_sq.', path),
-    step,
-  };
+  return { firstMoments: gather(file, flat, 'exp_avg.', path), secondMoments: gather(file, flat, 'exp_avg_sq.', path), step };
 }
 
 interface SavableModel extends ConfigFile {
@@ -84,211 +78,175 @@ interface SavableModel extends ConfigFile {
 
 export async function writeCheckpoint(dir: string, model: SavableModel, optimizer: OptimizerState | undefined): Promise<void> {
   const { layout, weights, variant } = model;
-  await writeFile(join(dir, CONFIG), `${JSON.stringify(configJson(model.config, model.source), null, 2)}\n`);
-  await writeSafetensors(join(dir, WEIGHTS), split(weights, layout, ''), { format: 'pt', kernels: variant });
+  await writeFile(join(dir, 'config.json'), `${JSON.stringify(configJson(model.config, model.source), null, 2)}\n`);
+  await writeSafetensors(join(dir, 'model.safetensors'), split(weights, layout, ''), { format: 'pt', kernels: variant });
+  await writeOptimizer(dir, layout, optimizer);
+}
+
+async function writeOptimizer(dir: string, flat: Flat, optimizer: OptimizerState | undefined): Promise<void> {
   if (optimizer === undefined) return;
-  const moments = [
-    ...split(optimizer.firstMoments, layout, 'exp_avg.'),
-    ...split(optimizer.secondMoments, layout, 'exp_avg_sq.'),
-  ];
+  const moments = [...split(optimizer.firstMoments, flat, 'exp_avg.'), ...split(optimizer.secondMoments, flat, 'exp_avg_sq.')];
   await writeSafetensors(join(dir, OPTIMIZER), moments, { step: String(optimizer.step) });
 }
 
-function gather(file: SafetensorsFile, layout: Layout, prefix: string, path: string): Float32Array {
-  const parts = layout.tensors.map(({ name, shape, offset }) => {
-    const tensor = file.tensors.get(prefix + name);
-    if (tensor === undefined) throw mismatch(path, `lacks tensor ${prefix}${name} of shape [${shape.join(', ')}]`);
-    if (tensor.shape.join() !== shape.join()) {
-      throw mismatch(path, `has ${prefix}${name} of shape [${tensor.shape.join(', ')}], expected [${shape.join(', ')}]`);
-    }
-    return { data: tensor.data, offset };
-  });
-  // Only now: config.json may claim any size.
-  const flat = new Float32Array(layout.length);
-  for (const { data, offset } of parts) flat.set(data, offset);
-  return flat;
+/** The base of an adapter, and the digest of its weights. */
+export interface AdapterBase {
+  readonly path: string;
+  readonly digest: string;
+  readonly source: ConfigFile['source'];
 }
 
-function split(flat: Float32Array, layout: Layout, prefix: string): Tensor[] {
-  return layout.tensors.map(({ name, shape, offset, length }) => ({
-    name: prefix + name,
-    shape,
-    data: flat.subarray(offset, offset + length),
-  }));
+interface SavableAdapter {
+  readonly settings: LoraSettings;
+  readonly base: AdapterBase;
+  readonly layout: LoraLayout;
+  readonly weights: Float32Array;
+  readonly variant: KernelVariant;
 }
 
-function mismatch(path: string, found: string): TrainyardError {
-  return new TrainyardError('CHECKPOINT_MISMATCH', `${path} ${found}`, {
-    hint: 'load the checkpoint with the config.json it was saved with',
-  });
+export async function writeAdapter(dir: string, adapter: SavableAdapter, optimizer: OptimizerState | undefined): Promise<void> {
+  const { settings, base, layout, weights, variant } = adapter;
+  const config = {
+    peft_type: 'LORA',
+    task_type: 'CAUSAL_LM',
+    base_model_name_or_path: base.path,
+    r: settings.rank,
+    lora_alpha: settings.alpha,
+    target_modules: settings.targets,
+    lora_dropout: 0,
+    bias: 'none',
+    fan_in_fan_out: false,
+    inference_mode: true,
+  };
+  await writeFile(join(dir, ADAPTER_CONFIG), `${JSON.stringify(config, null, 2)}\n`);
+  await writeFile(join(dir, 'config.json'), `${JSON.stringify(base.source, null, 2)}\n`);
+  const metadata = { format: 'pt', kernels: variant, base: base.digest };
+  await writeSafetensors(join(dir, ADAPTER), split(weights, layout, ''), metadata);
+  await writeOptimizer(dir, layout, optimizer);
 }
 
-// The safetensors file format: 8 bytes of header length, a JSON header, one data section. Reading checks everything before using any data:
-// lengths, dtypes, and that the tensors tile the data section without gaps or overlaps, as the format demands. Reads F32, F16 and BF16;
-// writes F32. Knows nothing about models.
+/** Settings that change what an adapter computes, and that we do not compute. */
+const adapterSchema = z.object({
+  peft_type: z.literal('LORA'),
+  base_model_name_or_path: z.string(),
+  r: z.int().min(1),
+  lora_alpha: z.number().positive(),
+  target_modules: z.union([z.array(z.enum(LORA_TARGETS)).min(1), z.literal('all-linear')]),
+  bias: z.literal('none').optional(),
+  use_dora: z.literal(false).optional(),
+  use_rslora: z.literal(false).optional(),
+  use_qalora: z.literal(false).optional(),
+  use_bdlora: z.null().optional(),
+  lora_bias: z.literal(false).optional(),
+  layer_replication: z.null().optional(),
+  trainable_token_indices: z.null().optional(),
+  fan_in_fan_out: z.literal(false).optional(),
+  modules_to_save: z.null().optional(),
+  rank_pattern: z.strictObject({}).nullish(),
+  alpha_pattern: z.strictObject({}).nullish(),
+  layers_to_transform: z.null().optional(),
+  alora_invocation_tokens: z.null().optional(),
+});
 
-export interface Tensor {
-  readonly name: string;
-  readonly shape: readonly number[];
-  readonly data: Float32Array;
+export interface AdapterConfig {
+  readonly settings: LoraSettings;
+  /** Path of the base model. */
+  readonly base: string;
 }
 
-export interface SafetensorsFile {
-  readonly tensors: ReadonlyMap<string, Tensor>;
+/** Undefined if the folder holds no adapter. */
+export async function readAdapterConfig(dir: string): Promise<AdapterConfig | undefined> {
+  const path = join(dir, ADAPTER_CONFIG);
+  if (dir.endsWith('.gguf') || !existsSync(path)) return undefined;
+  const json: unknown = await boundary('MODEL_INVALID', `${path} is not JSON`, async () => JSON.parse(await readRegular(path)));
+  const parsed = adapterSchema.safeParse(json);
+  if (!parsed.success) {
+    const fields = isObject(json) ? json : {};
+    const shown = (name: unknown) => (JSON.stringify(fields[String(name)]) ?? 'missing').slice(0, 100);
+    const found = parsed.error.issues.map(({ path, message }) => `${path.join('.')} is ${shown(path[0])}: ${message}`).join('; ');
+    throw new TrainyardError('MODEL_INVALID', `${path}: ${found}`, {
+      hint: `the embedded engine computes plain LoRA adapters of ${LORA_TARGETS.join(', ')}`,
+    });
+  }
+  const { r: rank, lora_alpha: alpha, target_modules: named, base_model_name_or_path: base } = parsed.data;
+  const targets = named === 'all-linear' ? LORA_TARGETS : LORA_TARGETS.filter((name) => named.includes(name));
+  return { settings: { rank, alpha, targets }, base: isAbsolute(base) ? base : resolve(dir, base) };
+}
+
+interface SavedAdapter {
+  readonly weights: Float32Array;
   readonly metadata: Readonly<Record<string, string>>;
 }
 
-const BYTES = { F32: 4, F16: 2, BF16: 2 } as const;
-type Dtype = keyof typeof BYTES;
-
-interface Entry {
-  readonly name: string;
-  readonly dtype: Dtype;
-  readonly shape: readonly number[];
-  readonly begin: number;
-  readonly end: number;
-}
-
-/** Model folders are downloaded: reading a link to a device, or a pipe, would not end. */
-async function readRegular(path: string): Promise<Buffer> {
-  if (!(await stat(path)).isFile()) throw new TrainyardError('MODEL_INVALID', 'it is not a regular file');
-  return await readFile(path);
-}
-
-export async function readSafetensors(path: string): Promise<SafetensorsFile> {
-  const file = await readRegular(path).catch((cause: unknown) => {
-    throw new TrainyardError('SAFETENSORS_INVALID', `${path} cannot be read: ${messageOf(cause)}`, {
-      ...{ cause, hint: 'the file is written by save()' },
+/** Throws CHECKPOINT_MISMATCH unless the folder holds exactly this layout's adapters, of this base. */
+async function readAdapter(dir: string, layout: LoraLayout, base: string): Promise<SavedAdapter> {
+  const path = join(dir, ADAPTER);
+  const file = await readSafetensors(path);
+  const shapes = new Map([...file.tensors].map(([name, { shape }]) => [name, shape]));
+  checkTensors({ path, shapes }, layout);
+  const of = file.metadata['base'];
+  if (of !== undefined && base !== '' && of !== base) {
+    throw new TrainyardError('CHECKPOINT_MISMATCH', `${path} was trained on another base model than the one opened`, {
+      hint: 'put the base model back as it was, or correct base_model_name_or_path in adapter_config.json',
     });
+  }
+  const weights = gather(file, layout, '', path);
+  for (const { name, offset, length } of layout.tensors) checkFinite(path, name, weights.subarray(offset, offset + length));
+  return { weights, metadata: file.metadata };
+}
+
+interface Adapted {
+  readonly layout: LoraLayout;
+  readonly settings: LoraSettings;
+  readonly base: AdapterBase;
+  readonly fresh: () => Float32Array;
+}
+
+/** What `save` wrote into a folder: adapters, or else all parameters. Of the base of adapters, fresh ones. */
+export async function readTrained(dir: string, whole: Layout | undefined, adapted: Adapted | undefined): Promise<SavedAdapter> {
+  const adapter = await readAdapterConfig(dir);
+  if (adapted !== undefined && adapter !== undefined) {
+    checkSameLora(dir, adapter.settings, adapted.settings);
+    return await readAdapter(dir, adapted.layout, adapted.base.digest);
+  }
+  if (adapted !== undefined && resolve(dir) === adapted.base.path) return { weights: adapted.fresh(), metadata: {} };
+  if (adapted !== undefined || adapter !== undefined || whole === undefined) {
+    const trained =
+      adapted !== undefined ? `adapters of ${adapted.base.path}` : whole === undefined ? 'nothing' : 'all parameters';
+    throw new TrainyardError('CHECKPOINT_MISMATCH', `${dir} cannot be loaded into a model that trains ${trained}`, {
+      hint: 'open it as a model of its own',
+    });
+  }
+  await using source = await openSource(dir);
+  return { weights: await readWeights(source, whole), metadata: source.metadata };
+}
+
+/** A saved adapter has the shape it was trained with. */
+export function checkSameLora(dir: string, saved: LoraSettings | undefined, wanted: LoraSettings | undefined): void {
+  if (saved === undefined || wanted === undefined) return;
+  const shape = ({ rank, alpha, targets }: LoraSettings) => `rank ${rank}, alpha ${alpha}, ${targets.toSorted().join(' ')}`;
+  if (shape(saved) === shape(wanted)) return;
+  throw new TrainyardError('CHECKPOINT_MISMATCH', `the adapter in ${dir} has ${shape(saved)}, expected ${shape(wanted)}`, {
+    hint: 'leave --lora-rank and --lora-alpha out to go on with the adapter as it is',
   });
-  return decodeSafetensors(file, path);
 }
 
-/** `path` is used only in messages. */
-export function decodeSafetensors(file: Buffer, path: string): SafetensorsFile {
-  const { header, dataStart } = decodeHeader(file, path);
-  const { __metadata__: metadata, ...described } = header;
-  const entries = Object.entries(described).map(([name, value]) => decodeEntry(name, value, path));
-  checkTiling(entries, file.length - dataStart, path);
-  const data = file.subarray(dataStart);
-  const tensors = new Map(entries.map((entry) => [entry.name, decodeTensor(entry, data)]));
-  return { tensors, metadata: decodeMetadata(metadata, path) };
+function gather(file: SafetensorsContent, flat: Flat, prefix: string, path: string): Float32Array {
+  checkTensors({ path, shapes: new Map([...file.tensors].map(([name, { shape }]) => [name, shape])) }, flat, prefix);
+  const values = new Float32Array(flat.length);
+  for (const { name, offset } of flat.tensors) values.set(file.tensors.get(prefix + name)!.data, offset);
+  return values;
 }
 
-export async function writeSafetensors(
-  path: string,
-  tensors: readonly Tensor[],
-  metadata: Readonly<Record<string, string>>,
-): Promise<void> {
-  const header: Record<string, unknown> = { __metadata__: metadata };
-  let offset = 0;
-  for (const { name, shape, data } of tensors) {
-    header[name] = { dtype: 'F32', shape, data_offsets: [offset, offset + data.byteLength] };
-    offset += data.byteLength;
-  }
-  const text = JSON.stringify(header);
-  // The data section starts at a multiple of 8 bytes; the header is padded with spaces, as other writers do.
-  const json = Buffer.from(text.padEnd(text.length + ((8 - (Buffer.byteLength(text) % 8)) % 8)));
-  const length = Buffer.alloc(8);
-  length.writeBigUInt64LE(BigInt(json.length));
-  // Copied, because file writes do not accept views of shared memory.
-  const sections = tensors.map(({ data }) => Buffer.from(new Float32Array(data).buffer));
-  await writeFile(path, Buffer.concat([length, json, ...sections]));
+function split(values: Float32Array, flat: Flat, prefix: string): Tensor[] {
+  return flat.tensors.map(({ name, shape, offset, length }) => ({
+    name: prefix + name,
+    shape,
+    data: values.subarray(offset, offset + length),
+  }));
 }
 
-function decodeHeader(file: Buffer, path: string): { header: Record<string, unknown>; dataStart: number } {
-  if (file.length < 8) throw invalid(path, `is ${file.length} bytes long, expected at least 8`);
-  const length = file.readBigUInt64LE(0);
-  if (length > BigInt(file.length - 8)) {
-    throw invalid(path, `announces a header of ${length} bytes, but only ${file.length - 8} follow: the file is truncated`);
-  }
-  const dataStart = 8 + Number(length);
-  try {
-    const header: unknown = JSON.parse(file.toString('utf8', 8, dataStart));
-    if (isObject(header)) return { header, dataStart };
-  } catch (cause) {
-    throw invalid(path, 'has a header that is not JSON', cause);
-  }
-  throw invalid(path, 'has a header that is not a JSON object');
-}
-
-function decodeEntry(name: string, value: unknown, path: string): Entry {
-  const fields = isObject(value) ? value : {};
-  const { dtype, shape, data_offsets: offsets } = fields;
-  if (typeof dtype !== 'string' || !Object.hasOwn(BYTES, dtype)) {
-    throw invalid(path, `tensor ${name} has dtype ${JSON.stringify(dtype)}, expected ${Object.keys(BYTES).join(', ')}`);
-  }
-  if (!isCounts(shape)) throw invalid(path, `tensor ${name} has shape ${JSON.stringify(shape)}, expected sizes`);
-  if (!isCounts(offsets) || offsets.length !== 2) {
-    throw invalid(path, `tensor ${name} has data_offsets ${JSON.stringify(offsets)}, expected [begin, end]`);
-  }
-  const [begin, end] = offsets as [number, number];
-  const bytes = shape.reduce((product, n) => product * n, 1) * BYTES[dtype as Dtype];
-  if (end - begin !== bytes) {
-    throw invalid(
-      path,
-      `tensor ${name} of shape [${shape.join(', ')}] needs ${bytes} bytes, its data_offsets give ${end - begin}`,
-    );
-  }
-  return { name, dtype: dtype as Dtype, shape, begin, end };
-}
-
-function checkTiling(entries: readonly Entry[], dataLength: number, path: string): void {
-  let position = 0;
-  for (const { name, begin, end } of [...entries].sort((a, b) => a.begin - b.begin || a.end - b.end)) {
-    if (begin !== position) {
-      throw invalid(
-        path,
-        `tensor ${name} begins at byte ${begin} of the data, expected ${position}: tensors overlap or leave a gap`,
-      );
-    }
-    position = end;
-  }
-  if (position !== dataLength) {
-    throw invalid(path, `describes ${position} bytes of data, found ${dataLength}: the file is truncated or has a tail`);
-  }
-}
-
-function decodeMetadata(metadata: unknown, path: string): Readonly<Record<string, string>> {
-  if (metadata === undefined) return {};
-  if (isObject(metadata) && Object.values(metadata).every((value) => typeof value === 'string')) {
-    return metadata as Record<string, string>;
-  }
-  throw invalid(path, 'has __metadata__ that is not a map of strings');
-}
-
-function decodeTensor({ name, dtype, shape, begin, end }: Entry, data: Buffer): Tensor {
-  // Copied: the data section need not be aligned to floats.
-  const bytes = new Uint8Array(data.subarray(begin, end));
-  if (dtype === 'F32') return { name, shape, data: new Float32Array(bytes.buffer) };
-  const halves = new Uint16Array(bytes.buffer);
-  return { name, shape, data: Float32Array.from(halves, dtype === 'BF16' ? fromBfloat16 : fromFloat16) };
-}
-
-const word = new Uint32Array(1);
-const wordAsFloat = new Float32Array(word.buffer);
-
-function fromBfloat16(bits: number): number {
-  word[0] = bits << 16;
-  return wordAsFloat[0]!;
-}
-
-function fromFloat16(bits: number): number {
-  const sign = bits & 0x8000 ? -1 : 1;
-  const exponent = (bits >> 10) & 0x1f;
-  const fraction = bits & 0x3ff;
-  if (exponent === 0) return sign * fraction * 2 ** -24;
-  if (exponent === 0x1f) return fraction ? Number.NaN : sign * Number.POSITIVE_INFINITY;
-  return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
-}
-
-function isCounts(value: unknown): value is readonly number[] {
-  return Array.isArray(value) && value.every((n) => Number.isSafeInteger(n) && n >= 0);
-}
-
-function invalid(path: string, found: string, cause?: unknown): TrainyardError {
-  return new TrainyardError('SAFETENSORS_INVALID', `${path} ${found}`, {
-    hint: 'the file is damaged or was not written completely: use another copy or an earlier checkpoint',
-    ...(cause === undefined ? {} : { cause }),
-  });
+export async function readConfig(dir: string): Promise<ConfigFile> {
+  const source = await readConfigFields(dir);
+  return { config: parseConfig(source), source };
 }

@@ -2,6 +2,7 @@
  * Seeded random numbers: sfc32, with a small state per stream, so that a stream's numbers depend only on its seed. Also random weights.
  */
 import type { Layout, LlamaConfig } from './config.ts';
+import type { LoraLayout } from './lora.ts';
 
 export interface RandomStream {
   /** Uniform in [0, 1), with 24 bits: exact in float32. */
@@ -47,13 +48,23 @@ export function initialWeights(config: LlamaConfig, layout: Layout, seed: number
   const random = randomStream(seed);
   for (const { name, offset, length } of layout.tensors) {
     const tensor = weights.subarray(offset, offset + length);
-    if (name.endsWith('norm.weight')) {
-      tensor.fill(1);
-      continue;
-    }
+    if (name.endsWith('norm.weight')) tensor.fill(1);
+    if (name.endsWith('norm.weight') || name.endsWith('.bias')) continue;
     const intoResidual = name.endsWith('o_proj.weight') || name.endsWith('down_proj.weight');
     const deviation = intoResidual ? DEVIATION / Math.sqrt(2 * config.layers) : DEVIATION;
     for (let i = 0; i < length; i++) tensor[i] = gaussian(random) * deviation;
+  }
+  return weights;
+}
+
+/** As PEFT begins: A uniform within ±1/√inputs, B zero, so that an adapter changes nothing at first. */
+export function initialAdapters(layout: LoraLayout, seed: number): Float32Array {
+  const weights = new Float32Array(layout.length);
+  const random = randomStream(seed);
+  for (const { name, shape, offset, length } of layout.tensors) {
+    if (!name.endsWith('lora_A.weight')) continue;
+    const bound = 1 / Math.sqrt(shape[1]!);
+    for (let i = 0; i < length; i++) weights[offset + i] = (2 * random.uniform() - 1) * bound;
   }
   return weights;
 }

@@ -9,7 +9,7 @@ import type { SampleRequest, SampleResult } from '../core/policy.ts';
 import type { SamplingSettings } from '../core/types.ts';
 import type { DecodePass, Draw } from './decode-pass.ts';
 import { type RandomStream, randomStream } from './random.ts';
-import { type Placement, type Slot, SlotTable } from './slots.ts';
+import { type Placement, type Slot, SlotTable, type SlotTableOptions } from './slots.ts';
 import type { CallError, StreamedTokens } from './worker-messages.ts';
 
 interface DrawnFor {
@@ -39,7 +39,7 @@ interface Running extends Omit<Waiting, 'prompt'> {
 
 export interface SampleLoopOptions {
   readonly pass: DecodePass;
-  readonly slotCount: number;
+  readonly cache: SlotTableOptions;
   readonly contextLength: number;
   readonly done: (id: number, result: SampleResult) => void;
   readonly failed: (id: number, error: CallError) => void;
@@ -59,7 +59,7 @@ export class SampleLoop {
 
   constructor(options: SampleLoopOptions) {
     this.#options = options;
-    this.#slots = new SlotTable(options.slotCount);
+    this.#slots = new SlotTable(options.cache);
   }
 
   submit(id: number, request: SampleRequest, stream: boolean): void {
@@ -115,21 +115,27 @@ export class SampleLoop {
     const stay: Waiting[] = [];
     let full = false;
     for (const request of this.#waiting) {
-      const placement: Placement = full ? { kind: 'full' } : this.#slots.place(request.prompt);
+      const limit = this.#limitOf(request);
+      const placement: Placement = full ? { kind: 'full' } : this.#slots.place(request.prompt, limit);
       full = placement.kind === 'full';
       if (placement.kind !== 'take') {
         stay.push(request);
         continue;
       }
-      const { slot, from, reused } = placement;
-      if (from !== undefined && reused > 0) this.#options.pass.copySlot(from.index, slot.index, reused);
-      this.#slots.occupy(slot, request.prompt, reused);
-      this.#running.push(this.#start(request, slot));
+      const { slot, copy } = placement;
+      const { pass } = this.#options;
+      if (copy !== undefined) pass.copyPage(copy.from, copy.to, copy.count);
+      pass.setPages(slot.index, slot.pages);
+      this.#running.push(this.#start(request, slot, limit));
     }
     this.#waiting = stay;
   }
 
-  #start({ id, request, stream, prompt }: Waiting, slot: Slot): Running {
+  #limitOf({ request, prompt }: Waiting): number {
+    return Math.min(prompt.length + request.sampling.maxTokens, this.#options.contextLength);
+  }
+
+  #start({ id, request, stream, prompt }: Waiting, slot: Slot, limit: number): Running {
     return {
       id,
       request,
@@ -138,7 +144,7 @@ export class SampleLoop {
       promptLength: prompt.length,
       tokens: prompt,
       logprobs: [],
-      limit: Math.min(prompt.length + request.sampling.maxTokens, this.#options.contextLength),
+      limit,
       random: randomStream(request.seed),
       constraint: request.constraint && new ConstrainedTokens(request.constraint, request.stopIds),
     };

@@ -2,11 +2,12 @@
  * Forward and backward of one microbatch through the whole model, in one worker. A microbatch is a tree: a row is one token after one
  * prefix, shared by all sequences that go through it, and only attention knows how rows are connected. The output head is computed only for
  * rows whose next token is trained, once per prediction, a few rows at a time. Activations stay in the worker's arena until the next
- * forward, so a backward can follow once the loss is known.
+ * forward, so a backward can follow once the loss is known; of layers for which there is no room, the backward computes them again.
  */
-import type { Arena, LayerActivations, TrainRegions } from './arena.ts';
-import type { LayerOffsets, Layout } from './config.ts';
-import { type LlamaConfig, widthsOf } from './config.ts';
+import { type Arena, activationFloats, floatsOf, type TrainRegions } from './arena.ts';
+import { type Layout, type LinearName, type LlamaConfig, linearsOf, widthsOf } from './config.ts';
+import { FrozenLinear, type TrainedLinear, WholeLinear } from './linear.ts';
+import type { LoraLayout } from './lora.ts';
 import type { Kernels, PassOptions } from './wasm.ts';
 
 /** A tree of sequences in depth-first order, and which of its rows predict a trained token. */
@@ -20,44 +21,77 @@ export interface Microbatch {
   readonly inverseTemperatures: Float32Array;
 }
 
+/** Addresses of what a layer's backward needs. */
+type Activations = Readonly<
+  Record<
+    'inputScale' | 'qkv' | 'lse' | 'attention' | 'middle' | 'postScale' | 'gateUp' | 'inputNorm' | 'postNorm' | 'activated',
+    number
+  >
+> & { readonly rawQkv?: number; readonly headScale?: number };
+
+/** A layer's linear parts, and where its other weights lie: among those being trained, or frozen. */
+interface Layer extends Readonly<Record<LinearName, TrainedLinear>> {
+  readonly vectors: VectorPlaces;
+}
+type VectorPlaces = Readonly<Record<'inputNorm' | 'postNorm', number>> &
+  Readonly<Record<'qkvBias' | 'headNorms', number | undefined>>;
+
 export class TrainPass {
   readonly #kernels: Kernels;
   readonly #buffer: ArrayBufferLike;
   readonly #config: LlamaConfig;
   readonly #layout: Layout;
+  readonly #lora: LoraLayout | undefined;
   readonly #arena: Arena;
   readonly #regions: TrainRegions;
   readonly #queryWidth: number;
   readonly #qkvWidth: number;
+  readonly #layers: readonly Layer[];
+  readonly #head: TrainedLinear;
+  readonly #finalNorm: number;
   #weights = 0;
   #segmentCount = 0;
   #tokenCount = 0;
   #rowCount = 0;
+  /** One for each layer; the last ones may share theirs. */
+  #activations: readonly Activations[] = [];
 
-  constructor({ kernels, buffer, config, layout, arena, regions }: PassOptions<TrainRegions>) {
+  constructor({ kernels, buffer, config, layout, lora, arena, regions }: PassOptions<TrainRegions>) {
     this.#kernels = kernels;
     this.#buffer = buffer;
     this.#config = config;
     this.#layout = layout;
+    this.#lora = lora;
     this.#arena = arena;
     this.#regions = regions;
     this.#queryWidth = widthsOf(config).query;
     this.#qkvWidth = widthsOf(config).qkv;
+    const linears = linearsOf(config);
+    this.#layers = layout.layers.map((offsets, l) => {
+      const served = arena.served.layers[l]!;
+      const { scale = 1, rank = 0 } = lora ?? {};
+      const made = linears.map((linear) => {
+        const { name } = linear;
+        const adapters = { parts: lora?.layers[l]?.[name] ?? [], scale, rank, low: regions.low, dLow: regions.dLow };
+        const made = lora
+          ? new FrozenLinear(kernels, linear, served[name], adapters)
+          : new WholeLinear(kernels, linear, offsets[name]);
+        return [name, made];
+      });
+      return { ...(Object.fromEntries(made) as Record<LinearName, TrainedLinear>), vectors: lora ? served : offsets };
+    });
+    const head = { inputs: config.hiddenSize, outputs: config.vocabSize };
+    this.#head = lora ? new FrozenLinear(kernels, head, arena.served.head) : new WholeLinear(kernels, head, layout.head);
+    this.#finalNorm = lora ? arena.served.finalNorm : layout.finalNorm;
   }
 
-  /** Log-probabilities of the targets under the weights at this address. */
+  /** Log-probabilities of the targets under the weights at this address: those of all parameters, or of the adapters. */
   forward(weights: number, batch: Microbatch): Float32Array {
     this.#load(weights, batch);
-    const { layers, output } = this.#regions;
-    this.#kernels.gatherRows(
-      weights + this.#layout.embedding * 4,
-      this.#regions.tokens,
-      this.#tokenCount,
-      this.#config.hiddenSize,
-      layers[0]!.input,
-    );
-    layers.forEach((activations, l) => {
-      this.#layerForward(this.#layout.layers[l]!, activations, layers[l + 1]?.input ?? output);
+    const { inputs } = this.#regions;
+    this.#embed(inputs[0]!);
+    this.#layers.forEach((_, l) => {
+      this.#layerForward(l, inputs[l + 1]!);
     });
     this.#headForward();
     return new Float32Array(this.#buffer, this.#regions.logprobs, this.#rowCount).slice();
@@ -65,11 +99,27 @@ export class TrainPass {
 
   /** Adds the gradient to the buffer at this address, given d loss / d logprob of the rows of the last forward. */
   backward(gradients: number, slopes: Float32Array): void {
-    const { layers } = this.#regions;
     this.#headBackward(gradients, this.#loadSlopes(slopes));
-    for (let l = layers.length - 1; l >= 0; l--) this.#layerBackward(gradients, this.#layout.layers[l]!, layers[l]!);
+    const last = this.#layers.length - 1;
+    for (let l = last; l >= 0; l--) {
+      // What layers share was overwritten by the next one.
+      if (l < last && this.#activations[l] === this.#activations[l + 1]) this.#layerForward(l, undefined);
+      this.#layerBackward(gradients, l);
+    }
+    if (this.#lora !== undefined) return;
     const embedding = gradients + this.#layout.embedding * 4;
     this.#kernels.scatterAddRows(embedding, this.#regions.tokens, this.#tokenCount, this.#config.hiddenSize, this.#regions.dx);
+  }
+
+  #embed(to: number): void {
+    const { hiddenSize, vocabSize } = this.#config;
+    const { tokens } = this.#regions;
+    const { embedding, head } = this.#arena.served;
+    if (this.#lora === undefined) {
+      this.#kernels.gatherRows(this.#weights + this.#layout.embedding * 4, tokens, this.#tokenCount, hiddenSize, to);
+    } else if (embedding === undefined) {
+      this.#kernels.gatherPacked(head, hiddenSize, vocabSize, tokens, this.#tokenCount, to);
+    } else this.#kernels.gatherRows(embedding, tokens, this.#tokenCount, hiddenSize, to);
   }
 
   #load(weights: number, batch: Microbatch): void {
@@ -82,6 +132,7 @@ export class TrainPass {
     this.#segmentCount = batch.segments.length / 3;
     this.#tokenCount = batch.tokens.length;
     this.#rowCount = batch.rows.length;
+    this.#activations = this.#placeActivations();
     new Int32Array(this.#buffer, tokens, this.#tokenCount).set(batch.tokens);
     new Int32Array(this.#buffer, segments, batch.segments.length).set(batch.segments);
     new Int32Array(this.#buffer, rows, this.#rowCount).set(batch.rows);
@@ -94,77 +145,138 @@ export class TrainPass {
     }
   }
 
-  /** y (+)= x · wᵀ, for a weight matrix [outputs, inputs] as the layout keeps it. */
-  #project(rows: number, x: number, weight: number, inputs: number, outputs: number, y: number, accumulate: 0 | 1): void {
-    this.#kernels.gemm(rows, outputs, inputs, x, inputs, 1, weight, 1, inputs, y, outputs, accumulate);
+  /** As many layers as there is room for keep their own; the rest share one place. */
+  #placeActivations(): readonly Activations[] {
+    const { activations, shared: region } = this.#regions;
+    const { kept, shared } = activationFloats(this.#config, this.#lora !== undefined);
+    const n = this.#tokenCount;
+    const place = (parts: Readonly<Record<string, number>>, start: number) => {
+      let end = start;
+      const placed = Object.entries(parts).map(([name, floats]) => {
+        const address = end;
+        end += Math.ceil((n * floats * 4) / 64) * 64;
+        return [name, address] as const;
+      });
+      return { placed, end };
+    };
+    const common = place(shared, region).placed;
+    const layerFloats = n * floatsOf(kept) + 16 * Object.keys(kept).length;
+    const room = Math.max(1, Math.floor(activations.floats / layerFloats));
+    let end = activations.address;
+    const own = Array.from({ length: Math.min(room, this.#layers.length) }, () => {
+      const one = place(kept, end);
+      end = one.end;
+      return Object.fromEntries([...one.placed, ...common]) as unknown as Activations;
+    });
+    return this.#layers.map((_, l) => own[Math.min(l, own.length - 1)]!);
   }
 
-  /** dx = dy · w and dw += dyᵀ · x, the backward of `project`. */
-  #projectBackward(
-    ...[rows, x, weight, inputs, outputs, dy, dx, dWeight]: readonly [
-      rows: number,
-      x: number,
-      weight: number,
-      inputs: number,
-      outputs: number,
-      dy: number,
-      dx: number,
-      dWeight: number,
-    ]
-  ): void {
-    this.#kernels.gemm(outputs, inputs, rows, dy, 1, outputs, x, inputs, 1, dWeight, inputs, 1);
-    this.#kernels.gemm(rows, inputs, outputs, dy, outputs, 1, weight, inputs, 1, dx, inputs, 0);
+  /** Address of a vector of weights. */
+  #vector(place: number): number {
+    return this.#lora === undefined ? this.#weights + place * 4 : place;
   }
 
-  #layerForward(offsets: LayerOffsets, a: LayerActivations, output: number): void {
+  /** Address of its gradient; of a frozen one, a place that nobody reads. */
+  #slope(gradients: number, place: number): number {
+    return this.#lora === undefined ? gradients + place * 4 : this.#regions.unused;
+  }
+
+  /** Without `output`, only what the backward needs. */
+  #layerForward(l: number, output: number | undefined): void {
     const kernels = this.#kernels;
     const { hiddenSize, intermediateSize, rmsNormEps } = this.#config;
+    const layer = this.#layers[l]!;
+    const a = this.#activations[l]!;
+    const { inputNorm, postNorm, qkvBias, headNorms } = layer.vectors;
+    const input = this.#regions.inputs[l]!;
     const n = this.#tokenCount;
-    const weight = (offset: number) => this.#weights + offset * 4;
+    const weights = this.#weights;
 
-    kernels.rmsNorm(a.input, weight(offsets.inputNorm), a.inputNorm, a.inputScale, n, hiddenSize, rmsNormEps);
-    this.#project(n, a.inputNorm, weight(offsets.qkv), hiddenSize, this.#qkvWidth, a.qkv, 0);
+    kernels.rmsNorm(input, this.#vector(inputNorm), a.inputNorm, a.inputScale, n, hiddenSize, rmsNormEps);
+    layer.qkv.forward(weights, n, a.inputNorm, a.qkv, 0);
+    if (qkvBias !== undefined) kernels.addToRows(a.qkv, this.#vector(qkvBias), n, this.#qkvWidth);
+    if (headNorms !== undefined) this.#headNorms(a, this.#vector(headNorms));
     this.#rotate(a.qkv, 1);
     this.#attentionForward(a);
-    kernels.copyFloats(a.middle, a.input, n * hiddenSize);
-    this.#project(n, a.attention, weight(offsets.attentionOut), this.#queryWidth, hiddenSize, a.middle, 1);
+    kernels.copyFloats(a.middle, input, n * hiddenSize);
+    layer.attentionOut.forward(weights, n, a.attention, a.middle, 1);
 
-    kernels.rmsNorm(a.middle, weight(offsets.postNorm), a.postNorm, a.postScale, n, hiddenSize, rmsNormEps);
-    this.#project(n, a.postNorm, weight(offsets.gateUp), hiddenSize, 2 * intermediateSize, a.gateUp, 0);
+    kernels.rmsNorm(a.middle, this.#vector(postNorm), a.postNorm, a.postScale, n, hiddenSize, rmsNormEps);
+    layer.gateUp.forward(weights, n, a.postNorm, a.gateUp, 0);
     kernels.swiglu(a.gateUp, a.activated, n, intermediateSize);
+    if (output === undefined) return;
     kernels.copyFloats(output, a.middle, n * hiddenSize);
-    this.#project(n, a.activated, weight(offsets.down), intermediateSize, hiddenSize, output, 1);
+    layer.down.forward(weights, n, a.activated, output, 1);
   }
 
   /** `dx` holds the gradient of the layer's output on entry and of its input on return, so the residual path needs no copy. */
-  #layerBackward(gradients: number, offsets: LayerOffsets, a: LayerActivations): void {
+  #layerBackward(gradients: number, l: number): void {
     const kernels = this.#kernels;
     const { hiddenSize, intermediateSize } = this.#config;
-    const { dx, dNorm, dAttention, dQkv, dActivated, dGateUp } = this.#regions;
+    const { dx, dNorm, dAttention, dQkv, dActivated, dGateUp, inputs } = this.#regions;
+    const { vectors, ...layer } = this.#layers[l]!;
+    const a = this.#activations[l]!;
     const n = this.#tokenCount;
-    const weight = (offset: number) => this.#weights + offset * 4;
-    const slope = (offset: number) => gradients + offset * 4;
+    const weights = this.#weights;
+    const normBackward = (x: number, gain: number, scale: number) =>
+      kernels.rmsNormBackward(x, this.#vector(gain), scale, dNorm, dx, this.#slope(gradients, gain), n, hiddenSize);
 
-    const { down, gateUp, postNorm, attentionOut, qkv, inputNorm } = offsets;
-    this.#projectBackward(n, a.activated, weight(down), intermediateSize, hiddenSize, dx, dActivated, slope(down));
+    if (this.#lora !== undefined) this.#recompute(l, a);
+    layer.down.backward(weights, gradients, n, a.activated, dx, dActivated);
     kernels.swigluBackward(a.gateUp, dActivated, dGateUp, n, intermediateSize);
-    this.#projectBackward(n, a.postNorm, weight(gateUp), hiddenSize, 2 * intermediateSize, dGateUp, dNorm, slope(gateUp));
-    kernels.rmsNormBackward(a.middle, weight(postNorm), a.postScale, dNorm, dx, slope(postNorm), n, hiddenSize);
+    layer.gateUp.backward(weights, gradients, n, a.postNorm, dGateUp, dNorm);
+    normBackward(a.middle, vectors.postNorm, a.postScale);
 
-    this.#projectBackward(
-      n,
-      a.attention,
-      weight(attentionOut),
-      this.#queryWidth,
-      hiddenSize,
-      dx,
-      dAttention,
-      slope(attentionOut),
-    );
+    layer.attentionOut.backward(weights, gradients, n, a.attention, dx, dAttention);
     this.#attentionBackward(a);
     this.#rotate(dQkv, -1);
-    this.#projectBackward(n, a.inputNorm, weight(qkv), hiddenSize, this.#qkvWidth, dQkv, dNorm, slope(qkv));
-    kernels.rmsNormBackward(a.input, weight(inputNorm), a.inputScale, dNorm, dx, slope(inputNorm), n, hiddenSize);
+    if (vectors.headNorms !== undefined) this.#headNormsBackward(a, vectors.headNorms, gradients);
+    if (vectors.qkvBias !== undefined && this.#lora === undefined) {
+      kernels.sumRows(dQkv, gradients + vectors.qkvBias * 4, n, this.#qkvWidth);
+    }
+    layer.qkv.backward(weights, gradients, n, a.inputNorm, dQkv, dNorm);
+    normBackward(inputs[l]!, vectors.inputNorm, a.inputScale);
+  }
+
+  /** What all layers share: by the same operations as in the forward, so to the same bits. */
+  #recompute(l: number, a: Activations): void {
+    const { hiddenSize, intermediateSize, rmsNormEps } = this.#config;
+    const { inputNorm, postNorm } = this.#layers[l]!.vectors;
+    const n = this.#tokenCount;
+    const norm = (x: number, gain: number, y: number, scale: number) =>
+      this.#kernels.rmsNorm(x, this.#vector(gain), y, scale, n, hiddenSize, rmsNormEps);
+    norm(this.#regions.inputs[l]!, inputNorm, a.inputNorm, a.inputScale);
+    norm(a.middle, postNorm, a.postNorm, a.postScale);
+    this.#kernels.swiglu(a.gateUp, a.activated, n, intermediateSize);
+  }
+
+  /** Queries with the first gain, keys with the second. */
+  #headNorms(a: Activations, gains: number): void {
+    const { heads, kvHeads, headDim, rmsNormEps } = this.#config;
+    const n = this.#tokenCount;
+    const width = this.#qkvWidth;
+    this.#kernels.copyFloats(a.rawQkv!, a.qkv, n * width);
+    const norm = (x: number, gain: number, y: number, scale: number, count: number) =>
+      this.#kernels.headNorm(x, width, gain, y, width, scale, n, count, headDim, rmsNormEps);
+    const keys = this.#queryWidth * 4;
+    norm(a.rawQkv!, gains, a.qkv, a.headScale!, heads);
+    norm(a.rawQkv! + keys, gains + headDim * 4, a.qkv + keys, a.headScale! + n * heads * 4, kvHeads);
+  }
+
+  #headNormsBackward(a: Activations, place: number, gradients: number): void {
+    const { heads, kvHeads, headDim } = this.#config;
+    const { dQkv, headRow } = this.#regions;
+    const n = this.#tokenCount;
+    const width = this.#qkvWidth;
+    const backward = (from: number, gain: number, scale: number, count: number) => {
+      const slope = this.#slope(gradients, gain);
+      const [x, d] = [a.rawQkv! + from, dQkv + from];
+      this.#kernels.headNormBackward(x, width, this.#vector(gain), scale, d, width, slope, n, count, headDim, headRow);
+    };
+    // Offsets of trained weights count floats, addresses of frozen ones bytes.
+    const keyGain = place + (this.#lora === undefined ? headDim : headDim * 4);
+    backward(0, place, a.headScale!, heads);
+    backward(this.#queryWidth * 4, keyGain, a.headScale! + n * heads * 4, kvHeads);
   }
 
   /** Queries and keys are rotated, values are not. */
@@ -175,7 +287,7 @@ export class TrainPass {
     this.#kernels.rope(qkv, this.#tokenCount, this.#qkvWidth, heads + kvHeads, headDim, positions, cosines, sines, direction);
   }
 
-  #attentionForward(a: LayerActivations): void {
+  #attentionForward(a: Activations): void {
     const { heads, kvHeads, headDim, contextLength } = this.#config;
     const { segments, attentionScratch } = this.#regions;
     this.#kernels.attentionForward(
@@ -184,7 +296,7 @@ export class TrainPass {
     );
   }
 
-  #attentionBackward(a: LayerActivations): void {
+  #attentionBackward(a: Activations): void {
     const { heads, kvHeads, headDim, contextLength } = this.#config;
     const { segments, attentionScratch, dAttention, dQkv } = this.#regions;
     this.#kernels.attentionBackward(
@@ -201,9 +313,9 @@ export class TrainPass {
 
   #headInputs(): void {
     const { hiddenSize, rmsNormEps } = this.#config;
-    const { output, rows, headInput, headNorm, headScale } = this.#regions;
-    const norm = this.#weights + this.#layout.finalNorm * 4;
-    this.#kernels.gatherRows(output, rows, this.#rowCount, hiddenSize, headInput);
+    const { inputs, rows, headInput, headNorm, headScale } = this.#regions;
+    const norm = this.#vector(this.#finalNorm);
+    this.#kernels.gatherRows(inputs.at(-1)!, rows, this.#rowCount, hiddenSize, headInput);
     this.#kernels.rmsNorm(headInput, norm, headNorm, headScale, this.#rowCount, hiddenSize, rmsNormEps);
   }
 
@@ -238,7 +350,7 @@ export class TrainPass {
     const { headRows, headNorm, logits, targets, inverseTemperatures, logprobs, sums } = this.#regions;
     const count = Math.min(headRows, this.#rowCount - first);
     const at = first * 4;
-    this.#project(count, headNorm + at * hiddenSize, this.#weights + this.#layout.head * 4, hiddenSize, vocabSize, logits, 0);
+    this.#head.forward(this.#weights, count, headNorm + at * hiddenSize, logits, 0);
     const temperatures = inverseTemperatures + at;
     this.#kernels.logProbabilities(logits, count, vocabSize, targets + at, temperatures, logprobs + at, sums + at);
   }
@@ -247,7 +359,6 @@ export class TrainPass {
   #headBackward(gradients: number, hasLogits: boolean): void {
     const { vocabSize, hiddenSize } = this.#config;
     const regions = this.#regions;
-    const { head, finalNorm } = this.#layout;
     const { headRows, logits, targets, inverseTemperatures, slopes, sums, headNorm } = regions;
     for (let first = 0; first < this.#rowCount; first += headRows) {
       if (!hasLogits) this.#logProbabilities(first);
@@ -257,11 +368,11 @@ export class TrainPass {
       this.#kernels.logProbabilitiesBackward(logits, count, vocabSize, targets + at, temperatures, slopes + at, sums + at);
       const x = headNorm + at * hiddenSize;
       const dx = regions.dHeadNorm + at * hiddenSize;
-      this.#projectBackward(count, x, this.#weights + head * 4, hiddenSize, vocabSize, logits, dx, gradients + head * 4);
+      this.#head.backward(this.#weights, gradients, count, x, logits, dx);
     }
     const { headInput, headScale, dHeadNorm, dHeadInput, dx, rows } = regions;
-    const norm = this.#weights + finalNorm * 4;
-    const dNorm = gradients + finalNorm * 4;
+    const norm = this.#vector(this.#finalNorm);
+    const dNorm = this.#slope(gradients, this.#finalNorm);
     this.#kernels.fillZero(dHeadInput, this.#rowCount * hiddenSize);
     this.#kernels.rmsNormBackward(headInput, norm, headScale, dHeadNorm, dHeadInput, dNorm, this.#rowCount, hiddenSize);
     this.#kernels.fillZero(dx, this.#tokenCount * hiddenSize);

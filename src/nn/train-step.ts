@@ -1,6 +1,6 @@
 /**
  * One batch through the workers: microbatch forward, loss on the main thread, backward; and the AdamW step that follows. Gradients are
- * summed in a fixed number of lanes: microbatch i belongs to lane i mod LANES, and one worker processes a lane in order. Which worker takes
+ * summed in a fixed number of lanes: microbatch i belongs to lane i mod their number, and one worker processes a lane in order. Which worker takes
  * which lane varies, but never changes the result.
  */
 import { TrainyardError } from '../core/errors.ts';
@@ -13,7 +13,7 @@ import {
   sumOfLosses,
 } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
-import { type Arena, LANES, MICROBATCH_ROWS } from './arena.ts';
+import type { Arena } from './arena.ts';
 import { commonPrefix } from './slots.ts';
 import type { Microbatch } from './train-pass.ts';
 import type { Span } from './worker-messages.ts';
@@ -27,7 +27,7 @@ export async function forwardBatch(
   samples: readonly Sample[],
 ): Promise<Float32Array[]> {
   const results = samples.map(() => new Float32Array(0));
-  await workOff(pool, planMicrobatches(samples, arena.trainRows), async (worker, sequences) => {
+  await workOff(pool, arena, planMicrobatches(samples, arena), async (worker, sequences) => {
     const { batch, members } = assemble(sequences);
     const logprobs = await pool.call(worker, 'forward', { weights, batch }, 'TRAINER_FAILED');
     for (const { index, predictions } of members) results[index] = valuesAt(predictions, logprobs);
@@ -42,10 +42,10 @@ export async function forwardBackwardBatch(
   samples: readonly Sample[],
   loss: Loss,
 ): Promise<ForwardBackwardResult & { readonly lanes: number }> {
-  const microbatches = planMicrobatches(samples, arena.trainRows);
+  const microbatches = planMicrobatches(samples, arena);
   const outputs: (LossOutput | undefined)[] = samples.map(() => undefined);
   const found = samples.map(() => new Float32Array(0));
-  await workOff(pool, microbatches, async (worker, sequences, lane) => {
+  await workOff(pool, arena, microbatches, async (worker, sequences, lane) => {
     const { batch, members } = assemble(sequences);
     const weights = arena.parameters;
     const logprobs = await pool.call(worker, 'forward', { weights, batch }, 'TRAINER_FAILED');
@@ -60,19 +60,24 @@ export async function forwardBackwardBatch(
     const gradients = arena.gradients + lane * arena.flatLength * 4;
     await pool.call(worker, 'backward', { gradients, slopes }, 'TRAINER_FAILED');
   });
-  return { ...sumOfLosses(samples, outputs), logprobs: found, lanes: Math.min(LANES, microbatches.length) };
+  return { ...sumOfLosses(samples, outputs), logprobs: found, lanes: Math.min(arena.lanes, microbatches.length) };
 }
 
 type Work = (worker: number, microbatch: readonly Sequence[], lane: number) => Promise<void>;
 
 /** Every worker takes the next free lane until all are taken. When this settles, even on failure, all workers are idle. */
-async function workOff(pool: WorkerPool, microbatches: readonly (readonly Sequence[])[], work: Work): Promise<void> {
+async function workOff(
+  pool: WorkerPool,
+  { lanes }: Arena,
+  microbatches: readonly (readonly Sequence[])[],
+  work: Work,
+): Promise<void> {
   let nextLane = 0;
   let failed = false;
   const runs = Array.from({ length: pool.size }, async (_, worker) => {
-    while (nextLane < LANES) {
+    while (nextLane < lanes) {
       const lane = nextLane++;
-      for (let i = lane; i < microbatches.length && !failed; i += LANES) {
+      for (let i = lane; i < microbatches.length && !failed; i += lanes) {
         await work(worker, microbatches[i]!, lane).catch((thrown: unknown) => {
           failed = true;
           throw thrown;
@@ -188,11 +193,14 @@ export interface Sequence extends Omit<Member, 'predictions'> {
 
 /**
  * The sequences of each microbatch. `assemble` turns them into a microbatch when its turn comes, because assembling all at once would block
- * everything else. `capacity`: the most rows, and targets, of a microbatch; a single sequence always fits.
+ * everything else.
  */
-export function planMicrobatches(samples: readonly Sample[], capacity: number): (readonly Sequence[])[] {
-  return cut(inOrder(samples), capacity);
+export function planMicrobatches(samples: readonly Sample[], rows: MicrobatchRows): (readonly Sequence[])[] {
+  return cut(inOrder(samples), rows);
 }
+
+/** `trainRows`: the most rows, and targets, of a microbatch; a single sequence always fits. */
+type MicrobatchRows = Pick<Arena, 'trainRows' | 'microbatchRows'>;
 
 function inOrder(samples: readonly Sample[]): Sequence[] {
   const sequences = samples
@@ -222,9 +230,9 @@ function compareTokens(a: Int32Array, b: Int32Array): number {
  * Parts of about equal size, so that threads finish together: as many as there are whole microbatches, rounded up to a multiple of four if
  * more than two. A part ends where it comes nearest to its share.
  */
-function cut(sequences: readonly Sequence[], capacity: number): Sequence[][] {
+function cut(sequences: readonly Sequence[], { trainRows: capacity, microbatchRows }: MicrobatchRows): Sequence[][] {
   const total = sequences.reduce((sum, { input, shared }) => sum + input.length - shared, 0);
-  const least = Math.ceil(total / MICROBATCH_ROWS);
+  const least = Math.ceil(total / microbatchRows);
   const share = total / (least > 2 ? Math.ceil(least / 4) * 4 : least);
   const parts: Sequence[][] = [];
   let rows = 0;

@@ -14,16 +14,19 @@ import {
   valueFloats,
 } from './arena.ts';
 import type { Layout, LlamaConfig } from './config.ts';
+import type { LoraLayout } from './lora.ts';
 
 export const KERNEL_VARIANTS = ['relaxed', 'plain'] as const;
 export type KernelVariant = (typeof KERNEL_VARIANTS)[number];
 
 // Parameters shared by several kernels.
 type Heads = [heads: number, kvHeads: number, headDim: number];
+type HeadRows = [rows: number, heads: number, headDim: number];
 type Segments = [qkv: number, width: number, segments: number, count: number, context: number];
 type Predictions = [logits: number, rows: number, vocabulary: number, targets: number, inverseTemperatures: number];
-type Cache = [keys: number, values: number, context: number];
+type Cache = [tables: number, tableStride: number, layer: number, page: number];
 type CacheRows = [width: number, rows: number, slots: number, positions: number, ...Cache];
+type Packed = [a: number, aRow: number, packed: number, c: number, cStride: number, accumulate: 0 | 1];
 
 /** The sources in `kernels/` document the arguments. `accumulate` is 0 or 1. */
 export interface Kernels {
@@ -51,7 +54,9 @@ export interface Kernels {
     accumulate: 0 | 1,
   ): void;
   packMatrix(b: number, bRow: number, bColumn: number, K: number, N: number, out: number): void;
-  gemmPacked(M: number, N: number, K: number, a: number, packed: number, c: number, accumulate: 0 | 1): void;
+  gemmPacked(...given: [M: number, N: number, K: number, ...Packed]): void;
+  gemmPackedTransposed(...given: [M: number, N: number, K: number, ...Packed]): void;
+  gatherPacked(packed: number, K: number, N: number, indices: number, count: number, out: number): void;
   rmsNorm(x: number, gain: number, y: number, inverse: number, rows: number, width: number, epsilon: number): void;
   rmsNormBackward(
     x: number,
@@ -63,6 +68,34 @@ export interface Kernels {
     rows: number,
     width: number,
   ): void;
+  headNorm(
+    ...given: [
+      x: number,
+      xStride: number,
+      gain: number,
+      y: number,
+      yStride: number,
+      inverse: number,
+      ...HeadRows,
+      epsilon: number,
+    ]
+  ): void;
+  headNormBackward(
+    ...given: [
+      x: number,
+      xStride: number,
+      gain: number,
+      inverse: number,
+      d: number,
+      dStride: number,
+      dGain: number,
+      ...HeadRows,
+      space: number,
+    ]
+  ): void;
+  addToRows(rows: number, row: number, count: number, width: number): void;
+  sumRows(rows: number, sum: number, count: number, width: number): void;
+  scaleFloats(address: number, factor: number, count: number): void;
   rope(
     rows: number,
     count: number,
@@ -85,7 +118,9 @@ export interface Kernels {
   logProbabilities(...given: [...Predictions, logprobs: number, sums: number]): void;
   logProbabilitiesBackward(...given: [...Predictions, slopes: number, sums: number]): void;
   storeCacheRows(...given: [source: number, ...CacheRows, kvHeads: number, headDim: number]): void;
-  copyCacheSlot(...given: [from: number, to: number, count: number, ...Cache, kvHeads: number, headDim: number]): void;
+  copyPage(
+    ...given: [from: number, to: number, count: number, page: number, layers: number, kvHeads: number, headDim: number]
+  ): void;
   cachedAttention(...given: [qkv: number, ...CacheRows, ...Heads, out: number, scores: number]): void;
   drawTokens(
     logits: number,
@@ -130,6 +165,7 @@ export interface PassOptions<Regions> {
   readonly buffer: ArrayBufferLike;
   readonly config: LlamaConfig;
   readonly layout: Layout;
+  readonly lora: LoraLayout | undefined;
   readonly arena: Arena;
   readonly regions: Regions;
 }
@@ -180,15 +216,29 @@ function reserve(pages: number): WebAssembly.Memory {
   }
 }
 
-function fillRotaryTables(memory: WebAssembly.Memory, arena: Arena, { contextLength, headDim, ropeTheta }: LlamaConfig): void {
+function fillRotaryTables(memory: WebAssembly.Memory, arena: Arena, config: LlamaConfig): void {
+  const { contextLength, headDim } = config;
   const half = headDim / 2;
   const cosines = new Float32Array(memory.buffer, arena.cosines, contextLength * half);
   const sines = new Float32Array(memory.buffer, arena.sines, contextLength * half);
+  const frequencies = rotaryFrequencies(config);
   for (let position = 0; position < contextLength; position++) {
     for (let j = 0; j < half; j++) {
-      const angle = position * ropeTheta ** ((-2 * j) / headDim);
+      const angle = position * frequencies[j]!;
       cosines[position * half + j] = Math.cos(angle);
       sines[position * half + j] = Math.sin(angle);
     }
   }
+}
+
+function rotaryFrequencies({ headDim, ropeTheta, ropeScaling }: LlamaConfig): readonly number[] {
+  const plain = Array.from({ length: headDim / 2 }, (_, j) => ropeTheta ** ((-2 * j) / headDim));
+  if (ropeScaling === undefined) return plain;
+  const { factor, lowFrequencyFactor, highFrequencyFactor, originalContext } = ropeScaling;
+  return plain.map((frequency) => {
+    const turns = (originalContext * frequency) / (2 * Math.PI);
+    const kept = (turns - lowFrequencyFactor) / (highFrequencyFactor - lowFrequencyFactor);
+    const share = Math.max(0, Math.min(1, kept));
+    return frequency * (share + (1 - share) / factor);
+  });
 }

@@ -6,6 +6,7 @@ import type { ErrorCode } from '../core/errors.ts';
 import type { AdamSettings, SampleRequest, SampleResult } from '../core/policy.ts';
 import type { Arena } from './arena.ts';
 import type { LlamaConfig } from './config.ts';
+import type { LoraLayout } from './lora.ts';
 import type { Microbatch } from './train-pass.ts';
 import type { CompiledKernels } from './wasm.ts';
 
@@ -14,6 +15,7 @@ export interface WorkerSetup {
   readonly memory: WebAssembly.Memory;
   readonly compiled: CompiledKernels;
   readonly config: LlamaConfig;
+  readonly lora: LoraLayout | undefined;
   readonly arena: Arena;
 }
 
@@ -36,7 +38,7 @@ export interface Calls {
   sample: { readonly ask: { readonly request: SampleRequest; readonly stream: boolean }; readonly answer: SampleResult };
   /** Resolves when no request is running; none is admitted until `serve`. */
   drain: { readonly ask: object; readonly answer: undefined };
-  /** Fills the served regions from the current parameters. All workers must be drained. */
+  /** Fills the served regions from the current parameters or adapters. All workers must be drained. */
   pack: { readonly ask: object; readonly answer: undefined };
   serve: { readonly ask: { readonly version: number }; readonly answer: undefined };
   forward: { readonly ask: { readonly weights: number; readonly batch: Microbatch }; readonly answer: Float32Array };

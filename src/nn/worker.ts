@@ -6,24 +6,24 @@
 import { parentPort, workerData } from 'node:worker_threads';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { planLayout } from './config.ts';
-import { DecodePass, packServed } from './decode-pass.ts';
+import { DecodePass, packAdapters, packServed } from './decode-pass.ts';
 import { SampleLoop } from './sample-loop.ts';
 import { TrainPass } from './train-pass.ts';
 import { loadKernels } from './wasm.ts';
 import type { CallKind, Calls, FromWorker, ToWorker, WorkerSetup } from './worker-messages.ts';
 
-const { index, memory, compiled, config, arena } = workerData as WorkerSetup;
+const { index, memory, compiled, config, lora, arena } = workerData as WorkerSetup;
 const port = parentPort!;
 const layout = planLayout(config);
 const kernels = loadKernels(compiled, memory);
 const regions = arena.workers[index]!;
 kernels.setGemmScratch(regions.gemmScratch);
 
-const shared = { kernels, buffer: memory.buffer, config, layout, arena };
-const train = new TrainPass({ ...shared, regions: regions.train });
+const shared = { kernels, buffer: memory.buffer, config, layout, lora, arena };
+const train = regions.train && new TrainPass({ ...shared, regions: regions.train });
 const loop = new SampleLoop({
   pass: new DecodePass({ ...shared, regions: regions.decode }),
-  slotCount: arena.slotCount,
+  cache: { slots: arena.slotCount, pages: arena.pageCount, page: arena.page },
   contextLength: config.contextLength,
   done: (id, result) => reply({ id, answer: result }),
   failed: (id, error) => reply({ id, error }),
@@ -71,12 +71,13 @@ function execute(message: ToWorker): { readonly answer: Calls[CallKind]['answer'
       loop.serve(message.version);
       return { answer: undefined };
     case 'pack':
-      packServed(kernels, config, layout, arena.served, arena.parameters);
+      if (lora !== undefined) packAdapters({ kernels, config, arena }, lora);
+      else if (train !== undefined) packServed({ kernels, config, arena }, layout);
       return { answer: undefined };
     case 'forward':
-      return { answer: train.forward(message.weights, message.batch) };
+      return { answer: train!.forward(message.weights, message.batch) };
     case 'backward':
-      train.backward(message.gradients, message.slopes);
+      train!.backward(message.gradients, message.slopes);
       return { answer: undefined };
     case 'sum-lanes':
       return { answer: sumLanes(message) };

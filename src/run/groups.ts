@@ -14,6 +14,7 @@ import { type Group, type GroupBatch, GroupScheduler } from '../rollout/schedule
 import { memoryStore } from '../store/memory.ts';
 import { hasSignal, turnAdvantagesOf } from '../trainer/advantages.ts';
 import { type EvaluationRequest, evaluationSettings } from './check-settings.ts';
+import { withModelPath } from './model-path.ts';
 import { openParts, type Rollouts } from './parts.ts';
 import type { TrainPlan } from './plan.ts';
 import { preflight } from './preflight.ts';
@@ -136,7 +137,7 @@ export async function rolloutBatch(
   if (!(Number.isSafeInteger(group) && group >= 1)) {
     throw new TrainyardError('USAGE', `group is ${group}, expected a whole number from 1 up`);
   }
-  const settings = evaluationSettings(request);
+  const settings = evaluationSettings(await withModelPath(request));
   const { entry } = await preflight({ entry: settings.entry });
   await using parts = await openParts(settings, entry, { stop, warn });
   await using store = memoryStore();

@@ -12,6 +12,7 @@ import { overflowOf } from '../core/turns.ts';
 import type { Message, Reward, Trajectory, Turn } from '../core/types.ts';
 import type { GroupBatch } from '../rollout/scheduler.ts';
 import { hasSignal } from '../trainer/advantages.ts';
+import { hubNameOf } from './model-path.ts';
 import { isSuccess, rolloutReport, trajectoriesOf } from './results.ts';
 import { BASE_MODEL, shortPath } from './settings.ts';
 
@@ -163,5 +164,5 @@ function isShipped(model: string): boolean {
 }
 
 function modelText(model: string): string {
-  return `the model is ${shortPath(model)}${isShipped(model) ? `, ${THREE_JOBS}` : ''}`;
+  return `the model is ${hubNameOf(model) ?? shortPath(model)}${isShipped(model) ? `, ${THREE_JOBS}` : ''}`;
 }

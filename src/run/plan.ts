@@ -18,6 +18,7 @@ import type { EvaluationRequest, EvaluationSettings, RunSettings, TrainRequest, 
 import { baseURLOf, checkSettings, evaluationSettings, rowsOf, trainSettings } from './check-settings.ts';
 import { digestOfFiles, modelDigest } from './checkpoint.ts';
 import { isEvaluation, readRunFile } from './directory.ts';
+import { withModelPath } from './model-path.ts';
 import { checkModelNamed } from './open-policy.ts';
 import { type Checked, changedSources, preflight, sourcesOf } from './preflight.ts';
 import { type EngineName, isApi, resumeCommand, shortPath, TRAIN_DEFAULTS } from './settings.ts';
@@ -85,7 +86,7 @@ const PATHS = ['entry', 'flows', 'model', 'tasks', 'heldOut'] as const;
 const MOST_NAMED = 5;
 
 export async function planTraining(request: TrainRequest): Promise<TrainPlan> {
-  const settings = trainSettings(request);
+  const settings = trainSettings(await withModelPath(request));
   const checked = await preflight(settings);
   const record = await trainRecord(settings, checked);
   return { settings, ...checked, record, isResumed: false, kernels: record.kernels, identity: identityOf(record) };
@@ -93,7 +94,7 @@ export async function planTraining(request: TrainRequest): Promise<TrainPlan> {
 
 export async function planResumedTraining(request: ResumeRequest): Promise<TrainPlan> {
   const begun = trainRecordIn(request.run);
-  const settings = checkSettings(resumedSettings(begun.settings, request));
+  const settings = checkSettings(await withModelPath(resumedSettings(begun.settings, await withModelPath(request))));
   const checked = await preflight(settings);
   const now = await trainRecord(settings, checked);
   const tasks = typeof settings.tasks === 'string' ? `the tasks in ${settings.tasks}` : 'the tasks';
@@ -114,7 +115,7 @@ export async function planResumedTraining(request: ResumeRequest): Promise<Train
 
 export async function planEvaluation(request: EvaluationRequest): Promise<EvaluationPlan> {
   await checkModelNamed(request);
-  const settings = evaluationSettings(request);
+  const settings = evaluationSettings(await withModelPath(request));
   const { entry, heldOut, warnings } = await preflight(settings);
   const { n, temperature } = settings;
   const tasks = rowsOf(settings.rows, heldOut.length).map((row) => ({ task: heldOut[row - 1] as Task, number: row }));
@@ -134,7 +135,7 @@ export async function planResumedEvaluation(request: EvaluationResumeRequest): P
   const begun = evaluationIn(run);
   if (begun === undefined)
     throw impossible(`${run} holds a training run, not an evaluation`, `go on with it: ${resumeCommand(run)}`);
-  const merged = absolute({ ...begun.settings, ...defined(request), run });
+  const merged = absolute(await withModelPath({ ...begun.settings, ...defined(request), run }));
   requireValues(merged, 'the evaluation', 'heldOut');
   const settings = evaluationSettings(merged as EvaluationRequest);
   const { entry, heldOut, warnings } = await preflight(settings);

@@ -19,6 +19,7 @@ import { outcomeByCalls, recordOf } from '../rollout/record.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { evaluationSettings, type RunSettings } from './check-settings.ts';
 import { lockFolder } from './directory.ts';
+import { withModelPath } from './model-path.ts';
 import { checkModelNamed, openSampled, type PolicyJudgeParts, withPolicy } from './open-policy.ts';
 import { openGrader } from './parts.ts';
 import { EVAL_DEFAULTS, isApi } from './settings.ts';
@@ -77,7 +78,7 @@ export function serve(settings: ServeSettings, { onTurn, onFailure, warn }: Serv
     await checkModelNamed(given);
     if (isApi(engine) && (settings.entry ?? settings.tasks) !== undefined) throw noFlows(engine);
     // Of these, only what concerns the policy is used.
-    const policy = evaluationSettings({ ...given, entry });
+    const policy = evaluationSettings({ ...(await withModelPath(given)), entry });
     const stop = new AbortController();
     opened.defer(() => stop.abort());
     const { name, sampled } = opened.use(await openSampled(policy, { warn, stop: stop.signal }));

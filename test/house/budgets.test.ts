@@ -18,7 +18,7 @@ import {
 const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> = {
   '*': [16, 375],
   areal: [6, 840],
-  cli: [18, 2450],
+  cli: [19, 2510],
   core: [17, 2560],
   dataset: [6, 843],
   flows: [13, 2110],
@@ -28,11 +28,11 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   http: [4, 553],
   integrations: [6, 1165],
   isolation: [3, 534],
-  nn: [30, 5600],
+  nn: [34, 5600],
   osmosis: [11, 1895],
   processes: [11, 1760],
   rollout: [7, 1130],
-  run: [21, 4150],
+  run: [24, 4540],
   store: [7, 1040],
   testing: [8, 1733],
   tinker: [18, 4193],
@@ -41,10 +41,10 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   tuner: [5, 750],
 };
 /** Files that are loaded with one, itself included. */
-const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 112 };
+const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 122 };
 const WORDS = 30;
 const REPEATED_NAMES = 10;
-const TEST_LINES = 50_000;
+const TEST_LINES = 51_500;
 
 const sources = shippedSources();
 const over = ({ files, code }: Size, [mostFiles, mostCode]: readonly [number, number]): boolean =>

@@ -108,7 +108,8 @@ describe('samples that share prefixes', () => {
 });
 
 describe('a microbatch', () => {
-  const planned = (samples: readonly Sample[]) => planMicrobatches(samples, 600).map(assemble);
+  const planned = (samples: readonly Sample[]) =>
+    planMicrobatches(samples, { trainRows: 600, microbatchRows: 512 }).map(assemble);
   const rowsOf = (samples: readonly Sample[]) => planned(samples).map(({ batch }) => batch.tokens.length);
   const sampleOf = (tokens: Int32Array, prompt = 1) => ({ ...randomSample(REGULAR, tokens.length, 1, { prompt }), tokens });
 

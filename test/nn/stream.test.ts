@@ -109,21 +109,24 @@ describe('publishing', () => {
 describe('a sampling loop', () => {
   /** Over a model that gives nothing finite after the token `spoiled`. */
   function passOver(spoiled?: number) {
+    // Whose embedding is not its output head too.
+    const LONG = { ...REGULAR, contextLength: 4096, tied: false };
     const layout = planLayout(LONG);
-    const arena = planArena(LONG, layout, 1);
+    const arena = planArena({ config: LONG, layout, lora: undefined, use: 'training', threads: 1 });
     const memory = reserveMemory(arena, LONG);
     const kernels = loadKernels(compileKernels('plain'), memory);
     const { gemmScratch, decode } = arena.workers[0]!;
     kernels.setGemmScratch(gemmScratch);
     new Float32Array(memory.buffer, arena.parameters, layout.length).set(strongWeights(LONG, 3));
-    packServed(kernels, LONG, layout, arena.served, arena.parameters);
+    packServed({ kernels, config: LONG, arena }, layout);
     if (spoiled !== undefined) {
-      const row = arena.served.embedding + spoiled * LONG.hiddenSize * 4;
+      const row = arena.served.embedding! + spoiled * LONG.hiddenSize * 4;
       new Float32Array(memory.buffer, row, LONG.hiddenSize).fill(Number.NaN);
     }
-    const shared = { kernels, buffer: memory.buffer, config: LONG, layout, arena };
+    const shared = { kernels, buffer: memory.buffer, config: LONG, layout, lora: undefined, arena };
     const pass = new DecodePass({ ...shared, regions: decode });
-    return { pass, slotCount: arena.slotCount, contextLength: LONG.contextLength };
+    const cache = { slots: arena.slotCount, pages: arena.pageCount, page: arena.page };
+    return { pass, cache, contextLength: LONG.contextLength };
   }
 
   it('fails only the sequence whose log-probability is not finite, and shows nothing of it', async () => {

@@ -7,6 +7,7 @@ import { basename, sep } from 'node:path';
 import { styleText } from 'node:util';
 import { printableLine } from '../../core/describe.ts';
 import type { Phase } from '../../core/events.ts';
+import { hubNameOf } from '../../run/model-path.ts';
 import { agreementText, amount, cellsOf, count, cutTo, duration, percent } from '../text.ts';
 import { type Axis, bar, blocks, curve, type Scale, scaleOf, shares } from './chart.ts';
 import { secondsLeft, tokensPerSecond, type ViewState } from './state.ts';
@@ -86,7 +87,7 @@ function titleLine({ title }: ViewState, columns: number): Line {
   const rest = (...parts: readonly (string | null)[]): Line =>
     parts.filter((part) => part !== null).map((part) => piece(` · ${printableLine(part)}`, 'dim'));
   const verb = piece(title.verb === 'train' ? 'Training ' : 'Evaluating ');
-  const model = title.model.split(sep).slice(-2).join(sep);
+  const model = hubNameOf(title.model) ?? title.model.split(sep).slice(-2).join(sep);
   const seed = `seed ${title.seed}`;
   return firstThatFits(columns, [
     [verb, entry, ...rest(model, seed, title.run)],

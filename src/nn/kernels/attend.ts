@@ -3,15 +3,25 @@
  * training share, so that a token's log-probability in training is, bit for bit, the one it was sampled with.
  *
  * One head's keys lie in panels of 16 positions ([position/16][headDim][16]), its values in rows padded to whole panels: both are
- * what the tiles multiply by, and both grow by one position without moving the others. A query's scores and its sum over values are
+ * what the tiles multiply by, and both grow by one position without moving the others. Both may lie in pages of some positions, the same
+ * place in each page, with a table of the pages' addresses. A query's scores and its sum over values are
  * computed in the same order whether it comes alone or with others: entries after its own position get the weight 0, which
  * changes no sum.
  */
 import { at, expRow, maxOfRow, scaleRow } from './simd';
 import { MR, multiplyEdge, multiplyHalfStrip, multiplyStrip, multiplyTile, NR } from './tile';
 
-/** Sums over values are cut here, counted from the first position, so that a query's do not depend on those after it. */
+/**
+ * Sums over values are cut here, counted from the first position, so that a query's do not depend on those after it. Pages hold a multiple
+ * of this, or all positions.
+ */
 const KC: i32 = 256;
+
+/** What is added to the address of a key or value at `position`: that of its page. Without a table, all lies in one place. */
+@inline
+function pageOf(table: usize, page: i32, position: i32): usize {
+  return table == 0 ? 0 : <usize>load<u32>(at(table, position / page));
+}
 
 /** `count` rounded up to whole panels. */
 @inline
@@ -60,13 +70,17 @@ export function attendScratchFloats(context: i32): i32 {
 
 /** One query at `position`. */
 function attendRow(
-  q: usize, position: i32, keys: usize, values: usize, headDim: i32, scale: f32, scores: usize, out: usize,
+  q: usize, position: i32, keys: usize, values: usize, table: usize, page: i32, headDim: i32, scale: f32, scores: usize, out: usize,
 ): f32 {
   const count = position + 1;
   const panel = <usize>(headDim * NR) << 2;
-  // Two panels at a time; the second of the last pair may lie beyond the keys and is then the first once more.
-  for (let t = 0; t < count; t += 2 * NR) {
-    multiplyStrip(q, at(keys, t * headDim), NR << 2, t + NR < count ? panel : 0, headDim, at(scores, t), false);
+  for (let first = 0; first < count; first += page) {
+    const base = keys + pageOf(table, page, first);
+    const end = min(page, count - first);
+    // Two panels at a time; the second of the last pair may lie beyond the keys and is then the first once more.
+    for (let t = 0; t < end; t += 2 * NR) {
+      multiplyStrip(q, at(base, t * headDim), NR << 2, t + NR < end ? panel : 0, headDim, at(scores, first + t), false);
+    }
   }
   const lse = softmax(scores, count, scale);
   const width = padded(headDim);
@@ -74,7 +88,7 @@ function attendRow(
   for (let k = 0; k < count; k += KC) {
     const depth = min(KC, count - k);
     const weights = at(scores, k);
-    const from = at(values, k * width);
+    const from = at(values + pageOf(table, page, k), (k % page) * width);
     let n = 0;
     for (; n + 2 * NR <= headDim; n += 2 * NR) multiplyStrip(weights, at(from, n), step, NR << 2, depth, at(out, n), k > 0);
     if (n + NR <= headDim) {
@@ -91,11 +105,11 @@ function attendRow(
  * `out` and `lse` lie that many floats apart. `lse` may be 0: not wanted.
  */
 export function attend(
-  rows: i32, q: usize, qStride: i32, first: i32, keys: usize, values: usize, headDim: i32, scale: f32, scores: usize,
-  out: usize, outStride: i32, lse: usize, lseStride: i32,
+  rows: i32, q: usize, qStride: i32, first: i32, keys: usize, values: usize, table: usize, page: i32, headDim: i32, scale: f32,
+  scores: usize, out: usize, outStride: i32, lse: usize, lseStride: i32,
 ): void {
   if (rows == 1) {
-    const sum = attendRow(q, first, keys, values, headDim, scale, scores, out);
+    const sum = attendRow(q, first, keys, values, table, page, headDim, scale, scores, out);
     if (lse != 0) store<f32>(lse, sum);
     return;
   }
@@ -103,8 +117,12 @@ export function attend(
   const stride = padded(count);
   const qRow = <usize>qStride << 2;
   const scoreRow = <usize>stride << 2;
-  for (let t = 0; t < count; t += NR) {
-    multiplyTile(rows, q, qRow, 4, at(keys, t * headDim), NR << 2, headDim, at(scores, t), scoreRow, false);
+  for (let start = 0; start < count; start += page) {
+    const base = keys + pageOf(table, page, start);
+    const end = min(page, count - start);
+    for (let t = 0; t < end; t += NR) {
+      multiplyTile(rows, q, qRow, 4, at(base, t * headDim), NR << 2, headDim, at(scores, start + t), scoreRow, false);
+    }
   }
   for (let i = 0; i < rows; i++) {
     const row = at(scores, i * stride);
@@ -118,8 +136,9 @@ export function attend(
   for (let k = 0; k < count; k += KC) {
     const depth = min(KC, count - k);
     const weights = at(scores, k);
+    const base = at(values + pageOf(table, page, k), (k % page) * width);
     for (let n = 0; n < headDim; n += NR) {
-      const from = at(values, k * width + n);
+      const from = at(base, n);
       const to = at(out, n);
       if (rows == MR && n + NR <= headDim) multiplyTile(MR, weights, scoreRow, 4, from, step, depth, to, outRow, k > 0);
       else multiplyEdge(rows, min(NR, headDim - n), weights, scoreRow, 4, from, step, depth, to, outRow, k > 0);

@@ -47,7 +47,7 @@ export function attentionForward(
         for (let i = 0; i < length; i += MR) {
           const r = row + i;
           attend(
-            min(MR, length - i), at(qkv, r * width + h * headDim), width, depth + i, keys, values, headDim, scale, scores,
+            min(MR, length - i), at(qkv, r * width + h * headDim), width, depth + i, keys, values, 0, i32.MAX_VALUE, headDim, scale, scores,
             at(out, (r * heads + h) * headDim), heads * headDim, at(lse, r * heads + h), heads,
           );
         }

@@ -1,8 +1,9 @@
 /**
  * Sampling with a key/value cache: writing and copying cache rows, attention of single rows over the cache, drawing tokens.
  *
- * A cache holds, for one layer's keys or values, [slot][kvHead] and then what `attend` reads. Each row's sums have one order, so a
- * result never depends on the other rows of the pass.
+ * A sequence's cache lies in pages of `page` positions; `tables` has the addresses of each slot's pages, `tableStride` apart. A page holds,
+ * for each layer, the keys of all its heads and then their values, as `attend` reads them; `layer` is where the layer's begin, in floats.
+ * Each row's sums have one order, so a result never depends on the other rows of the pass.
  */
 import { attend, keyFloats, storeInPanel, storeInRows, valueFloats } from './attend';
 import { at, expRow, maxOfRow } from './simd';
@@ -10,33 +11,39 @@ import { MR } from './tile';
 
 /** Stores each row's keys and values, which lie one after the other at `source`, at the row's slot and position. */
 export function storeCacheRows(
-  source: usize, width: i32, rows: i32, slots: usize, positions: usize, keys: usize, values: usize, context: i32,
+  source: usize, width: i32, rows: i32, slots: usize, positions: usize, tables: usize, tableStride: i32, layer: i32, page: i32,
   kvHeads: i32, headDim: i32,
 ): void {
-  const keySize = keyFloats(context, headDim);
-  const valueSize = valueFloats(context, headDim);
+  const keySize = keyFloats(page, headDim);
+  const valueSize = valueFloats(page, headDim);
   for (let r = 0; r < rows; r++) {
-    const head = load<i32>(at(slots, r)) * kvHeads;
     const position = load<i32>(at(positions, r));
+    const place = <usize>load<u32>(at(tables, load<i32>(at(slots, r)) * tableStride + position / page));
+    const keys = at(place, layer);
+    const values = at(keys, kvHeads * keySize);
     for (let g = 0; g < kvHeads; g++) {
       const key = at(source, r * width + g * headDim);
-      storeInPanel(key, headDim, at(keys, (head + g) * keySize), position);
-      storeInRows(at(key, kvHeads * headDim), headDim, at(values, (head + g) * valueSize), position);
+      storeInPanel(key, headDim, at(keys, g * keySize), position % page);
+      storeInRows(at(key, kvHeads * headDim), headDim, at(values, g * valueSize), position % page);
     }
   }
 }
 
-/** Copies the first `count` positions of one slot to another; whole panels of keys, of which the tail is overwritten later. */
-export function copyCacheSlot(
-  from: i32, to: i32, count: i32, keys: usize, values: usize, context: i32, kvHeads: i32, headDim: i32,
-): void {
-  const keySize = keyFloats(context, headDim);
-  const valueSize = valueFloats(context, headDim);
-  for (let g = 0; g < kvHeads; g++) {
-    const source = from * kvHeads + g;
-    const target = to * kvHeads + g;
-    memory.copy(at(keys, target * keySize), at(keys, source * keySize), <usize>keyFloats(count, headDim) << 2);
-    memory.copy(at(values, target * valueSize), at(values, source * valueSize), <usize>valueFloats(count, headDim) << 2);
+/** Copies the first `count` positions of one page to another, in all layers; whole panels of keys, of which the tail is overwritten later. */
+export function copyPage(from: usize, to: usize, count: i32, page: i32, layers: i32, kvHeads: i32, headDim: i32): void {
+  const keySize = <usize>keyFloats(page, headDim) << 2;
+  const valueSize = <usize>valueFloats(page, headDim) << 2;
+  for (let l = 0; l < layers; l++) {
+    for (let g = 0; g < kvHeads; g++) {
+      memory.copy(to, from, <usize>keyFloats(count, headDim) << 2);
+      from += keySize;
+      to += keySize;
+    }
+    for (let g = 0; g < kvHeads; g++) {
+      memory.copy(to, from, <usize>valueFloats(count, headDim) << 2);
+      from += valueSize;
+      to += valueSize;
+    }
   }
 }
 
@@ -54,21 +61,22 @@ function runLength(r: i32, rows: i32, slots: usize, positions: usize): i32 {
 
 /** Each row attends to positions 0 … its own of its slot; those must be in the cache already. */
 export function cachedAttention(
-  qkv: usize, width: i32, rows: i32, slots: usize, positions: usize, keys: usize, values: usize, context: i32,
+  qkv: usize, width: i32, rows: i32, slots: usize, positions: usize, tables: usize, tableStride: i32, layer: i32, page: i32,
   heads: i32, kvHeads: i32, headDim: i32, out: usize, scores: usize,
 ): void {
   const scale: f32 = 1 / sqrt<f32>(<f32>headDim);
-  const keySize = keyFloats(context, headDim);
-  const valueSize = valueFloats(context, headDim);
+  const keySize = keyFloats(page, headDim);
+  const valueSize = valueFloats(page, headDim);
   const group = heads / kvHeads;
   for (let r = 0; r < rows; ) {
     const run = runLength(r, rows, slots, positions);
     const position = load<i32>(at(positions, r));
+    const table = at(tables, load<i32>(at(slots, r)) * tableStride);
     for (let h = 0; h < heads; h++) {
-      const head = load<i32>(at(slots, r)) * kvHeads + h / group;
+      const g = h / group;
       attend(
-        run, at(qkv, r * width + h * headDim), width, position, at(keys, head * keySize), at(values, head * valueSize), headDim, scale,
-        scores, at(out, (r * heads + h) * headDim), heads * headDim, 0, 0,
+        run, at(qkv, r * width + h * headDim), width, position, at(0, layer + g * keySize), at(0, layer + kvHeads * keySize + g * valueSize),
+        table, page, headDim, scale, scores, at(out, (r * heads + h) * headDim), heads * headDim, 0, 0,
       );
     }
     r += run;

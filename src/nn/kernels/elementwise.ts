@@ -3,7 +3,7 @@
  *
  * Backward kernels add to parameter gradients, and say of each activation gradient whether they add or overwrite.
  */
-import { addRow, at, dot, exp4, loadPart, one4, storePart, sum4 } from './simd';
+import { addRow, at, dot, exp4, loadPart, one4, scaleRow, storePart, sum4 } from './simd';
 
 /** y = x / rms(x) · gain. Keeps 1/rms per row for the backward. */
 export function rmsNorm(x: usize, gain: usize, y: usize, inverse: usize, rows: i32, width: i32, epsilon: f32): void {
@@ -56,6 +56,40 @@ export function rmsNormBackward(
     dy = at(dy, width);
     dx = at(dx, width);
   }
+}
+
+/** Normalises each of `heads` heads of every row by itself; `inverse` gets one entry per row and head. */
+export function headNorm(
+  x: usize, xStride: i32, gain: usize, y: usize, yStride: i32, inverse: usize, rows: i32, heads: i32, headDim: i32, epsilon: f32,
+): void {
+  for (let r = 0; r < rows; r++) rmsNorm(at(x, r * xStride), gain, at(y, r * yStride), at(inverse, r * heads), heads, headDim, epsilon);
+}
+
+/** Overwrites the heads of `d` by their gradient before the norm; dGain += …  `space` is for one row of all heads. */
+export function headNormBackward(
+  x: usize, xStride: i32, gain: usize, inverse: usize, d: usize, dStride: i32, dGain: usize, rows: i32, heads: i32, headDim: i32,
+  space: usize,
+): void {
+  for (let r = 0; r < rows; r++) {
+    const row = at(d, r * dStride);
+    memory.fill(space, 0, <usize>(heads * headDim) << 2);
+    rmsNormBackward(at(x, r * xStride), gain, at(inverse, r * heads), row, space, dGain, heads, headDim);
+    memory.copy(row, space, <usize>(heads * headDim) << 2);
+  }
+}
+
+/** Adds one row to each row. */
+export function addToRows(rows: usize, row: usize, count: i32, width: i32): void {
+  for (let r = 0; r < count; r++) addRow(at(rows, r * width), row, width);
+}
+
+/** sum += each row, in order. */
+export function sumRows(rows: usize, sum: usize, count: i32, width: i32): void {
+  for (let r = 0; r < count; r++) addRow(sum, at(rows, r * width), width);
+}
+
+export function scaleFloats(p: usize, factor: f32, count: i32): void {
+  scaleRow(p, factor, count);
 }
 
 /**

@@ -207,16 +207,81 @@ export function packMatrix(b: usize, bRow: i32, bColumn: i32, K: i32, N: i32, ou
   }
 }
 
-/** `gemm` with a B from `packMatrix`; A and C have contiguous rows. */
-export function gemmPacked(M: i32, N: i32, K: i32, a: usize, packed: usize, c: usize, accumulate: bool): void {
+/** `gemm` with a B from `packMatrix`; A and C have contiguous rows, `aRow` and `cStride` apart. */
+export function gemmPacked(
+  M: i32, N: i32, K: i32, a: usize, aRow: i32, packed: usize, c: usize, cStride: i32, accumulate: bool,
+): void {
   let from = packed;
   const block = depthOfBlocks(K);
   for (let n = 0; n < N; n += NC) {
     const columns = min(NC, N - n);
     for (let k = 0; k < K; k += block) {
       const depth = min(block, K - k);
-      multiplyPanels(M, columns, depth, at(a, k), K, 1, from, at(c, n), N, accumulate || k > 0);
+      multiplyPanels(M, columns, depth, at(a, k), aRow, 1, from, at(c, n), cStride, accumulate || k > 0);
       from = at(from, packedFloats(depth, columns));
+    }
+  }
+}
+
+/** Packs the transpose of a part of a packed matrix: `count` of its columns, from `packed` on, and all `depth` rows of its block. */
+function packTransposed(packed: usize, depth: i32, count: i32, out: usize): void {
+  for (let i = 0; i < depth; i += NR) {
+    const panel = at(out, i * count);
+    const rows = min(NR, depth - i);
+    for (let o = 0; o < count; o += NR) {
+      const from = at(packed, o * depth + i * NR);
+      const columns = min(NR, count - o);
+      if (rows == NR && columns == NR) {
+        for (let ii = 0; ii < NR; ii += 4) {
+          for (let oo = 0; oo < NR; oo += 4) transpose4(at(from, ii * NR + oo), NR << 2, at(panel, (o + oo) * NR + ii));
+        }
+      } else {
+        for (let oo = 0; oo < columns; oo++) {
+          for (let ii = 0; ii < NR; ii++) {
+            store<f32>(at(panel, (o + oo) * NR + ii), ii < rows ? load<f32>(at(from, ii * NR + oo)) : 0);
+          }
+        }
+      }
+    }
+  }
+}
+
+/**
+ * C[M,K] (+)= A[M,N] · Bᵀ for a K×N matrix B from `packMatrix`: the way back through `gemmPacked`, without a second copy of B.
+ */
+export function gemmPackedTransposed(
+  M: i32, N: i32, K: i32, a: usize, aRow: i32, packed: usize, c: usize, cStride: i32, accumulate: bool,
+): void {
+  const block = depthOfBlocks(K);
+  let from = packed;
+  for (let n = 0; n < N; n += NC) {
+    const columns = min(NC, N - n);
+    for (let k = 0; k < K; k += block) {
+      const depth = min(block, K - k);
+      // A multiple of the panel's width, so that no panel is cut.
+      for (let o = 0; o < columns; o += KC) {
+        const count = min(KC, columns - o);
+        packTransposed(at(from, o * depth), depth, count, packedB);
+        multiplyPanels(M, depth, count, at(a, n + o), aRow, 1, packedB, at(c, k), cStride, accumulate || n + o > 0);
+      }
+      from = at(from, packedFloats(depth, columns));
+    }
+  }
+}
+
+/** out[i] = column indices[i] of a packed K×N matrix. */
+export function gatherPacked(packed: usize, K: i32, N: i32, indices: usize, count: i32, out: usize): void {
+  const block = depthOfBlocks(K);
+  for (let i = 0; i < count; i++) {
+    const index = load<i32>(at(indices, i));
+    const n = index - index % NC;
+    const columns = packedFloats(1, min(NC, N - n));
+    const column = index - n;
+    for (let k = 0; k < K; k += block) {
+      const depth = min(block, K - k);
+      // Panels of one block, then the column within its panel.
+      const from = at(packed, n * K + k * columns + (column & ~(NR - 1)) * depth + (column & (NR - 1)));
+      for (let kk = 0; kk < depth; kk++) store<f32>(at(out, i * K + k + kk), load<f32>(at(from, kk * NR)));
     }
   }
 }

@@ -14,6 +14,7 @@ import { type HttpHandler, type Listener, serve } from '../../http/http-server.t
 import { decoded, type HttpReply, type HttpRequest, jsonReply, Router, routeFor } from '../../http/message.ts';
 import { checkModelFolder } from '../../run/checkpoint.ts';
 import { lockFolder } from '../../run/directory.ts';
+import { resolveModel } from '../../run/model-path.ts';
 import { TINKER_LIMITS, WAITS, type Waits } from './limits.ts';
 import { Futures, failureIn, futureRoutes, type Route, type TinkerFailure } from './requests.ts';
 import { SamplerPool, samplingRoutes } from './sampling-routes.ts';
@@ -160,12 +161,13 @@ const KEPT_KEY = /^tml-[0-9a-f]{32}$/;
 /** Serves until disposed. `baseModel` is the name by which clients address the model. */
 export function serveTinker(settings: TinkerServerSettings, onFailure: OnFailure) {
   return openingWith(async (opened) => {
-    const { model, host, port, apiKey: chosenKey, threads } = settings;
+    const { host, port, apiKey: chosenKey, threads } = settings;
     if (chosenKey !== undefined && !chosenKey.startsWith(KEY_PREFIX)) {
       throw new TrainyardError('USAGE', `the key does not begin with ${KEY_PREFIX}`, {
         hint: `clients want keys such as ${newKey()}`,
       });
     }
+    const model = await resolveModel(settings.model);
     await checkModelFolder(model);
     opened.use(await lockFolder(settings.state, '--state'));
     const state = resolve(settings.state);

@@ -14,6 +14,7 @@ import { parsedJson } from '../../core/json.ts';
 import { jsonReply } from '../../http/message.ts';
 import { EmbeddedModel } from '../../nn/embedded-model.ts';
 import { TOKENIZER_FILES } from '../../run/checkpoint.ts';
+import { hubNameOf } from '../../run/model-path.ts';
 import { loadTokenizer, type Tokenizer } from '../../tokens/tokenizer.ts';
 import type { WeightsKind, WeightsPath } from '../wire/tinker-messages.ts';
 import { formatWeightsPath, isWeightsName, parseWeightsPath, weightsInfoRequest } from '../wire/tinker-messages.ts';
@@ -46,7 +47,7 @@ export async function openBaseModel(dir: string, threads: number | undefined): P
   await using model = await open();
   const tokenizerFile = await readFile(join(folder, 'tokenizer.json')).catch(() => undefined);
   return {
-    name: basename(await realpath(folder)).replaceAll(/[^\w.-]/g, '_'),
+    name: (hubNameOf(folder) ?? basename(await realpath(folder))).replaceAll(/[^\w./-]/g, '_'),
     folder,
     shape: { vocabSize: model.vocabSize, contextLength: model.contextLength },
     weights: { id: 'base', folder, check: async () => {} },

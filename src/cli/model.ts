@@ -1,0 +1,53 @@
+/** `trainyard model get`: downloads a model of the Hugging Face hub, shows how far it is, and says what to type next. Returns the exit code. */
+import { TrainyardError } from '../core/errors.ts';
+import { downloadModel, sizeText } from '../run/model-download.ts';
+import { HUB_NAME } from '../run/model-path.ts';
+import { shellWord } from '../run/settings.ts';
+import { guarded } from './guarded.ts';
+import { describe } from './print.ts';
+import { asCalled, duration, ERASE_LINE_END } from './text.ts';
+
+/** Milliseconds between lines: on a terminal each replaces the last. */
+const [OFTEN, SELDOM] = [200, 10_000];
+
+export async function modelCommand(
+  named: string,
+  given: string | undefined,
+  { json }: { readonly json: boolean },
+): Promise<number> {
+  const [, id, file = given] = HUB_NAME.exec(named) ?? [];
+  if (id === undefined) {
+    const message = `expected the name of a model at the Hugging Face hub, Owner/Name, found ${JSON.stringify(named)}`;
+    throw new TrainyardError('USAGE', message, { hint: 'such as trainyard model get HuggingFaceTB/SmolLM2-135M-Instruct' });
+  }
+  const onTerminal = !json && process.stderr.isTTY === true;
+  const began = performance.now();
+  let [last, from] = [Number.NEGATIVE_INFINITY, -1];
+  const onProgress = ({ file, done, total }: { readonly file: string; readonly done: number; readonly total: number }): void => {
+    const now = performance.now();
+    if (from < 0) from = done;
+    if (now - last < (onTerminal ? OFTEN : SELDOM) && done < total) return;
+    last = now;
+    const left = done > from ? ` · ${duration(((now - began) / 1000) * ((total - done) / (done - from)))} left` : '';
+    const line = `${file} · ${sizeText(done)} of ${sizeText(total)}${left}`;
+    if (json) console.log(JSON.stringify({ type: 'progress', file, done, total }));
+    else process.stderr.write(onTerminal ? `\r${line}${ERASE_LINE_END}${done === total ? '\n' : ''}` : `${line}\n`);
+  };
+  const emit = (event: Parameters<typeof describe>[0]): void => void process.stderr.write(`${describe(event).join('\n')}\n`);
+  const model = await guarded(emit, { steps: false }, async ({ stop }) => {
+    try {
+      return await downloadModel(id, file, { signal: stop, onProgress });
+    } catch (thrown) {
+      if (!stop.aborted) throw thrown;
+      throw new TrainyardError('CANCELLED', 'interrupted', { hint: 'type the command again: it goes on where it stopped' });
+    }
+  });
+  const next = ['eval', 'train'].map((verb) => `  ${asCalled(`trainyard ${verb} <entry> --model ${shellWord(model.name)}`)}`);
+  const lines = [
+    `${id} (${sizeText(model.bytes)}, every file verified) is in ${model.path}`,
+    'Measure it with your agent, or train it:',
+    ...next,
+  ];
+  console.log(json ? JSON.stringify({ type: 'downloaded', ...model }) : lines.join('\n'));
+  return 0;
+}
