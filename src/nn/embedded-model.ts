@@ -56,8 +56,11 @@ export interface UseOptions extends ThreadOptions {
   readonly use?: 'sampling' | 'training' | undefined;
   /** The most tokens of a prompt and its answer, at most what the model was made for; memory grows with it. */
   readonly context?: number | undefined;
-  /** Trains adapters and leaves the weights as they are. Without it, all parameters are trained. */
-  readonly lora?: LoraSettings | undefined;
+  /**
+   * Trains adapters and leaves the weights as they are; a function may decide by the number of parameters. Without it, all parameters are
+   * trained. A folder with an adapter has its own.
+   */
+  readonly lora?: LoraSettings | ((parameters: number) => LoraSettings | undefined) | undefined;
   /** Of an adapter's first weights. */
   readonly seed?: number | undefined;
 }
@@ -65,6 +68,10 @@ export interface UseOptions extends ThreadOptions {
 /** The machine's cores, at most one per gradient lane: more could not train, and would only split the sampler's batches. */
 export function defaultThreads(): number {
   return Math.min(availableParallelism(), MOST_LANES);
+}
+
+function loraFor(config: LlamaConfig, { lora }: UseOptions): LoraSettings | undefined {
+  return typeof lora === 'function' ? lora(planLayout(config).length) : lora;
 }
 
 /** What a model is, before anything of it is in memory. */
@@ -115,11 +122,12 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   static async open({ dir, ...options }: { readonly dir: string } & UseOptions): Promise<EmbeddedModel> {
     const adapter = await readAdapterConfig(dir);
     await using source = await openSource(adapter?.base ?? dir);
-    const lora = adapter?.settings ?? options.lora;
-    checkSameLora(dir, adapter?.settings, options.lora);
+    const config = parseConfig(source.fields);
+    const lora = adapter?.settings ?? (options.use === 'sampling' ? undefined : loraFor(config, options));
+    if (typeof options.lora === 'object') checkSameLora(dir, adapter?.settings, options.lora);
     const digest = lora === undefined ? '' : await sourceDigest(source);
     const base = lora && { path: resolve(adapter?.base ?? dir), digest, source: source.fields };
-    const model = await EmbeddedModel.#start({ source, config: parseConfig(source.fields), lora, base }, options);
+    const model = await EmbeddedModel.#start({ source, config, lora, base }, options);
     try {
       if (adapter !== undefined) {
         await model.load(dir, { optimizer: false });
@@ -142,7 +150,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     const parsed = parseConfig(fields);
     const layout = planLayout(parsed);
     const source = memorySource(fields, layout, initialWeights(parsed, layout, seed));
-    const { lora } = options;
+    const lora = loraFor(parsed, options);
     const base = lora && { path: 'memory', digest: '', source: fields };
     return EmbeddedModel.#start({ source, config: parsed, lora, base }, { ...options, seed });
   }
