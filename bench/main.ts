@@ -1,18 +1,27 @@
 /**
- * Runs one benchmark by name: `npm run bench -- <name> [flags]`. With `--json` the last line of the output is its results as JSON.
+ * Runs one benchmark by name: `npm run bench -- <name> [flags]`. With `--json` or `--against` the last line of
+ * the output is its results as JSON.
  *
  * Benchmarks print what they measure while they run and judge nothing: results go into LOG.md by hand, the bad ones too.
  */
 import { parseArgs } from 'node:util';
 
+export interface Flags {
+  readonly threads: number | undefined;
+  /** Whom to measure beside ours, and the Python that has it; for `llm`. */
+  readonly against?: string | undefined;
+  readonly python?: string | undefined;
+}
+
 /** What a benchmark file exports. */
 export interface Benchmark {
-  run(flags: { readonly threads: number | undefined }): Promise<Readonly<Record<string, unknown>>>;
+  run(flags: Flags): Promise<Readonly<Record<string, unknown>>>;
 }
 
 const BENCHMARKS: Readonly<Record<string, () => Promise<Benchmark>>> = {
   gateway: () => import('./gateway.ts'),
   grader: () => import('./grader.ts'),
+  llm: () => import('./llm.ts'),
   nn: () => import('./nn.ts'),
   rollouts: () => import('./rollouts.ts'),
   step: () => import('./step.ts'),
@@ -21,7 +30,12 @@ const BENCHMARKS: Readonly<Record<string, () => Promise<Benchmark>>> = {
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
-  options: { json: { type: 'boolean', default: false }, threads: { type: 'string' } },
+  options: {
+    json: { type: 'boolean', default: false },
+    threads: { type: 'string' },
+    against: { type: 'string' },
+    python: { type: 'string' },
+  },
 });
 const name = positionals[0] ?? '';
 const load = Object.hasOwn(BENCHMARKS, name) ? BENCHMARKS[name] : undefined;
@@ -30,8 +44,9 @@ if (load === undefined) {
   process.exitCode = 2;
 } else {
   const benchmark = await load();
-  const results = await benchmark.run({ threads: values.threads === undefined ? undefined : Number(values.threads) });
-  if (values.json) console.log(JSON.stringify({ benchmark: name, ...results }));
+  const { threads, against, python } = values;
+  const results = await benchmark.run({ threads: threads === undefined ? undefined : Number(threads), against, python });
+  if (values.json || against !== undefined) console.log(JSON.stringify({ benchmark: name, ...results }));
   // Clients keep their connections open for a while.
   process.exit(0);
 }

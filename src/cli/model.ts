@@ -1,6 +1,6 @@
 /** `trainyard model get`: downloads a model of the Hugging Face hub, shows how far it is, and says what to type next. Returns the exit code. */
 import { TrainyardError } from '../core/errors.ts';
-import { downloadModel, megabytes } from '../run/model-download.ts';
+import { downloadModel, sizeText } from '../run/model-download.ts';
 import { HUB_NAME } from '../run/model-path.ts';
 import { shellWord } from '../run/settings.ts';
 import { guarded } from './guarded.ts';
@@ -23,13 +23,13 @@ export async function modelCommand(
   const onTerminal = !json && process.stderr.isTTY === true;
   const began = performance.now();
   let [last, from] = [Number.NEGATIVE_INFINITY, -1];
-  const onProgress = ({ file, done, total }: { readonly file: string; readonly done: number; readonly total: number }): void => {
+  const onProgress = (file: string, done: number, total: number): void => {
     const now = performance.now();
     if (from < 0) from = done;
     if (now - last < (onTerminal ? OFTEN : SELDOM) && done < total) return;
     last = now;
     const left = done > from ? ` · ${duration(((now - began) / 1000) * ((total - done) / (done - from)))} left` : '';
-    const line = `${file} · ${megabytes(done)} of ${megabytes(total)}${left}`;
+    const line = `${file} · ${sizeText(done)} of ${sizeText(total)}${left}`;
     if (json) console.log(JSON.stringify({ type: 'progress', file, done, total }));
     else process.stderr.write(onTerminal ? `\r${line}${ERASE_LINE_END}${done === total ? '\n' : ''}` : `${line}\n`);
   };
@@ -44,7 +44,7 @@ export async function modelCommand(
   });
   const next = ['eval', 'train'].map((verb) => `  ${asCalled(`trainyard ${verb} <entry> --model ${shellWord(model.name)}`)}`);
   const lines = [
-    `${id} (${megabytes(model.bytes)}, every file verified) is in ${model.path}`,
+    `${id} (${sizeText(model.bytes)}, every file verified) is in ${model.path}`,
     'Measure it with your agent, or train it:',
     ...next,
   ];

@@ -258,6 +258,8 @@ const TINKER: readonly Flag[] = [
 
 const EXPORT: readonly Flag[] = [
   ['--adapter <dir>', 'write the adapter as a PEFT folder'],
+  ['--merged <dir>', 'write the whole model as a Hugging Face folder, with the adapter merged'],
+  ['--dtype <format>', 'numbers of the whole model (default: as the base has them)', ['f32', 'f16', 'bf16']],
   ['--gguf-adapter <file>', 'write the adapter as a GGUF file, for llama.cpp and Ollama'],
   ['--base <model>', 'base model of the adapter (default: the one it was trained on)'],
 ];

@@ -8,6 +8,7 @@ import { writeFile } from 'node:fs/promises';
 import { isAbsolute, join, resolve } from 'node:path';
 import { z } from 'zod';
 import { boundary, TrainyardError } from '../core/errors.ts';
+import { isObject } from '../core/json.ts';
 import { configJson, type Flat, type Layout, type LlamaConfig, parseConfig } from './config.ts';
 import { LORA_TARGETS, type LoraLayout, type LoraSettings } from './lora.ts';
 import {
@@ -134,11 +135,17 @@ const adapterSchema = z.object({
   bias: z.literal('none').optional(),
   use_dora: z.literal(false).optional(),
   use_rslora: z.literal(false).optional(),
+  use_qalora: z.literal(false).optional(),
+  use_bdlora: z.null().optional(),
+  lora_bias: z.literal(false).optional(),
+  layer_replication: z.null().optional(),
+  trainable_token_indices: z.null().optional(),
   fan_in_fan_out: z.literal(false).optional(),
   modules_to_save: z.null().optional(),
   rank_pattern: z.strictObject({}).nullish(),
   alpha_pattern: z.strictObject({}).nullish(),
   layers_to_transform: z.null().optional(),
+  alora_invocation_tokens: z.null().optional(),
 });
 
 export interface AdapterConfig {
@@ -154,7 +161,9 @@ export async function readAdapterConfig(dir: string): Promise<AdapterConfig | un
   const json: unknown = await boundary('MODEL_INVALID', `${path} is not JSON`, async () => JSON.parse(await readRegular(path)));
   const parsed = adapterSchema.safeParse(json);
   if (!parsed.success) {
-    const found = parsed.error.issues.map(({ path, message }) => `${path.join('.')}: ${message}`).join('; ');
+    const fields = isObject(json) ? json : {};
+    const shown = (name: unknown) => (JSON.stringify(fields[String(name)]) ?? 'missing').slice(0, 100);
+    const found = parsed.error.issues.map(({ path, message }) => `${path.join('.')} is ${shown(path[0])}: ${message}`).join('; ');
     throw new TrainyardError('MODEL_INVALID', `${path}: ${found}`, {
       hint: `the embedded engine computes plain LoRA adapters of ${LORA_TARGETS.join(', ')}`,
     });

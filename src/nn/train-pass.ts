@@ -203,8 +203,8 @@ export class TrainPass {
 
     kernels.rmsNorm(a.middle, this.#vector(postNorm), a.postNorm, a.postScale, n, hiddenSize, rmsNormEps);
     layer.gateUp.forward(weights, n, a.postNorm, a.gateUp, 0);
-    if (output === undefined) return;
     kernels.swiglu(a.gateUp, a.activated, n, intermediateSize);
+    if (output === undefined) return;
     kernels.copyFloats(output, a.middle, n * hiddenSize);
     layer.down.forward(weights, n, a.activated, output, 1);
   }

@@ -1,11 +1,14 @@
+import { hash } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { copyFile, mkdir, mkdtemp, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { seededRandom } from '../../models/random.ts';
+import type { ModelSource } from '../nn/model-source.ts';
 import { readSafetensors, type Tensor, writeSafetensors } from '../nn/safetensors.ts';
 import { exportCheckpoint } from './export-weights.ts';
+import { type Dtype, writeMerged } from './merged-weights.ts';
 
 const BASE = {
   ...{ architectures: ['LlamaForCausalLM'], model_type: 'llama', vocab_size: 12, hidden_size: 8, intermediate_size: 12 },
@@ -15,7 +18,7 @@ const RANK = 2;
 const ALPHA = 6;
 const CONFIG = {
   ...{ peft_type: 'LORA', r: RANK, lora_alpha: ALPHA, lora_dropout: 0.1, bias: 'none', task_type: 'CAUSAL_LM' },
-  ...{ fan_in_fan_out: false, base_model_name_or_path: '/models/tiny', target_modules: null, rank_pattern: {} },
+  ...{ fan_in_fan_out: false, base_model_name_or_path: '/models/tiny', target_modules: 'all-linear', rank_pattern: {} },
 };
 /** [outputs, inputs] of a layer's modules. */
 const MODULES: Readonly<Record<string, readonly [number, number]>> = {
@@ -47,13 +50,16 @@ interface Given {
   readonly tensors?: readonly Tensor[];
   readonly base?: object | null;
   readonly at?: string;
+  /** Of the base. */
+  readonly digest?: string;
 }
 /** A checkpoint as a LoRA run writes it. */
-async function checkpoint({ config = CONFIG, tensors = loraTensors(), base = BASE, at = 'checkpoint' }: Given = {}) {
+async function checkpoint(given: Given = {}): Promise<string> {
+  const { config = CONFIG, tensors = loraTensors(), base = BASE, at = 'checkpoint', digest } = given;
   const dir = join(home, at);
   await mkdir(dir, { recursive: true });
   await writeFile(join(dir, 'adapter_config.json'), JSON.stringify(config));
-  await writeSafetensors(join(dir, 'adapter_model.safetensors'), tensors, { format: 'pt' });
+  await writeSafetensors(join(dir, 'adapter_model.safetensors'), tensors, { format: 'pt', ...(digest && { base: digest }) });
   if (base !== null) await writeFile(join(dir, 'config.json'), JSON.stringify(base));
   await writeFile(join(dir, 'tokenizer.json'), '{"it":"is the tokenizer"}');
   await writeFile(join(dir, 'optimizer.safetensors'), 'moments');
@@ -161,6 +167,17 @@ describe('the adapter as a GGUF file', () => {
   });
 });
 
+describe('a GGUF file of Qwen', () => {
+  it.each(['qwen2', 'qwen3'])('%s keeps the rows of query and key', async (model_type) => {
+    const tensors = loraTensors();
+    await exportCheckpoint({ from: await checkpoint({ tensors, base: { ...BASE, model_type } }), ggufAdapter: out('a.gguf') });
+    const found = parseGguf(await readFile(out('a.gguf')));
+    expect(found.fields['general.architecture']).toBe(model_type);
+    const theirs = tensors.find(({ name }) => name.endsWith('0.self_attn.q_proj.lora_B.weight'))!;
+    expect(found.tensors.get('blk.0.attn_q.weight.lora_b')!.data).toEqual([...theirs.data]);
+  });
+});
+
 const folderOf = (module: string): string => (/^[qkvo]_/.test(module) ? 'self_attn' : 'mlp');
 
 /** By heads of 4 rows: 0, 1, 2, 3 become 0, 2, 1, 3. */
@@ -169,6 +186,168 @@ function rotatedAsNeighbours({ shape, data }: Tensor): number[] {
   const order = Array.from({ length: rows / 4 }, (_, head) => [0, 2, 1, 3].map((row) => 4 * head + row)).flat();
   return order.flatMap((row) => [...data.subarray(row * width, (row + 1) * width)]);
 }
+
+/** A base model as Hugging Face keeps it. */
+const baseTensors = [
+  ...[tensor('model.embed_tokens.weight', 12, 8), tensor('model.norm.weight', 8)],
+  ...[0, 1].flatMap((layer) => [
+    ...['input_layernorm', 'post_attention_layernorm'].map((name) => tensor(`model.layers.${layer}.${name}.weight`, 8)),
+    ...Object.entries(MODULES).map(([module, shape]) => tensor(`model.layers.${layer}.${module}.weight`, ...shape)),
+  ]),
+];
+async function baseFolder(at = 'base', config: object = BASE): Promise<string> {
+  const dir = join(home, at);
+  await mkdir(dir);
+  await writeFile(join(dir, 'config.json'), JSON.stringify(config));
+  await writeSafetensors(join(dir, 'model.safetensors'), baseTensors, { format: 'pt' });
+  for (const name of ['tokenizer.json', 'generation_config.json']) await writeFile(join(dir, name), `{"${name}":"of the base"}`);
+  return dir;
+}
+
+describe('the whole model as a Hugging Face folder', () => {
+  /** W + (alpha / rank) · B A, entry by entry. */
+  function expected({ name, shape, data }: Tensor, lora: readonly Tensor[]): number[] {
+    const of = (letter: string) =>
+      lora.find((one) => one.name === `base_model.model.${name.replace('weight', `lora_${letter}.weight`)}`);
+    const [a, b] = [of('A'), of('B')];
+    if (a === undefined || b === undefined) return [...data];
+    return [...data].map((value, i) => {
+      const [row, column] = [Math.floor(i / shape[1]!), i % shape[1]!];
+      const products = Array.from({ length: RANK }, (_, r) => b.data[row * RANK + r]! * a.data[r * shape[1]! + column]!);
+      return value + (ALPHA / RANK) * products.reduce((sum, one) => sum + one, 0);
+    });
+  }
+
+  it.each<[Dtype | undefined, number, string]>([
+    [undefined, 2 ** -24, 'float32'],
+    ['f16', 2 ** -11, 'float16'],
+    ['bf16', 2 ** -8, 'bfloat16'],
+  ])('of dtype %s is the base plus the adapter, each weight rounded once', async (dtype, unit, named) => {
+    const tensors = loraTensors();
+    const base = await baseFolder('base', { ...BASE, torch_dtype: 'float32' });
+    const from = await checkpoint({ tensors, config: { ...CONFIG, base_model_name_or_path: base } });
+    const { written } = await exportCheckpoint({ from, merged: out(), ...(dtype && { dtype }) });
+    expect(written).toMatchObject([{ kind: 'merged', path: out(), tensors: baseTensors.length, dtype: dtype ?? 'f32' }]);
+    const found = await readSafetensors(join(out(), 'model.safetensors'));
+    expect([...found.tensors.keys()].toSorted()).toEqual(baseTensors.map(({ name }) => name).toSorted());
+    for (const one of baseTensors) {
+      const { shape, data } = found.tensors.get(one.name)!;
+      expect(shape).toEqual(one.shape);
+      const exact = expected(one, tensors);
+      const apart = [...data].map((value, i) => Math.abs(value - exact[i]!) / Math.abs(exact[i]!));
+      expect(Math.max(...apart)).toBeLessThanOrEqual(unit);
+    }
+    expect(JSON.parse(await readFile(join(out(), 'config.json'), 'utf8'))).toEqual({ ...BASE, dtype: named });
+    expect((await readdir(out())).toSorted()).toEqual([
+      'config.json',
+      'generation_config.json',
+      'model.safetensors',
+      'tokenizer.json',
+    ]);
+    expect(await readFile(join(out(), 'tokenizer.json'), 'utf8'), 'the checkpoint’s own').toContain('is the tokenizer');
+  });
+
+  it('of a checkpoint of all parameters is what it holds, without optimizer and label', async () => {
+    const from = await baseFolder('checkpoint');
+    for (const name of ['optimizer.safetensors', 'checkpoint.json']) await writeFile(join(from, name), 'more');
+    await exportCheckpoint({ from, merged: out() });
+    const [ours, theirs] = await Promise.all([out(), from].map((dir) => readSafetensors(join(dir, 'model.safetensors'))));
+    expect(ours!.tensors).toEqual(theirs!.tensors);
+    expect((await readdir(out())).toSorted()).toEqual([
+      'config.json',
+      'generation_config.json',
+      'model.safetensors',
+      'tokenizer.json',
+    ]);
+  });
+
+  const inMemory = (tensors: readonly Tensor[]): ModelSource => ({
+    ...{ path: 'memory', fields: {}, metadata: {}, files: [], [Symbol.asyncDispose]: async () => {} },
+    shapes: new Map(tensors.map(({ name, shape }) => [name, shape])),
+    rows: async (name, first, count) => {
+      const { shape, data } = tensors.find((one) => one.name === name)!;
+      const width = shape[1] ?? 1;
+      return data.slice(first * width, (first + count) * width);
+    },
+  });
+  const plain = { pairs: new Map(), scale: 0, dtype: 'f32' } as const;
+
+  it('has several files and their index where one would be too large', async () => {
+    await mkdir(out());
+    await writeMerged(out(), { ...plain, source: inMemory(baseTensors) }, 2000);
+    const names = (await readdir(out())).filter((name) => name.endsWith('.safetensors'));
+    expect(names).toEqual([1, 2, 3].map((i) => `model-0000${i}-of-00003.safetensors`));
+    const index = JSON.parse(await readFile(join(out(), 'model.safetensors.index.json'), 'utf8'));
+    const bytes = baseTensors.reduce((sum, { data }) => sum + data.byteLength, 0);
+    expect(index.metadata.total_size).toBe(bytes);
+    for (const { name, data } of baseTensors) {
+      const { tensors } = await readSafetensors(join(out(), index.weight_map[name]));
+      expect(tensors.get(name)!.data).toEqual(data);
+    }
+  });
+
+  it('holds every f16 and bf16 exactly, and rounds to nearest, ties to even', async () => {
+    const values = [0, -0, 1, -1.5, 65504, -65519, 2 ** -14, 2 ** -24, 2 ** -25, 3 * 2 ** -25, 2 ** -26, 1023.5 * 2 ** -24];
+    const ties = [1 + 2 ** -11, 1 + 3 * 2 ** -11, 1 + 2 ** -8, 1 + 3 * 2 ** -8, 1 + 2 ** -8 + 2 ** -20, Math.E];
+    const all = { name: 'x', shape: [values.length + ties.length], data: Float32Array.from([...values, ...ties]) };
+    await mkdir(out());
+    await writeMerged(out(), { ...plain, dtype: 'f16', source: inMemory([all]) });
+    const file = await readFile(join(out(), 'model.safetensors'));
+    const bits = Array.from({ length: all.data.length }, (_, i) => file.readUInt16LE(file.length - 2 * (all.data.length - i)));
+    const f16 = [0, 0x8000, 0x3c00, 0xbe00, 0x7bff, 0xfbff, 0x0400, 1, 0, 2, 0, 0x0400];
+    expect(bits).toEqual([...f16, 0x3c00, 0x3c02, 0x3c04, 0x3c0c, 0x3c04, 0x4170]);
+    await mkdir(out('b'));
+    await writeMerged(out('b'), { ...plain, dtype: 'bf16', source: inMemory([all]) });
+    const { data } = (await readSafetensors(join(out('b'), 'model.safetensors'))).tensors.get('x')!;
+    expect([...data.slice(-4)]).toEqual([1, 1 + 4 * 2 ** -8, 1 + 2 ** -7, 2.71875]);
+  });
+
+  it('refuses a value that the format cannot hold, and what is NaN', async () => {
+    await mkdir(out());
+    const one = (value: number): ModelSource => inMemory([{ name: 'x', shape: [1], data: Float32Array.of(value) }]);
+    const writing = (value: number, at: string) => writeMerged(join(home, at), { ...plain, dtype: 'f16', source: one(value) });
+    for (const at of ['a', 'b']) await mkdir(join(home, at));
+    await expect(writing(65520, 'a')).rejects.toMatchObject({ code: 'MODEL_INVALID', hint: 'give --dtype f32' });
+    await expect(writing(Number.NaN, 'b')).rejects.toMatchObject({
+      code: 'MODEL_INVALID',
+      message: expect.stringContaining('NaN'),
+    });
+  });
+
+  it('is not there at all if it is interrupted, or if the base is cut off', async () => {
+    const base = await baseFolder();
+    const from = await checkpoint({ config: { ...CONFIG, base_model_name_or_path: base } });
+    const stopped = exportCheckpoint({ from, merged: out() }, AbortSignal.abort(new Error('stopped')));
+    await expect(stopped).rejects.toThrow('stopped');
+    await truncate(join(base, 'model.safetensors'), 3000);
+    await expect(exportCheckpoint({ from, merged: out() })).rejects.toMatchObject({ code: 'SAFETENSORS_INVALID' });
+    expect((await readdir(home)).toSorted()).toEqual(['base', 'checkpoint']);
+  });
+
+  it('is refused if the base changed since, unless the base is named', async () => {
+    const base = await baseFolder();
+    const digest = hash('sha256', await readFile(join(base, 'model.safetensors')), 'hex');
+    const from = await checkpoint({ config: { ...CONFIG, base_model_name_or_path: base }, digest });
+    expect(await exportCheckpoint({ from, merged: out('a') })).toMatchObject({ base, isTrainedBase: true });
+    await writeSafetensors(join(base, 'model.safetensors'), baseTensors, { changed: 'since' });
+    const refusal = { code: 'CHECKPOINT_MISMATCH', message: expect.stringContaining('changed since') };
+    await expect(exportCheckpoint({ from, merged: out('b') })).rejects.toMatchObject(refusal);
+    expect(await exportCheckpoint({ from, merged: out('b'), base })).toMatchObject({ base, isTrainedBase: false });
+  });
+
+  it('is refused with another base than the adapter’s', async () => {
+    const other = join(home, 'other');
+    await mkdir(other);
+    const fewer = baseTensors.filter(({ name }) => !name.includes('layers.1'));
+    await writeSafetensors(join(other, 'model.safetensors'), fewer, {});
+    await writeFile(join(other, 'config.json'), JSON.stringify({ ...BASE, num_hidden_layers: 1 }));
+    const wrong = exportCheckpoint({ from: await checkpoint(), merged: out(), base: other });
+    await expect(wrong).rejects.toMatchObject({
+      code: 'CHECKPOINT_MISMATCH',
+      message: expect.stringContaining('no such module'),
+    });
+  });
+});
 
 describe('what cannot be exported is refused by name, and nothing is written', () => {
   const all = { adapter: 'out', ggufAdapter: 'out.gguf' };
@@ -182,8 +361,9 @@ describe('what cannot be exported is refused by name, and nothing is written', (
     ['another kind of adapter', { config: { ...CONFIG, peft_type: 'IA3' } }, 'peft_type'],
     ['another scale', { config: { ...CONFIG, use_rslora: true } }, 'use_rslora'],
     ['ranks by module', { config: { ...CONFIG, rank_pattern: { q_proj: 4 } } }, 'rank_pattern'],
+    ['an adapter that PEFT computes otherwise', { config: { ...CONFIG, use_qalora: true } }, 'use_qalora'],
     ['biases', { config: { ...CONFIG, bias: 'all' } }, 'bias'],
-    ['no rank', { config: { ...CONFIG, r: undefined } }, '→ at r'],
+    ['no rank', { config: { ...CONFIG, r: undefined } }, 'r is missing'],
     ['another rank', { config: { ...CONFIG, r: 3 } }, 'expected [3, inputs] and [outputs, 3]'],
     ['half a pair', { tensors: loraTensors().slice(1) }, 'layers.0.self_attn.q_proj has only one of lora_A and lora_B'],
     [
@@ -218,7 +398,7 @@ describe('what cannot be exported is refused by name, and nothing is written', (
     await mkdir(dir);
     await refuses(dir, { code: 'FILE_NOT_FOUND' });
     await writeFile(join(dir, 'config.json'), JSON.stringify(BASE));
-    await refuses(dir, { code: 'MODEL_INVALID', hint: expect.stringContaining('whole model') });
+    await refuses(dir, { code: 'MODEL_INVALID', hint: expect.stringContaining('--merged <dir> only') });
     await writeFile(join(dir, 'tinker.json'), '{}');
     await refuses(dir, { code: 'MODEL_INVALID', message: expect.stringContaining('Tinker server') });
     await refuses(join(home, 'nowhere'), { code: 'FILE_NOT_FOUND' });
@@ -228,12 +408,10 @@ describe('what cannot be exported is refused by name, and nothing is written', (
     await expect(exportCheckpoint({ from: await checkpoint() })).rejects.toMatchObject({ code: 'USAGE' });
   });
 
-  it('a GGUF file without any config.json; with the one of --base it is written', async () => {
+  it('an adapter whose base is not here; --base says where it is', async () => {
     const from = await checkpoint({ base: null });
     await refuses(from, { code: 'FILE_NOT_FOUND', message: expect.stringContaining('/models/tiny') });
-    await mkdir(out('base'));
-    await writeFile(join(out('base'), 'config.json'), JSON.stringify(BASE));
-    await exportCheckpoint({ from, ggufAdapter: out('a.gguf'), base: out('base') });
+    await exportCheckpoint({ from, ggufAdapter: out('a.gguf'), base: await baseFolder() });
     expect(existsSync(out('a.gguf'))).toBe(true);
   });
 });

@@ -4,61 +4,56 @@
  * folder or file has its name only once it is complete, and never replaces one that is there.
  */
 import { existsSync } from 'node:fs';
-import { copyFile, mkdir, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { copyFile, mkdir, readdir, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
-import { z } from 'zod';
 import { boundary, TrainyardError } from '../core/errors.ts';
-import { type LlamaConfig, planLayout } from '../nn/config.ts';
-import { type ConfigFile, readConfig } from '../nn/model-files.ts';
+import { defined } from '../core/json.ts';
+import { type LlamaConfig, parseConfig, planLayout } from '../nn/config.ts';
+import type { LoraSettings } from '../nn/lora.ts';
+import { readAdapterConfig, readConfig } from '../nn/model-files.ts';
+import { type ModelSource, openSource, readRegular, sourceDigest } from '../nn/model-source.ts';
 import { readSafetensors, type Tensor } from '../nn/safetensors.ts';
-import { sync, TOKENIZER_FILES } from './checkpoint.ts';
+import { checkModelFolder, sync, TOKENIZER_FILES } from './checkpoint.ts';
 import { type ChosenCheckpoint, chooseCheckpoint, makeFolder } from './directory.ts';
+import { DTYPES, type Dtype, type Pair, writeMerged } from './merged-weights.ts';
+import { IS_GGUF, resolveModel } from './model-path.ts';
 
+const CONFIG = 'config.json';
 const ADAPTER_CONFIG = 'adapter_config.json';
 const ADAPTER_WEIGHTS = 'adapter_model.safetensors';
+const TEXT_FILES = [
+  ...TOKENIZER_FILES,
+  ...['generation_config.json', 'special_tokens_map.json', 'added_tokens.json', 'vocab.json', 'merges.txt', 'tokenizer.model'],
+];
 
 export interface ExportRequest {
   /** A run directory, a checkpoint or a PEFT folder. */
   readonly from: string;
-  /** Folder to write the adapter to. */
+  /** Where to write the adapter as a PEFT folder, the whole model, and the adapter as a GGUF file. */
   readonly adapter?: string;
-  /** File to write the adapter to, for llama.cpp. */
+  readonly merged?: string;
   readonly ggufAdapter?: string;
   /** The base model; otherwise the one that the adapter names. */
   readonly base?: string;
+  /** Of the whole model; otherwise that of the base. */
+  readonly dtype?: Dtype;
 }
 
 export interface Written {
-  readonly kind: 'adapter' | 'gguf-adapter';
+  readonly kind: 'adapter' | 'merged' | 'gguf-adapter';
   readonly path: string;
   readonly tensors: number;
   readonly bytes: number;
+  /** Of the whole model. */
+  readonly dtype?: Dtype;
 }
 
 export interface Exported extends ChosenCheckpoint {
+  /** Path of the base, if it was read. */
+  readonly base?: string;
+  /** False if the base is another than the adapter was trained on, which only `request.base` can ask for. */
+  readonly isTrainedBase?: boolean;
   readonly written: readonly Written[];
-}
-
-export async function exportCheckpoint(request: ExportRequest): Promise<Exported> {
-  const { adapter: adapterTarget, ggufAdapter } = request;
-  const targets = [adapterTarget, ggufAdapter].filter((path) => path !== undefined);
-  if (targets.length === 0) {
-    const hint = 'add --adapter <dir> or --gguf-adapter <file>';
-    throw new TrainyardError('USAGE', 'expected what to write, found none of the flags that say it', { hint });
-  }
-  for (const path of targets) await checkFree(path);
-  const chosen = await chooseCheckpoint(request.from);
-  const adapter = await readAdapter(chosen.folder);
-  const model = await configFor(adapter, request.base);
-  if (model !== undefined) checkShapes(adapter, shapesOf(model.config), model.path);
-  // Prepared first, so that nothing is written if any of them is impossible.
-  const writes = [
-    ...(adapterTarget === undefined ? [] : [adapterWrite(adapter, adapterTarget, request.base)]),
-    ...(ggufAdapter === undefined ? [] : [ggufAdapterWrite(adapter, model, ggufAdapter)]),
-  ];
-  const written: Written[] = [];
-  for (const { write, ...one } of writes) written.push({ ...one, bytes: await completed(one.path, write) });
-  return { ...chosen, written };
 }
 
 interface Write extends Omit<Written, 'bytes'> {
@@ -66,60 +61,74 @@ interface Write extends Omit<Written, 'bytes'> {
   write(path: string): Promise<void>;
 }
 
-// The adapter of a PEFT folder.
-
-/** One module's matrices: A is [rank, inputs], B is [outputs, rank]. */
-interface Pair {
-  readonly layer: number;
-  /** Such as q_proj. */
-  readonly part: string;
-  readonly a: Tensor;
-  readonly b: Tensor;
+/** An aborted `stop` leaves nothing unfinished behind. */
+export async function exportCheckpoint(request: ExportRequest, stop?: AbortSignal): Promise<Exported> {
+  const { adapter: adapterPath, merged, ggufAdapter } = request;
+  const paths = [adapterPath, merged, ggufAdapter].filter((path) => path !== undefined);
+  if (paths.length === 0) {
+    const hint = 'add --adapter <dir>, --merged <dir> or --gguf-adapter <file>';
+    throw new TrainyardError('USAGE', 'expected what to write, found none of the flags that say it', { hint });
+  }
+  for (const path of paths) await checkFree(path);
+  const chosen = await chooseCheckpoint(request.from);
+  const { folder } = chosen;
+  const adapter = await readAdapter(folder);
+  if (adapter === undefined && paths.some((path) => path !== merged)) throw noAdapter(folder);
+  // Checkpoints hold the base's config.json, PEFT's own folders do not.
+  const config = existsSync(join(folder, CONFIG)) ? (await readConfig(folder)).config : undefined;
+  const needsModel = merged !== undefined || (ggufAdapter !== undefined && config === undefined);
+  const base = adapter && needsModel ? await resolveModel(request.base ?? adapter.base) : undefined;
+  await using model = needsModel ? await openSource(base ?? folder) : undefined;
+  if (adapter && config) checkShapes(adapter, shapesOf(config), join(folder, CONFIG));
+  if (adapter && model) checkShapes(adapter, model.shapes, model.path);
+  const isTrainedBase = adapter && model ? await checkBase(adapter, model, request.base) : undefined;
+  // Prepared first, so that nothing is written if any of them is impossible.
+  const writes: Write[] = [];
+  if (adapterPath !== undefined) writes.push(adapterWrite(adapter!, adapterPath, request.base));
+  if (merged !== undefined) {
+    const merging = { model: model!, adapter, folders: [base ?? folder, folder], stop };
+    writes.push(mergedWrite(merging, merged, request.dtype));
+  }
+  if (ggufAdapter !== undefined) writes.push(ggufWrite(adapter!, config ?? parseConfig(model!.fields), ggufAdapter));
+  const written: Written[] = [];
+  for (const { write, ...one } of writes) written.push({ ...one, bytes: await completed(one.path, write) });
+  return { ...chosen, ...defined({ base, isTrainedBase }), written };
 }
+
+// The adapter of a PEFT folder.
 
 interface Adapter {
   readonly folder: string;
-  readonly config: z.infer<typeof adapterConfig>;
+  readonly settings: LoraSettings;
+  /** adapter_config.json. */
+  readonly fields: Readonly<Record<string, unknown>>;
+  /** Path or name of the base, and the digest of its weights if the adapter says it. */
+  readonly base: string;
+  readonly digest: string | undefined;
   /** By the name of the module in the base, such as model.layers.0.self_attn.q_proj. */
   readonly pairs: ReadonlyMap<string, Pair>;
 }
 
-const adapterConfig = z.looseObject({
-  peft_type: z.literal('LORA'),
-  r: z.int().positive(),
-  lora_alpha: z.number().positive(),
-  bias: z.literal('none').nullish(),
-  base_model_name_or_path: z.string().nullish(),
-});
-
-/** Settings of PEFT that change what is computed. */
-const UNSUPPORTED = [
-  ...['use_rslora', 'use_dora', 'lora_bias', 'fan_in_fan_out', 'rank_pattern', 'alpha_pattern'],
-  ...['modules_to_save', 'layer_replication', 'trainable_token_indices', 'alora_invocation_tokens', 'target_parameters'],
-];
-
 const TENSOR =
   /^base_model\.model\.(model\.layers\.(\d+)\.(?:self_attn\.(?=[qkvo]_)|mlp\.(?=[gud]))((?:[qkvo]|gate|up|down)_proj))\.lora_[AB]\.weight$/;
 
-async function readAdapter(folder: string): Promise<Adapter> {
-  const path = join(folder, ADAPTER_CONFIG);
-  if (!existsSync(path)) throw noAdapter(folder);
-  const json: unknown = await boundary('MODEL_INVALID', `${path} cannot be read`, async () =>
-    JSON.parse(await readFile(path, 'utf8')),
-  );
-  const config = adapterConfig.safeParse(json);
-  if (!config.success) throw unusable(path, z.prettifyError(config.error).replaceAll('\n', ' '));
-  const set = UNSUPPORTED.filter((name) => !isUnset(config.data[name]));
-  if (set.length > 0) throw unusable(path, `it sets ${set.join(', ')}`);
-  const { tensors } = await readSafetensors(join(folder, ADAPTER_WEIGHTS));
-  return { folder, config: config.data, pairs: pairsOf(tensors, config.data.r, join(folder, ADAPTER_WEIGHTS)) };
+/** Undefined if the folder holds a whole model. */
+async function readAdapter(folder: string): Promise<Adapter | undefined> {
+  const config = await readAdapterConfig(folder);
+  if (config === undefined) {
+    await checkModelFolder(folder);
+    return undefined;
+  }
+  const fields = JSON.parse(await readRegular(join(folder, ADAPTER_CONFIG))) as Adapter['fields'];
+  // A relative path, unless it is a name at the hub.
+  const base = existsSync(config.base) ? config.base : String(fields['base_model_name_or_path']);
+  const path = join(folder, ADAPTER_WEIGHTS);
+  const { tensors, metadata } = await readSafetensors(path);
+  const pairs = pairsOf(tensors, config.settings.rank, path);
+  return { folder, settings: config.settings, fields, base, digest: metadata['base'], pairs };
 }
 
-function isUnset(value: unknown): boolean {
-  return !value || (typeof value === 'object' && Object.keys(value).length === 0);
-}
-
-function pairsOf(tensors: ReadonlyMap<string, Tensor>, rank: number, path: string): ReadonlyMap<string, Pair> {
+function pairsOf(tensors: ReadonlyMap<string, Tensor>, rank: number, path: string): Adapter['pairs'] {
   const pairs = new Map<string, Pair>();
   for (const name of tensors.keys()) {
     const [, module, layer, part] = TENSOR.exec(name) ?? [];
@@ -138,42 +147,35 @@ function pairsOf(tensors: ReadonlyMap<string, Tensor>, rank: number, path: strin
 }
 
 function noAdapter(folder: string): TrainyardError {
-  const holds = (name: string): boolean => existsSync(join(folder, name));
-  if (holds('tinker.json')) {
-    return new TrainyardError('MODEL_INVALID', `the weights of ${folder} are not in it but at a Tinker server`, {
-      hint: 'download them from that server; tinker.json has their name there',
-    });
-  }
-  return new TrainyardError('MODEL_INVALID', `${folder} holds no ${ADAPTER_CONFIG}, so there is no adapter to export`, {
-    hint: holds('config.json')
-      ? 'it is a whole model, which other programs load as it is'
-      : 'give a run directory, one of its checkpoints, or a PEFT folder',
-  });
+  const found = `${folder} holds no ${ADAPTER_CONFIG}, so there is no adapter to export`;
+  return new TrainyardError('MODEL_INVALID', found, { hint: 'all its parameters were trained: give --merged <dir> only' });
 }
 
 function unusable(path: string, found: string): TrainyardError {
-  return new TrainyardError('MODEL_INVALID', `${path}: ${found}`, {
-    hint: 'export writes plain LoRA adapters of linear modules; PEFT itself may be able to merge this one',
+  const hint = 'export writes plain LoRA adapters of linear modules; PEFT itself may be able to merge this one';
+  return new TrainyardError('MODEL_INVALID', `${path}: ${found}`, { hint });
+}
+
+/** Says whether the adapter was trained on this model, as far as is known. Throws CHECKPOINT_MISMATCH unless the caller named the model. */
+async function checkBase(
+  { folder, digest }: Adapter,
+  model: ModelSource,
+  given: string | undefined,
+): Promise<boolean | undefined> {
+  if (digest === undefined) return undefined;
+  const isSame = (await sourceDigest(model)) === digest;
+  if (isSame || given !== undefined) return isSame;
+  throw new TrainyardError('CHECKPOINT_MISMATCH', `${model.path} changed since ${folder} was trained on it`, {
+    hint: 'put the base model back as it was, or merge into it all the same: --base <model>',
   });
 }
 
-interface BaseConfig extends ConfigFile {
-  readonly path: string;
-}
-
-/** The config.json of the base. Checkpoints hold a copy of it, PEFT's own folders do not. Undefined if it is nowhere. */
-async function configFor({ folder, config }: Adapter, base: string | undefined): Promise<BaseConfig | undefined> {
-  const holds = (dir: string | null | undefined): boolean => !!dir && existsSync(join(dir, 'config.json'));
-  const dir = [base, folder, config.base_model_name_or_path].find(holds);
-  return dir ? { ...(await readConfig(dir)), path: join(dir, 'config.json') } : undefined;
-}
-
 /** The matrices of a model, by name: [outputs, inputs]. */
-function shapesOf(config: LlamaConfig): ReadonlyMap<string, readonly number[]> {
+function shapesOf(config: LlamaConfig): ModelSource['shapes'] {
   return new Map(planLayout(config).tensors.map(({ name, shape }) => [name, shape]));
 }
 
-function checkShapes({ folder, pairs }: Adapter, shapes: ReadonlyMap<string, readonly number[]>, base: string): void {
+function checkShapes({ folder, pairs }: Adapter, shapes: ModelSource['shapes'], base: string): void {
   for (const [module, { a, b }] of pairs) {
     const expected = shapes.get(`${module}.weight`);
     const found = [b.shape[0], a.shape[1]];
@@ -185,18 +187,43 @@ function checkShapes({ folder, pairs }: Adapter, shapes: ReadonlyMap<string, rea
   }
 }
 
-/** PEFT adapts only some modules by default, so all of them are named. */
-function adapterWrite({ folder, config, pairs }: Adapter, path: string, base: string | undefined): Write {
+function adapterWrite({ folder, fields, pairs }: Adapter, path: string, base: string | undefined): Write {
+  // All are named, because PEFT adapts only some by default.
   const modules = new Set([...pairs.values()].map(({ part }) => part));
-  const kept = { ...config, target_modules: [...modules], inference_mode: true, lora_dropout: 0 };
-  const named = base === undefined ? kept : { ...kept, base_model_name_or_path: base };
+  const ours = { target_modules: [...modules], inference_mode: true, lora_dropout: 0 };
+  const config = { ...fields, ...ours, ...(base !== undefined && { base_model_name_or_path: base }) };
   const write = async (to: string): Promise<void> => {
     await mkdir(to);
-    await writeFile(join(to, ADAPTER_CONFIG), `${JSON.stringify(named, null, 2)}\n`);
-    for (const file of [ADAPTER_WEIGHTS, 'config.json', ...TOKENIZER_FILES])
-      await copyIfThere(join(folder, file), join(to, file));
+    await writeJson(join(to, ADAPTER_CONFIG), config);
+    await copyFiles(folder, to, [ADAPTER_WEIGHTS, CONFIG, ...TEXT_FILES]);
   };
   return { kind: 'adapter', path, tensors: 2 * pairs.size, write };
+}
+
+// The whole model as a Hugging Face folder.
+
+interface Merging {
+  readonly model: ModelSource;
+  /** Undefined if all parameters were trained. */
+  readonly adapter: Adapter | undefined;
+  /** Of the files beside the weights; later ones win. */
+  readonly folders: readonly string[];
+  readonly stop: AbortSignal | undefined;
+}
+
+function mergedWrite({ model, adapter, folders, stop }: Merging, path: string, given: Dtype | undefined): Write {
+  const { torch_dtype, ...fields } = model.fields;
+  const said = Object.entries(DTYPES).find(([, { config }]) => config === (fields['dtype'] ?? torch_dtype));
+  // A GGUF file says none: f16 loses least of what its blocks hold.
+  const dtype = given ?? (said?.[0] as Dtype | undefined) ?? (IS_GGUF.test(model.path) ? 'f16' : 'f32');
+  const scale = adapter === undefined ? 0 : adapter.settings.alpha / adapter.settings.rank;
+  const write = async (to: string): Promise<void> => {
+    await mkdir(to);
+    await writeJson(join(to, CONFIG), { ...fields, dtype: DTYPES[dtype].config });
+    for (const folder of folders) await copyFiles(folder, to, TEXT_FILES);
+    await writeMerged(to, { source: model, pairs: adapter?.pairs ?? new Map(), scale, dtype, stop });
+  };
+  return { kind: 'merged', path, tensors: model.shapes.size, dtype, write };
 }
 
 // The adapter as a GGUF file, version 3, little-endian: names, order of dimensions and rows are llama.cpp's.
@@ -205,35 +232,23 @@ const GGUF_NAMES: Readonly<Record<string, string>> = {
   ...{ q_proj: 'attn_q', k_proj: 'attn_k', v_proj: 'attn_v', o_proj: 'attn_output' },
   ...{ gate_proj: 'ffn_gate', up_proj: 'ffn_up', down_proj: 'ffn_down' },
 };
-const GGUF_STRING = 8;
-const GGUF_FLOAT32 = 6;
-/** Tensor type. */
-const GGML_F32 = 0;
-/** Bytes; the default of the format. */
-const GGUF_ALIGNMENT = 32;
+/** Types of fields and tensors, and the alignment of tensors in bytes, which is the format's default. */
+const GGUF = { string: 8, float: 6, f32Tensor: 0, alignment: 32 };
 
-function ggufAdapterWrite(adapter: Adapter, base: BaseConfig | undefined, path: string): Write {
-  if (base === undefined) {
-    const found = `the base model of ${adapter.folder}, ${JSON.stringify(adapter.config.base_model_name_or_path)}, is not here`;
-    throw new TrainyardError('FILE_NOT_FOUND', found, { hint: 'give its folder: --base <dir>' });
-  }
-  const { config, source } = base;
-  const architecture = String(source['model_type']);
-  const tensors = [...adapter.pairs.values()].flatMap(({ layer, part, a, b }) => {
-    const heads = architecture === 'llama' ? { q_proj: config.heads, k_proj: config.kvHeads }[part] : undefined;
+function ggufWrite({ folder, settings, pairs }: Adapter, { family, heads, kvHeads }: LlamaConfig, path: string): Write {
+  const tensors = [...pairs.values()].flatMap(({ layer, part, a, b }) => {
     const name = `blk.${layer}.${GGUF_NAMES[part]}.weight`;
+    const rotated = family === 'llama' ? { q_proj: heads, k_proj: kvHeads }[part] : undefined;
+    const data = rotated === undefined ? b.data : interleaveHalves(b, rotated);
     return [
       { ...a, name: `${name}.lora_a` },
-      { ...b, name: `${name}.lora_b`, data: heads === undefined ? b.data : interleaveHalves(b, heads) },
+      { ...b, name: `${name}.lora_b`, data },
     ];
   });
-  const fields = [
-    ggufText('general.type', 'adapter'),
-    ggufText('general.architecture', architecture),
-    ggufText('general.name', basename(resolve(adapter.folder))),
-    ggufText('adapter.type', 'lora'),
-    Buffer.concat([ggufString('adapter.lora.alpha'), u32(GGUF_FLOAT32), f32(adapter.config.lora_alpha)]),
-  ];
+  const fields = {
+    ...{ 'general.type': 'adapter', 'general.architecture': family, 'general.name': basename(resolve(folder)) },
+    ...{ 'adapter.type': 'lora', 'adapter.lora.alpha': settings.alpha },
+  };
   return { kind: 'gguf-adapter', path, tensors: tensors.length, write: (to) => writeFile(to, ggufFile(fields, tensors)) };
 }
 
@@ -253,66 +268,47 @@ function interleaveHalves({ shape, data }: Tensor, heads: number): Float32Array 
   return moved;
 }
 
-function ggufFile(fields: readonly Buffer[], tensors: readonly Tensor[]): Buffer {
+function ggufFile(fields: Readonly<Record<string, string | number>>, tensors: readonly Tensor[]): Buffer {
+  const u32 = (value: number): Buffer => Buffer.from(Uint32Array.of(value).buffer);
+  const u64 = (value: number): Buffer => Buffer.from(BigUint64Array.of(BigInt(value)).buffer);
+  const text = (value: string): Buffer => Buffer.concat([u64(Buffer.byteLength(value)), Buffer.from(value)]);
+  const aligned = (bytes: number): number => Math.ceil(bytes / GGUF.alignment) * GGUF.alignment;
+  const padded = (bytes: Buffer): Buffer => Buffer.concat([bytes], aligned(bytes.length));
+  const described = Object.entries(fields).flatMap(([key, value]) =>
+    typeof value === 'string'
+      ? [text(key), u32(GGUF.string), text(value)]
+      : [text(key), u32(GGUF.float), Buffer.from(Float32Array.of(value).buffer)],
+  );
   let offset = 0;
-  const described = tensors.map(({ name, shape, data }) => {
-    const dimensions = shape.toReversed().map((size) => u64(size));
-    const entry = Buffer.concat([ggufString(name), u32(shape.length), ...dimensions, u32(GGML_F32), u64(offset)]);
+  for (const { name, shape, data } of tensors) {
+    described.push(text(name), u32(shape.length), ...shape.toReversed().map(u64), u32(GGUF.f32Tensor), u64(offset));
     offset += aligned(data.byteLength);
-    return entry;
-  });
-  const head = Buffer.concat([Buffer.from('GGUF'), u32(3), u64(tensors.length), u64(fields.length), ...fields, ...described]);
+  }
+  const head = [Buffer.from('GGUF'), u32(3), u64(tensors.length), u64(Object.keys(fields).length), ...described];
   const sections = tensors.map(({ data }) => padded(Buffer.from(data.buffer, data.byteOffset, data.byteLength)));
-  return Buffer.concat([padded(head), ...sections]);
-}
-
-function aligned(bytes: number): number {
-  return Math.ceil(bytes / GGUF_ALIGNMENT) * GGUF_ALIGNMENT;
-}
-
-function padded(bytes: Buffer): Buffer {
-  return Buffer.concat([bytes], aligned(bytes.length));
-}
-
-function ggufText(key: string, value: string): Buffer {
-  return Buffer.concat([ggufString(key), u32(GGUF_STRING), ggufString(value)]);
-}
-
-function ggufString(text: string): Buffer {
-  return Buffer.concat([u64(Buffer.byteLength(text)), Buffer.from(text)]);
-}
-
-function u32(value: number): Buffer {
-  return Buffer.from(Uint32Array.of(value).buffer);
-}
-
-function u64(value: number): Buffer {
-  return Buffer.from(BigUint64Array.of(BigInt(value)).buffer);
-}
-
-function f32(value: number): Buffer {
-  return Buffer.from(Float32Array.of(value).buffer);
+  return Buffer.concat([padded(Buffer.concat(head)), ...sections]);
 }
 
 // Files that are complete or absent.
 
 async function checkFree(path: string): Promise<void> {
-  const found = await readdir(path).catch((thrown: NodeJS.ErrnoException) => (thrown.code === 'ENOENT' ? [] : [basename(path)]));
+  const found = await readdir(path).catch((thrown: NodeJS.ErrnoException) => (thrown.code === 'ENOENT' ? [] : [path]));
   if (found.length === 0) return;
   throw new TrainyardError('USAGE', `${path} already exists`, { hint: 'give another path, or remove it' });
 }
 
 /** Gives the number of bytes written. */
-async function completed(path: string, write: (unfinished: string) => Promise<void>): Promise<number> {
-  const unfinished = `${resolve(path)}.unfinished`;
+async function completed(path: string, write: Write['write']): Promise<number> {
+  const whole = resolve(path);
+  const unfinished = `${whole}.unfinished`;
   try {
     return await boundary('STORE_FAILED', `cannot write ${path}`, async () => {
-      await makeFolder(dirname(unfinished));
+      await makeFolder(dirname(whole));
       await rm(unfinished, { recursive: true, force: true });
       await write(unfinished);
       const bytes = await synced(unfinished);
-      await rename(unfinished, resolve(path));
-      await sync(dirname(unfinished));
+      await rename(unfinished, whole);
+      await sync(dirname(whole));
       return bytes;
     });
   } catch (thrown) {
@@ -329,7 +325,14 @@ async function synced(path: string): Promise<number> {
   return sizes.reduce((sum, size) => sum + size, 0);
 }
 
-async function copyIfThere(from: string, to: string): Promise<void> {
-  // A downloaded folder may hold a link to a device, which has no end.
-  if ((await stat(from).catch(() => undefined))?.isFile()) await copyFile(from, to);
+async function writeJson(path: string, value: object): Promise<void> {
+  await writeFile(path, `${JSON.stringify(value, null, 2)}\n`);
+}
+
+/** Those that are there. A downloaded folder may hold a link to a device, which has no end. */
+async function copyFiles(from: string, to: string, names: readonly string[]): Promise<void> {
+  for (const name of names) {
+    const found = await stat(join(from, name)).catch(() => undefined);
+    if (found?.isFile()) await copyFile(join(from, name), join(to, name));
+  }
 }

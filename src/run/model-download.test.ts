@@ -36,7 +36,7 @@ async function hub(files: Iterable<readonly [string, Buffer]> = base): Promise<H
 }
 
 const get = (file?: string, id = ID): Promise<DownloadedModel> =>
-  downloadModel(id, file, { signal: new AbortController().signal, onProgress: () => {}, waitMs: 1 });
+  downloadModel(id, file, { signal: new AbortController().signal, onProgress: () => {} });
 
 /** What the user reads. */
 async function refusal(file?: string, id?: string): Promise<string> {
@@ -68,7 +68,7 @@ describe('a download', () => {
     const seen: number[] = [];
     const model = await downloadModel(ID, undefined, {
       signal: new AbortController().signal,
-      onProgress: ({ done, total }) => void seen.push(done / total),
+      onProgress: (_, done, total) => void seen.push(done / total),
     });
     const path = await resolveModel(ID);
     expect(model).toEqual({ name: ID, path, commit: COMMIT, bytes: expect.any(Number) });
@@ -88,6 +88,15 @@ describe('a download', () => {
     const { length } = server.asked;
     expect(await get()).toEqual(first);
     expect(server.asked.slice(length).every(({ path }) => path.startsWith('/api/'))).toBe(true);
+  });
+
+  it('replaces a file that was damaged since', async () => {
+    await hub();
+    const { path } = await get();
+    await writeFile(join(path, 'model.safetensors'), Buffer.from(base.get('model.safetensors')!).fill(7, 1_000, 1_001));
+    await get();
+    expect(await readFile(join(path, 'model.safetensors'))).toEqual(base.get('model.safetensors'));
+    expect(asksFor('model.safetensors')).toHaveLength(2);
   });
 
   it('sends the token to the hub and to nobody else', async () => {
@@ -119,7 +128,7 @@ describe('a download', () => {
 
   it('gives up on a server that sends nothing more, and the next one goes on', async () => {
     await hub();
-    spoilWeights({ cut: 50_000 }, ...Array.from({ length: 5 }, () => ({ status: 503 })));
+    spoilWeights({ cut: 50_000 }, { status: 503 });
     expect(await refusal()).toMatch(/^DOWNLOAD_FAILED .* answered 503 no luck\ntype the command again: it goes on/);
     await expect(resolveModel(ID)).rejects.toThrow('lacks its weights');
     await get();
@@ -130,7 +139,7 @@ describe('a download', () => {
     await hub();
     spoilWeights({ hold: 100_000 });
     const stop = new AbortController();
-    const onProgress = ({ file, done }: { file: string; done: number }): void => {
+    const onProgress = (file: string, done: number): void => {
       if (file === 'model.safetensors' && done > 100_000) stop.abort(new Error('enough'));
     };
     await expect(downloadModel(ID, undefined, { signal: stop.signal, onProgress })).rejects.toThrow('enough');
@@ -201,10 +210,13 @@ describe('a repository', () => {
       ['config.json', Buffer.from('{}')],
     ]);
     expect(await refusal()).toMatch(
-      /^USAGE .* holds 3 GGUF files: tiny\.Q4_0\.gguf \(0\.0 MB\), .*\nname one: trainyard model get Owner/,
+      /^USAGE .* holds 3 GGUF files: tiny\.Q4_0\.gguf \(1 kB\), .*\nname one: trainyard model get Owner/,
     );
     expect(await refusal('tiny.Q4_1.gguf')).toMatch(/holds no GGUF file tiny\.Q4_1\.gguf.*\nname one: .* tiny\.Q4_0\.gguf$/);
     expect(await refusal('t-00001-of-00002.gguf')).toContain('only a part');
+    server.gguf = { architecture: 'mamba' };
+    expect(await refusal(large)).toContain('is of the architecture "mamba", expected llama, qwen2, qwen3');
+    server.gguf = { architecture: 'qwen3', total: 1 };
     const { name, path } = await get(large);
     expect(name).toBe(`${ID}:${large}`);
     expect(await resolveModel(name)).toBe(path);

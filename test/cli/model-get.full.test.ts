@@ -56,7 +56,7 @@ describe('trainyard model get', () => {
     expect(early).toMatchObject({ code: 2, stderr: expect.stringContaining(`trainyard model get ${ID}`) });
 
     const { code, stdout, stderr } = await trainyard('killed', 'model', 'get', ID).ended;
-    expect({ code, stderr }).toEqual({ code: 0, stderr: expect.stringMatching(/model\.safetensors · 0\.6 MB of 0\.6 MB/) });
+    expect({ code, stderr }).toEqual({ code: 0, stderr: expect.stringMatching(/model\.safetensors · 584 kB of 584 kB/) });
     expect(stdout).toContain(`trainyard eval <entry> --model ${ID}`);
     const ranges = hub.asked.filter(({ path, host }) => host === 'storage' && path.endsWith('model.safetensors'));
     expect(ranges.map(({ range }) => range)).toEqual([undefined, 'bytes=200000-']);

@@ -32,11 +32,11 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   osmosis: [11, 1895],
   processes: [11, 1760],
   rollout: [7, 1130],
-  run: [23, 4480],
+  run: [24, 4540],
   store: [7, 1040],
   testing: [8, 1733],
   tinker: [18, 4193],
-  tokens: [14, 2520],
+  tokens: [14, 2630],
   trainer: [4, 372],
   tuner: [5, 750],
 };
@@ -44,7 +44,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
 const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 122 };
 const WORDS = 30;
 const REPEATED_NAMES = 10;
-const TEST_LINES = 50_000;
+const TEST_LINES = 51_500;
 
 const sources = shippedSources();
 const over = ({ files, code }: Size, [mostFiles, mostCode]: readonly [number, number]): boolean =>

