@@ -172,6 +172,10 @@ function conflictsIn(settings: EvaluationSettings | TrainSettings): readonly (st
     flows !== undefined && flow === undefined && 'flow: expected the name of a flow of the flows file, found none',
     engine !== 'tinker' && baseModel !== undefined && 'baseModel: expected engine tinker beside it: it is for a Tinker server',
     isApi(engine) && loraRank !== undefined && 'loraRank: expected engine embedded or tinker beside it: an API trains nothing',
+    engine === 'embedded' &&
+      loraRank !== undefined &&
+      !('steps' in settings) &&
+      'loraRank: expected engine tinker beside it: an evaluation trains no adapter',
     engine !== 'embedded' && embedded !== undefined && `${embedded}: expected engine embedded beside it`,
     trained === 'all' && loraRank !== undefined && 'loraRank: expected adapters to be trained, found trained: all',
     engine === 'embedded' &&
