@@ -1,11 +1,12 @@
 /**
- * A real GGUF file, SmolLM2-135M in Q4_1: every tensor against Python's `gguf`, to the bit; the tokenizer and the chat template that are
- * made from its metadata against llama.cpp's server on the same file.
+ * A real GGUF file, SmolLM2-135M in Q4_1: every tensor against Python's `gguf`, to the bit; the embedded engine's
+ * answers against transformers; the tokenizer and the chat template made from its metadata against llama.cpp's server.
  */
 import { createHash } from 'node:crypto';
-import { readFile } from 'node:fs/promises';
+import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
 import { openGguf } from '../../src/nn/gguf.ts';
 import { loadRenderer } from '../../src/tokens/renderer.ts';
 import { loadTokenizer } from '../../src/tokens/tokenizer.ts';
@@ -16,6 +17,14 @@ import type { Report } from './report.ts';
 
 /** Not a divisor of anything: ranges begin and end within heads. */
 const ROWS_AT_A_TIME = 101;
+
+const TOLERANCE = 1e-4;
+const QUESTIONS = [
+  'What is the capital of France?',
+  'Name three colours.',
+  'What is 2 + 2?',
+  'Write one sentence about the sea.',
+];
 
 const TEXTS = [
   'Hello, world!',
@@ -49,6 +58,7 @@ export async function checkGguf(report: Report, python: string): Promise<void> {
   const missing = prepareLlamaCpp((line) => report.note(line));
   if (missing !== undefined) return report.skip('a GGUF file and llama.cpp', missing);
   await report.check('every tensor is what Python’s gguf reads, to the bit', () => compareTensors(python));
+  await report.check('the embedded engine answers as transformers does with the same file', () => compareAnswers(python));
   const port = await freePort();
   const args = ['--model', SMOLLM2, '--port', `${port}`, '--jinja', '--parallel', '1', '--ctx-size', '512'];
   const at = `http://127.0.0.1:${port}`;
@@ -78,6 +88,30 @@ async function compareTensors(python: string): Promise<string> {
   const expected = Object.keys(theirs).length;
   if (source.shapes.size !== expected) throw new Error(`${source.shapes.size} tensors here, ${expected} there`);
   return `${expected} tensors, ${numbers} numbers`;
+}
+
+async function compareAnswers(python: string): Promise<string> {
+  const [asked, answered] = ['gguf-asked.json', 'gguf-answered.json'].map((name) => join(cache, name)) as [string, string];
+  const renderer = await loadRenderer(SMOLLM2);
+  await using model = await EmbeddedModel.open({ dir: SMOLLM2, threads: 1, use: 'sampling', context: 256 });
+  const sampling = { temperature: 0, topP: 1, topK: 0, maxTokens: 24 };
+  const rows = [];
+  for (const content of QUESTIONS) {
+    const promptIds = renderer.open([{ role: 'user', content }], []);
+    rows.push({ promptIds, ...(await model.sample({ promptIds, sampling, stopIds: renderer.stopIds, seed: 1 })) });
+  }
+  await writeFile(asked, JSON.stringify(rows.map(({ promptIds, ids }) => ({ prompt: [...promptIds], ids: [...ids] }))));
+  const args = [join(import.meta.dirname, 'gguf_check.py'), 'greedy', SMOLLM2, asked, answered];
+  await runProgram({ command: python, args, limitMs: 180_000 });
+  const theirs = JSON.parse(await readFile(answered, 'utf8')) as readonly { ids: number[]; logprobs: number[] }[];
+  let furthest = 0;
+  for (const [i, { ids, logprobs }] of rows.entries()) {
+    same([...ids], theirs[i]!.ids, QUESTIONS[i]!);
+    for (const [j, ours] of logprobs.entries()) furthest = Math.max(furthest, Math.abs(ours - theirs[i]!.logprobs[j]!));
+  }
+  if (!(furthest <= TOLERANCE)) throw new Error(`log-probabilities are up to ${furthest} apart`);
+  const count = rows.reduce((sum, { ids }) => sum + ids.length, 0);
+  return `${rows.length} answers, ${count} ids, log-probabilities ${furthest.toExponential(1)} apart at most`;
 }
 
 async function compareTexts(at: string): Promise<string> {

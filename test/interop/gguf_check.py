@@ -1,10 +1,13 @@
-"""Tensors of a Llama's GGUF file by Python's gguf package, under Hugging Face's names and in its order of rows.
+"""What Python makes of a Llama's GGUF file. Tensors are those of the gguf package, under Hugging Face's names and in its order of rows.
 
-  hashes FILE.gguf OUT.json   {name: SHA-256 of the float32 numbers, …}
+  hashes FILE.gguf OUT.json            {name: SHA-256 of the float32 numbers, …}
+  greedy FILE.gguf IN.json OUT.json    [{prompt: [id, …], ids: [id, …]}, …] → for each: the most likely id in place of each of `ids`, and
+                                       the log-probabilities of `ids`, by transformers in float32
 """
 
 import hashlib
 import json
+import os
 import re
 import sys
 
@@ -38,5 +41,22 @@ def hashes(source, target):
         json.dump(found, file)
 
 
+def greedy(source, asked, target):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    folder, file = os.path.split(source)
+    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32).eval()
+    answers = []
+    with open(asked) as given, torch.no_grad():
+        for row in json.load(given):
+            logits = model(torch.tensor([row["prompt"] + row["ids"]])).logits[0, len(row["prompt"]) - 1 : -1]
+            table = torch.log_softmax(logits.double(), dim=-1)
+            logprobs = [table[i, id].item() for i, id in enumerate(row["ids"])]
+            answers.append({"ids": table.argmax(dim=-1).tolist(), "logprobs": logprobs})
+    with open(target, "w") as file:
+        json.dump(answers, file)
+
+
 if __name__ == "__main__":
-    {"hashes": hashes}[sys.argv[1]](*sys.argv[2:])
+    {"hashes": hashes, "greedy": greedy}[sys.argv[1]](*sys.argv[2:])
