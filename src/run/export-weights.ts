@@ -195,7 +195,8 @@ function adapterWrite({ folder, fields, pairs }: Adapter, path: string, base: st
   const write = async (to: string): Promise<void> => {
     await mkdir(to);
     await writeJson(join(to, ADAPTER_CONFIG), config);
-    await copyFiles(folder, to, [ADAPTER_WEIGHTS, CONFIG, ...TEXT_FILES]);
+    // No config.json: transformers would look for a whole model here.
+    await copyFiles(folder, to, [ADAPTER_WEIGHTS, ...TEXT_FILES]);
   };
   return { kind: 'adapter', path, tensors: 2 * pairs.size, write };
 }
