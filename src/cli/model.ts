@@ -23,7 +23,7 @@ export async function modelCommand(
   const onTerminal = !json && process.stderr.isTTY === true;
   const began = performance.now();
   let [last, from] = [Number.NEGATIVE_INFINITY, -1];
-  const onProgress = ({ file, done, total }: { readonly file: string; readonly done: number; readonly total: number }): void => {
+  const onProgress = (file: string, done: number, total: number): void => {
     const now = performance.now();
     if (from < 0) from = done;
     if (now - last < (onTerminal ? OFTEN : SELDOM) && done < total) return;

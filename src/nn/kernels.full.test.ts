@@ -116,6 +116,39 @@ describe.each(['relaxed', 'plain'] as const)('the %s matrix product', (variant) 
     }
     expect(intact()).toBe(true);
   });
+
+  it.each([...SIZES, [5, 2100, 410] as const])(
+    'is right for %d×%d×%d the way back through a packed B, and finds its columns',
+    (M, N, K) => {
+      const { kernels, place, read, intact } = bench(compileKernels(variant));
+      // Rows further apart than they are wide, and something in between that must stay.
+      const [aRow, cRow] = [N + 3, K + 5];
+      const [aValues, bValues, start] = [randomValues(M * aRow, 1), randomValues(K * N, 2), randomValues(M * cRow, 3)];
+      const [a, b] = [place(aValues), place(bValues)];
+      const packed = place(new Float32Array(K * Math.ceil(N / 16) * 16));
+      kernels.packMatrix(b, 1, K, K, N, packed);
+      const at = (i: number, n: number) => aValues[i * aRow + n]!;
+      const wanted = product(M, K, N, at, (n, k) => bValues[n * K + k]!);
+      for (const accumulate of [0, 1] as const) {
+        const c = place(start);
+        kernels.gemmPackedTransposed(M, N, K, a, aRow, packed, c, cRow, accumulate);
+        const found = read(c, M * cRow);
+        const expected = Float64Array.from(start, (before, i) => {
+          const [row, k] = [Math.floor(i / cRow), i % cRow];
+          return k < K ? wanted[row * K + k]! + accumulate * before : before;
+        });
+        expect(relativeError(found, expected)).toBeLessThan(2e-6);
+        expect(found.filter((_, i) => i % cRow >= K)).toEqual(start.filter((_, i) => i % cRow >= K));
+      }
+      const indices = Int32Array.from([0, N - 1, N >> 1, N - 1]);
+      const columns = place(new Float32Array(4 * K));
+      kernels.gatherPacked(packed, K, N, place(new Float32Array(indices.buffer)), 4, columns);
+      expect(read(columns, 4 * K)).toEqual(
+        Float32Array.from([...indices].flatMap((n) => [...bValues.subarray(n * K, (n + 1) * K)])),
+      );
+      expect(intact()).toBe(true);
+    },
+  );
 });
 
 const MERGES = compileMerged('plain') !== undefined;

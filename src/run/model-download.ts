@@ -8,7 +8,6 @@ import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { link, mkdir, open, readFile, rename, rm, stat, symlink } from 'node:fs/promises';
 import { basename, dirname, join, relative } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { z } from 'zod';
 import { nearName, shortLine } from '../core/describe.ts';
 import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
@@ -22,9 +21,7 @@ import { shellWord } from './settings.ts';
 interface DownloadOptions {
   readonly signal: AbortSignal;
   /** Bytes of all files, including those that were there. */
-  readonly onProgress: (progress: { readonly file: string; readonly done: number; readonly total: number }) => void;
-  /** Milliseconds before a lost connection is tried again; doubles each time. */
-  readonly waitMs?: number;
+  readonly onProgress: (file: string, done: number, total: number) => void;
 }
 
 export interface DownloadedModel {
@@ -38,26 +35,19 @@ export interface DownloadedModel {
 
 /** `hash`: SHA-256 of a large file; of others, git's SHA-1 of the blob. */
 type HubFile = { readonly path: string; readonly size: number; readonly hash: string };
-
-interface Hub extends DownloadOptions {
-  readonly id: string;
-  readonly url: string;
-  /** Folder for files under their hashes. */
-  readonly blobs: string;
-}
+/** `blobs`: folder for files under their hashes. */
+type Hub = DownloadOptions & Readonly<Record<'id' | 'url' | 'blobs', string>>;
 
 const TEXTS = /^(?:(?:generation_)?config|tokenizer(?:_config)?|special_tokens_map|added_tokens)\.json$|^chat_template\.jinja$/;
 const [WEIGHTS, INDEX] = ['model.safetensors', 'model.safetensors.index.json'];
 const MOST_PAGES = 100;
-/** In a row, without a byte more. */
-const MOST_TRIES = 5;
 
+const indexSchema = z.object({ weight_map: z.record(z.string(), z.string()) });
 const commitSchema = z.object({
   sha: z.string().regex(/^[0-9a-f]{40}$/),
   // What the hub found in the GGUF files of the repository.
   gguf: z.object({ architecture: z.string() }).nullish().catch(undefined),
 });
-const indexSchema = z.object({ weight_map: z.record(z.string(), z.string()) });
 const treeSchema = z.array(
   z.object({
     type: z.string(),
@@ -103,24 +93,19 @@ export async function downloadModel(id: string, gguf: string | undefined, option
 }
 
 const bytesOf = (files: readonly HubFile[]): number => files.reduce((sum, { size }) => sum + size, 0);
+const namedIn = (files: readonly HubFile[], path: string): HubFile | undefined => files.find((file) => file.path === path);
 
 async function filesAt(hub: Hub, sha: string): Promise<readonly HubFile[]> {
-  const found: z.infer<typeof treeSchema> = [];
-  let [page, query = ''] = [0, '?recursive=true'];
-  do {
-    const [entries, next = '']: [typeof found, string?] = await jsonAt(
-      hub,
-      `api/models/${hub.id}/tree/${sha}${query}`,
-      treeSchema,
-    );
-    found.push(...entries);
+  const found: HubFile[] = [];
+  const tree = `api/models/${hub.id}/tree/${sha}`;
+  for (let [page, query] = [0, '?recursive=true']; query !== '' && page < MOST_PAGES; page++) {
+    const [entries, next]: [z.infer<typeof treeSchema>, string] = await jsonAt(hub, tree + query, treeSchema);
+    const files = entries.filter(({ type }) => type === 'file');
+    found.push(...files.map(({ path, size, oid, lfs }) => ({ path, size: lfs?.size ?? size, hash: lfs?.oid ?? oid })));
     query = next;
-  } while (query !== '' && ++page < MOST_PAGES);
-  const files = found.filter(({ type }) => type === 'file');
-  return files.map(({ path, size, oid, lfs }) => ({ path, size: lfs?.size ?? size, hash: lfs?.oid ?? oid }));
+  }
+  return found;
 }
-
-const namedIn = (files: readonly HubFile[], path: string): HubFile | undefined => files.find((file) => file.path === path);
 
 /** Throws MODEL_INVALID, or USAGE where one of several GGUF files must be named. */
 function chosen(files: readonly HubFile[], gguf: string | undefined, id: string) {
@@ -131,23 +116,16 @@ function chosen(files: readonly HubFile[], gguf: string | undefined, id: string)
     return { texts: files.filter(({ path }) => TEXTS.test(path)), one: undefined };
   }
   const one = gguf === undefined && ggufs.length === 1 ? ggufs[0] : namedIn(ggufs, gguf ?? '');
-  if (one !== undefined) {
-    if (!/-\d{5}-of-\d{5}\.gguf$/i.test(one.path)) return { texts: [], one };
-    throw unusable(id, `holds ${one.path}, which is only a part of a model`);
-  }
+  if (one && /-\d{5}-of-\d{5}\.gguf$/.test(one.path)) throw unusable(id, `holds ${one.path}, which is only a part of a model`);
+  if (one !== undefined) return { texts: [], one };
   if (ggufs.length === 0) {
     throw unusable(id, has('adapter_config.json') ? 'holds only an adapter of another model' : 'holds no such files');
   }
-  const list = ggufs.map(({ path, size }) => `${path} (${sizeText(size)})`).join(', ');
-  const near =
-    nearName(
-      gguf ?? '',
-      ggufs.map(({ path }) => path),
-    ) ?? ggufs[0]!.path;
-  const found = gguf === undefined ? `${id} holds ${ggufs.length} GGUF files` : `${id} holds no GGUF file ${gguf}`;
-  throw new TrainyardError('USAGE', `${found}: ${shortLine(list, 2_000)}`, {
-    hint: `name one: trainyard model get ${id} ${shellWord(near)}`,
-  });
+  const paths = ggufs.map(({ path }) => path);
+  const list = shortLine(ggufs.map(({ path, size }) => `${path} (${sizeText(size)})`).join(', '), 2_000);
+  const found = gguf === undefined ? `${ggufs.length} GGUF files` : `no GGUF file ${gguf}`;
+  const hint = `name one: trainyard model get ${id} ${shellWord(nearName(gguf ?? '', paths) ?? paths[0]!)}`;
+  throw new TrainyardError('USAGE', `${id} holds ${found}: ${list}`, { hint });
 }
 
 function unusable(id: string, what: string): TrainyardError {
@@ -179,45 +157,40 @@ async function weightsOf(hub: Hub, sha: string, files: readonly HubFile[]): Prom
 
 /** Downloads what is missing or damaged. */
 async function download(hub: Hub, sha: string, files: readonly HubFile[]): Promise<void> {
-  const missing: HubFile[] = [];
+  const total = bytesOf(files);
+  let done = 0;
   for (const file of files) {
     const blob = join(hub.blobs, file.hash);
-    if ((await sizeOf(blob)) !== file.size || (await hashOf(blob, file)) !== file.hash) missing.push(file);
-  }
-  const total = bytesOf(files);
-  let done = total - bytesOf(missing);
-  for (const file of missing) {
-    await downloadFile(hub, sha, file, (bytes) => hub.onProgress({ file: file.path, done: done + bytes, total }));
+    const onBytes = (bytes: number): void => hub.onProgress(file.path, done + bytes, total);
+    const isThere = (await sizeOf(blob)) === file.size && (await hashOf(blob, file)) === file.hash;
+    if (!isThere) await downloadFile(hub, sha, file, onBytes);
     done += file.size;
   }
 }
 
-type OnBytes = (bytes: number) => void;
-
-async function downloadFile(hub: Hub, sha: string, file: HubFile, onBytes: OnBytes): Promise<void> {
+async function downloadFile(hub: Hub, sha: string, file: HubFile, onBytes: (bytes: number) => void): Promise<void> {
   const partial = join(hub.blobs, `${file.hash}.incomplete`);
-  for (let [tries, had] = [1, await sizeOf(partial)]; ; tries++) {
+  for (let had = -1; ; ) {
     try {
       await goOn(hub, sha, file, partial, onBytes);
       break;
     } catch (thrown) {
+      // As often as connections are lost, but not for nothing.
       const has = await sizeOf(partial);
-      if (has > had) [tries, had] = [1, has];
-      if (!(thrown instanceof Interrupted) || tries === MOST_TRIES) throw thrown;
-      await sleep((hub.waitMs ?? 1_000) * 2 ** (tries - 1), undefined, hub).catch(() => hub.signal.throwIfAborted());
+      if (!(thrown instanceof Interrupted) || has <= had) throw thrown;
+      had = has;
     }
   }
   const found = await hashOf(partial, file);
   if (found === file.hash) return await onDisk(() => rename(partial, join(hub.blobs, file.hash)));
   await rm(partial);
   const message = `${file.path} is not the file that ${hub.url} lists: expected the hash ${file.hash}, found ${found}; it was removed`;
-  const hint =
-    'type the command again; if it happens again, something on the way changes files: a proxy, or a mirror (HF_ENDPOINT)';
+  const hint = 'type the command again; if that does not help, a proxy or a mirror (HF_ENDPOINT) changes files';
   throw new TrainyardError('DOWNLOAD_FAILED', message, { hint });
 }
 
-/** Appends what is missing of the file. */
-async function goOn(hub: Hub, sha: string, { path, size }: HubFile, partial: string, onBytes: OnBytes): Promise<void> {
+/** Appends what is missing of the file. Throws Interrupted if the connection is lost. */
+async function goOn(hub: Hub, sha: string, { path, size }: HubFile, partial: string, onBytes: (bytes: number) => void) {
   await using out = await onDisk(() => open(partial, 'a'));
   let at = (await out.stat()).size;
   if (at === size) return;
@@ -237,9 +210,7 @@ async function goOn(hub: Hub, sha: string, { path, size }: HubFile, partial: str
       onBytes(at);
     }
   } catch (thrown) {
-    hub.signal.throwIfAborted();
-    if (thrown instanceof TrainyardError) throw thrown;
-    throw new Interrupted(`the connection was lost at ${at} of ${size} bytes of ${path}: ${messageOf(thrown)}`);
+    throw thrown instanceof TrainyardError ? thrown : unreachable(hub, thrown);
   }
   await onDisk(() => out.sync());
   if (at < size) throw new Interrupted(`the connection ended at ${at} of ${size} bytes of ${path}`);
@@ -277,49 +248,40 @@ function onDisk<T>(work: () => Promise<T>): Promise<T> {
 }
 
 /** Also returns the query of the next page. Of that link nothing else is used, so that it leads to no other host. */
-async function jsonAt<T>(hub: Hub, path: string, schema: z.ZodType<T>): Promise<[T, string?]> {
+async function jsonAt<T>(hub: Hub, path: string, schema: z.ZodType<T>): Promise<[T, string]> {
   const response = await ask(hub, path, { accept: 'application/json' });
-  const text = await bodyOf(response).catch((thrown: unknown) => {
-    throw unreachable(hub, thrown);
-  });
+  const text = await bodyOf(response).catch((thrown: unknown) => Promise.reject(unreachable(hub, thrown)));
   const { success, data } = schema.safeParse(parsedJson(text ?? ''));
-  if (success) {
-    const next = /<([^>]*)>;\s*rel="next"/.exec(response.headers.get('link') ?? '')?.[1];
-    return next === undefined ? [data] : [data, new URL(next, hub.url).search];
-  }
+  const next = /<([^>]*)>;\s*rel="next"/.exec(response.headers.get('link') ?? '')?.[1];
+  if (success) return [data, (next && URL.parse(next, hub.url)?.search) || ''];
   const found = `${hub.url} answered something that is no reply of a hub: ${shortLine(text ?? '', 200)}`;
   throw new TrainyardError('DOWNLOAD_FAILED', found, { hint: 'a proxy may ask for a login; HF_ENDPOINT names another hub' });
 }
 
 /** Throws unless what was asked for comes. */
 async function ask(hub: Hub, path: string, headers: Readonly<Record<string, string>>): Promise<Response> {
-  const token = process.env['HF_TOKEN'];
-  const authorization = token ? { authorization: `Bearer ${token}` } : {};
-  const { signal } = hub;
-  const response = await fetch(`${hub.url}/${path}`, { headers: { ...headers, ...authorization }, signal }).catch(
-    (thrown: unknown) => {
-      throw unreachable(hub, thrown);
-    },
-  );
+  const { HF_TOKEN: token } = process.env;
+  const request = { headers: { ...headers, ...(token && { authorization: `Bearer ${token}` }) }, signal: hub.signal };
+  const asking = fetch(`${hub.url}/${path}`, request);
+  const response = await asking.catch((thrown: unknown) => Promise.reject(unreachable(hub, thrown)));
   if (response.ok) return response;
   await response.body?.cancel();
   throw refusal(hub, response);
 }
 
 function unreachable({ url, signal }: Hub, thrown: unknown): unknown {
-  if (signal.aborted) return signal.reason;
   const cause = thrown instanceof Error && thrown.cause !== undefined ? thrown.cause : thrown;
-  return new Interrupted(`${url} cannot be reached: ${messageOf(cause)}`);
+  return signal.aborted ? signal.reason : new Interrupted(`${url} cannot be reached: ${messageOf(cause)}`);
 }
 
 function refusal({ id, url }: Hub, { status, headers }: Response): TrainyardError {
   const answered = `${url} answered ${status} ${shortLine(headers.get('x-error-message') ?? '', 300)}`.trimEnd();
   if (status === 429 || status >= 500) return new Interrupted(answered);
   const access = process.env['HF_TOKEN'] ? 'give HF_TOKEN a token that has access' : `set HF_TOKEN (${url}/settings/tokens)`;
-  const isGated = status === 403 || headers.get('x-error-code') === 'GatedRepo';
-  const [what, hint] = isGated
-    ? [`${id} is open only to those who were granted access`, `ask for access at ${url}/${id}, then ${access}`]
-    : [`there is no model ${id}, or none that is public`, `look it up at ${url}/models; for a private one ${access}`];
+  const [what, hint] =
+    status === 403 || headers.get('x-error-code') === 'GatedRepo'
+      ? [`${id} is open only to those who were granted access`, `ask for access at ${url}/${id}, then ${access}`]
+      : [`there is no model ${id}, or none that is public`, `look it up at ${url}/models; for a private one ${access}`];
   return new TrainyardError('DOWNLOAD_FAILED', `${what}: ${answered}`, { hint });
 }
 

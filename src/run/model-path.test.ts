@@ -50,11 +50,11 @@ describe('--model', () => {
     }
   });
 
-  it('is a GGUF file, by its ending or, as Ollama keeps them, by its first bytes', async () => {
+  it('is a GGUF file, whose name says so', async () => {
     const named = await put('tiny.Q4_0.gguf', 'anything');
-    const ollama = await put('blobs/sha256-0a', 'GGUF\u0003\0\0\0');
     expect(await resolveModel(named)).toBe(named);
-    expect(await resolveModel(ollama)).toBe(ollama);
+    const ollama = await put('blobs/sha256-0a', 'GGUF');
+    expect(await refusal(ollama)).toContain(`ln -s ${ollama} model.gguf`);
   });
 
   it('is a model in the cache: the snapshot of main, or the newest that has weights', async () => {
@@ -106,11 +106,11 @@ describe('a model that is not there', () => {
     await cached('Owner/Smol-Instruct', WHOLE);
     expect(await refusal('Owner/Smol-Instuct')).toContain('did you mean Owner/Smol-Instruct? Or download');
     expect(await refusal('smol-instruct')).toContain('did you mean Owner/Smol-Instruct?');
+    expect(await refusal('something')).toContain('a .gguf file, or a model that trainyard model get Owner/Name downloaded');
   });
 
   it('is told by its folder if a file in it was named', async () => {
     const weights = await put('tiny/model.safetensors');
-    expect(await refusal(weights)).toContain('a .gguf file, or a model of the Hugging Face hub');
     await put('tiny/config.json');
     expect(await refusal(weights)).toContain(`did you mean its folder, ${join(home, 'tiny')}?`);
   });

@@ -4,9 +4,9 @@
  * is not here the error says what to type. checkpoint.ts checks that a folder holds a model.
  */
 import { existsSync } from 'node:fs';
-import { open, readdir, readFile, stat } from 'node:fs/promises';
+import { readdir, readFile, stat } from 'node:fs/promises';
 import { homedir } from 'node:os';
-import { basename, dirname, join, resolve, sep } from 'node:path';
+import { dirname, join, resolve, sep } from 'node:path';
 import { nearName } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { type EngineName, isApi, shellWord } from './settings.ts';
@@ -46,11 +46,12 @@ export async function withModelPath<T extends { readonly engine?: EngineName | u
 /** Throws FILE_NOT_FOUND. */
 export async function resolveModel(name: string, needs: Needs = 'weights'): Promise<string> {
   const found = await stat(name).catch(() => undefined);
-  if (found?.isDirectory() || (found && (await isGguf(name)))) return resolve(name);
+  if (found?.isDirectory() || (found && IS_GGUF.test(name))) return resolve(name);
   if (found !== undefined) {
     const isInModel = existsSync(join(dirname(name), 'config.json'));
-    const hint = isInModel ? `did you mean its folder, ${dirname(name)}?` : EXPECTED;
-    throw new TrainyardError('FILE_NOT_FOUND', `no model folder at ${name}: it is a file, and not a GGUF file`, { hint });
+    const renamed = `of a GGUF file the name must end in .gguf, which Ollama's do not: ln -s ${shellWord(name)} model.gguf`;
+    const hint = isInModel ? `did you mean its folder, ${dirname(name)}?` : renamed;
+    throw new TrainyardError('FILE_NOT_FOUND', `no model folder at ${name}: it is a file`, { hint });
   }
   const [, id, file] = HUB_NAME.exec(name) ?? [];
   const cached = id === undefined ? undefined : await inCache(id, file, needs);
@@ -58,29 +59,15 @@ export async function resolveModel(name: string, needs: Needs = 'weights'): Prom
   throw await notFound(name, id, file);
 }
 
-const EXPECTED =
-  'give a folder with config.json, the weights and tokenizer.json, a .gguf file, or a model of the Hugging Face hub that trainyard model get Owner/Name has downloaded';
-
-/** By its first bytes too: Ollama keeps GGUF files without an ending. */
-async function isGguf(path: string): Promise<boolean> {
-  if (IS_GGUF.test(path)) return true;
-  await using file = await open(path);
-  const { buffer } = await file.read(Buffer.alloc(4), 0, 4, 0);
-  return buffer.toString('latin1') === 'GGUF';
-}
-
 /** In the snapshot of `main`, or else in the newest that has what is needed. */
 async function inCache(id: string, file: string | undefined, needs: Needs): Promise<string | undefined> {
   for (const snapshot of await snapshotsOf(id)) {
-    if (file !== undefined) {
-      if (existsSync(join(snapshot, file))) return join(snapshot, file);
-      continue;
-    }
+    const all = (await readdir(snapshot, { recursive: true })).map((name) => name.replaceAll(sep, '/')).toSorted();
     // Links to files that are no longer there do not count.
-    const names = (await filesIn(snapshot)).filter((name) => existsSync(join(snapshot, name)));
-    const hasWeights = needs === 'text' || names.some((name) => name.endsWith('.safetensors'));
-    if (names.includes('config.json') && hasWeights) return snapshot;
-    const ggufs = names.filter((name) => IS_GGUF.test(name));
+    const names = all.filter((name) => existsSync(join(snapshot, name)));
+    const isWhole = names.includes('config.json') && (needs === 'text' || names.some((name) => name.endsWith('.safetensors')));
+    if (file === undefined && isWhole) return snapshot;
+    const ggufs = names.filter((name) => (file === undefined ? IS_GGUF.test(name) : name === file));
     if (ggufs.length === 1) return join(snapshot, ggufs[0]!);
     if (ggufs.length > 1) {
       const hint = `give one of ${ggufs.map((gguf) => `${id}:${gguf}`).join(', ')}`;
@@ -88,11 +75,6 @@ async function inCache(id: string, file: string | undefined, needs: Needs): Prom
     }
   }
   return undefined;
-}
-
-/** Paths below the folder, with slashes. */
-async function filesIn(folder: string): Promise<readonly string[]> {
-  return (await readdir(folder, { recursive: true })).map((name) => name.replaceAll(sep, '/')).toSorted();
 }
 
 async function snapshotsOf(id: string): Promise<readonly string[]> {
@@ -105,32 +87,20 @@ async function snapshotsOf(id: string): Promise<readonly string[]> {
 }
 
 async function notFound(name: string, id: string | undefined, file: string | undefined): Promise<TrainyardError> {
-  const cache = hubCache();
-  const repositories = (await readdir(cache).catch(() => [])).filter((folder) => folder.startsWith('models--'));
-  const known = repositories.map((folder) => folder.slice('models--'.length).replace('--', '/'));
-  const isPart = id !== undefined && known.includes(id);
-  const there = isPart ? `${id} in ${cache} lacks ${file ?? 'its weights'}` : `no model of that name is in ${cache}`;
-  const near = isPart ? undefined : await nearTo(name, known);
-  // A path may be of a cache that was emptied.
-  const wanted = id === undefined ? hubNameOf(name) : name;
-  const hints = [
-    ...(near === undefined ? [] : [`did you mean ${near}?`]),
-    ...(wanted === undefined ? [] : [`download it from the Hugging Face hub: ${getCommand(wanted)}`]),
-  ];
-  return new TrainyardError('FILE_NOT_FOUND', `no model folder at ${name}${id === undefined ? '' : `, and ${there}`}`, {
-    hint: hints.length === 0 ? EXPECTED : hints.join(' Or '),
-  });
-}
-
-/** `name`: as `--model` takes it. */
-function getCommand(name: string): string {
-  const [id, ...file] = name.split(':');
-  return ['trainyard model get', id, ...file.map(shellWord)].join(' ');
-}
-
-/** A folder or file beside it, or a model in the cache, with nearly that name; or one whose name lacks only the owner. */
-async function nearTo(name: string, cached: readonly string[]): Promise<string | undefined> {
+  const folders = (await readdir(hubCache()).catch(() => [])).filter((folder) => folder.startsWith('models--'));
+  const cached = folders.map((folder) => folder.slice('models--'.length).replace('--', '/'));
+  const isPart = id !== undefined && cached.includes(id);
   const beside = (await readdir(dirname(name)).catch(() => [])).map((one) => join(dirname(name), one));
-  const last = basename(name).toLowerCase();
-  return nearName(name, [...beside, ...cached]) ?? cached.find((id) => id.toLowerCase().endsWith(`/${last}`));
+  const lacksOwner = cached.find((one) => one.toLowerCase().endsWith(`/${name.toLowerCase()}`));
+  const near = isPart ? undefined : (nearName(name, [...beside, ...cached]) ?? lacksOwner);
+  // A path may be of a cache that was emptied.
+  const [wanted, ...wantedFile] = (id === undefined ? hubNameOf(name) : name)?.split(':') ?? [];
+  const get = `download it from the Hugging Face hub: ${['trainyard model get', wanted, ...wantedFile.map(shellWord)].join(' ')}`;
+  const hints = [...(near === undefined ? [] : [`did you mean ${near}?`]), ...(wanted === undefined ? [] : [get])];
+  const there = isPart ? `${id} in ${hubCache()} lacks ${file ?? 'its weights'}` : `no model of that name is in ${hubCache()}`;
+  return new TrainyardError('FILE_NOT_FOUND', `no model folder at ${name}${id === undefined ? '' : `, and ${there}`}`, {
+    hint:
+      hints.join(' Or ') ||
+      'give a folder with config.json, weights and tokenizer.json, a .gguf file, or a model that trainyard model get Owner/Name downloaded',
+  });
 }

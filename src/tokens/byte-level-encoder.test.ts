@@ -59,10 +59,6 @@ describe('encoding bytes', () => {
     ['something in its model that we do not know', model({ continuing_subword_suffix: '@@' })],
     ['tokens that stand for bytes by number', model({ byte_fallback: true })],
     ['unknown tokens joined', model({ fuse_unk: true })],
-    [
-      'a byte without a token',
-      model({ vocab: Object.fromEntries(Object.entries(base.model.vocab).filter(([token]) => token !== 'ÿ')) }),
-    ],
     ['two tokens with one id', model({ vocab: { ...base.model.vocab, an: Object(base.model.vocab)['a'] } })],
     ['a merge to something that is no token', model({ merges: [...base.model.merges!, ['z', 'ÿ']] })],
     ['merges written in two ways', model({ merges: [...base.model.merges!, 'a n'] })],
@@ -83,6 +79,35 @@ describe('encoding bytes', () => {
     ['white space removed', base, { remove_space: true }],
   ])('is left to the library for a tokenizer with %s', (_, definition, config = {}) => {
     expect(both(definition, config).encode).toBeUndefined();
+  });
+
+  it('leaves bytes without a token out, as the library does', () => {
+    const without = (bytes: string) => {
+      const vocab = Object.fromEntries(Object.entries(base.model.vocab).filter(([token]) => !bytes.includes(token)));
+      return both(model({ vocab }));
+    };
+    const { encode, slowly } = without('ñô');
+    const check = fc.property(awkwardText, (text) => {
+      expect(encode!(text)).toEqual(slowly(text));
+    });
+    fc.assert(check, { numRuns: 300 });
+    expect(encode!('a\u{40000}b')).toHaveLength(5);
+    // Its merges begin with this one.
+    expect(without('Ġ').encode).toBeUndefined();
+  });
+
+  it('takes each of Unicode’s digits for a word, for a tokenizer that splits digits', () => {
+    const digits = { type: 'Digits', individual_digits: true };
+    const words = { ...bytes, use_regex: true };
+    const { encode, slowly } = both({ ...base, pre_tokenizer: { type: 'Sequence', pretokenizers: [digits, words] } });
+    const { encode: encodeByRegex } = both(
+      splitBy({ pattern: { Regex: "\\p{N}|'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?![^\\s\\p{N}])|\\s+" } }),
+    );
+    const check = fc.property(awkwardText, (text) => {
+      expect(encode!(text)).toEqual(encodeByRegex!(text));
+      if (!/[^0-9\P{N}]/u.test(text)) expect(encode!(text)).toEqual(slowly(text));
+    });
+    fc.assert(check, { numRuns: 500 });
   });
 
   it('gives what the library gives for words of any length, again after a very long one', () => {

@@ -26,7 +26,9 @@ const split = z.strictObject({
   behavior: z.literal('Isolated'),
   invert: z.literal(false),
 });
-const words = z.strictObject({ type: z.literal('Sequence'), pretokenizers: z.tuple([split, bytesOnly]) });
+const digits = z.strictObject({ type: z.literal('Digits'), individual_digits: z.literal(true) });
+const pair = z.union([z.tuple([split, bytesOnly]), z.tuple([digits, ownWords])]);
+const words = z.strictObject({ type: z.literal('Sequence'), pretokenizers: pair });
 
 /** Post-processors only add control tokens around the text, which this encoder never does. */
 const item = z.union([
@@ -83,7 +85,7 @@ export function byteLevelEncoder(
     return Number.isInteger(id) && id! >= 0 && library.id_to_token(id!) === token ? id : undefined;
   };
   const byteSpelt = [...spelling().keys()];
-  const idOfByte = byteSpelt.map(idOf);
+  const idOfByte = byteSpelt.map((byte) => (library.token_to_id(byte) === undefined ? NONE : idOf(byte)));
   const merges = mergesOf(definition.model.merges ?? [], idOf);
   if (!merges || !idOfByte.every((id) => id !== undefined)) return undefined;
 
@@ -91,7 +93,9 @@ export function byteLevelEncoder(
   const whole = (word: Buffer): number | undefined => library.token_to_id(Array.from(word, (byte) => byteSpelt[byte]).join(''));
   const encodeWord = rememberWords((word) => {
     const id = model.ignore_merges ? whole(word) : undefined;
-    return id === undefined ? mergeBytes(word) : [id];
+    const ids = id === undefined ? mergeBytes(word) : [id];
+    // Some tokenizers lack bytes that their training texts lacked. Like the library, we leave them out.
+    return ids.includes(NONE) ? ids.filter((one) => one !== NONE) : ids;
   });
   const wordsOf = splitter(pre_tokenizer);
   const normalize = (text: string): string => (normalizer === null ? text : text.normalize('NFC'));
@@ -114,7 +118,8 @@ function mergesOf(merges: readonly Merge[], idOf: (token: string) => number | un
     const [first = '', second = ''] = typeof merge === 'string' ? merge.split(' ', 2) : merge;
     const left = idOf(first);
     const right = idOf(second);
-    // A part that is not a token never occurs, so neither does this pair.
+    // A part that is not a token never occurs, so neither does this pair; a byte does.
+    if ((left === undefined && first.length === 1) || (right === undefined && second.length === 1)) return undefined;
     if (left === undefined || right === undefined) continue;
     const merged = idOf(first + second);
     if (merged === undefined) return undefined;
@@ -132,7 +137,7 @@ type SplitterName = 'ByteLevelPreTokenizer' | 'SplitPreTokenizer';
 const { ByteLevelPreTokenizer, SplitPreTokenizer } = huggingFace as unknown as Record<
   SplitterName,
   new (
-    given: Words | z.infer<typeof split>,
+    given: z.infer<typeof ownWords> | z.infer<typeof split>,
   ) => Splitter
 >;
 
@@ -141,7 +146,13 @@ function splitter(given: Words): (text: string) => readonly string[] {
     const { pattern } = new ByteLevelPreTokenizer(given);
     return (text) => text.match(pattern) ?? [];
   }
-  const library = new SplitPreTokenizer(given.pretokenizers[0]);
+  const [first, second] = given.pretokenizers;
+  if (first.type === 'Digits') {
+    const wordsOf = splitter(second as z.infer<typeof ownWords>);
+    // The library takes only the digits 0 to 9 for digits; Hugging Face's own tokenizers take all of Unicode's.
+    return (text) => text.split(/(\p{N})/u).flatMap(wordsOf);
+  }
+  const library = new SplitPreTokenizer(first);
   return (text) => {
     const found = text.match(library.pattern) ?? [];
     let length = 0;
@@ -251,7 +262,7 @@ export interface IdMerge {
 const SHORT = 1024;
 const NONE = -1;
 
-/** `idOfByte` has 256 ids; `merges` are ordered by rank. If a pair occurs twice, the later merge counts. */
+/** `idOfByte` has 256 ids, NONE for a byte without a token; `merges` are ordered by rank. If a pair occurs twice, the later merge counts. */
 export function bytePairEncoder(idOfByte: readonly number[], merges: readonly IdMerge[]): (bytes: Uint8Array) => number[] {
   const rankOf = pairTable(merges);
   const mergedAs = Int32Array.from(merges, ({ merged }) => merged);

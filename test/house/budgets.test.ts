@@ -36,7 +36,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   store: [7, 1040],
   testing: [8, 1733],
   tinker: [18, 4193],
-  tokens: [14, 2520],
+  tokens: [14, 2630],
   trainer: [4, 372],
   tuner: [5, 750],
 };

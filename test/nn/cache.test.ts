@@ -151,7 +151,7 @@ describe('a bounded context', () => {
     expect(json['max_position_embeddings']).toBe(700);
   });
 
-  it.each([0, -1, 1.5, Number.NaN])('of %d is refused', async (context) => {
+  it.each([0, -1, 1.5, 701, Number.NaN])('of %d is refused', async (context) => {
     const dir = await writeModel(LONG);
     await expect(EmbeddedModel.open({ dir, threads: 1, context })).rejects.toThrow(/context/);
   });

@@ -144,6 +144,63 @@ describe('a checkpoint', () => {
   });
 });
 
+describe('a model in several files', () => {
+  /** Tensors in turn to each of three files, and the index that says so. */
+  async function writeShards(model: EmbeddedModel): Promise<Record<string, string>> {
+    await model.save(dir, { optimizer: false });
+    const whole = join(dir, 'model.safetensors');
+    const { tensors } = await readSafetensors(whole);
+    await rm(whole);
+    const parts = [1, 2, 3].map((n) => `model-0000${n}-of-00003.safetensors`);
+    const map = Object.fromEntries([...tensors.keys()].map((name, i) => [name, parts[i % 3]!]));
+    for (const part of parts) {
+      const own = [...tensors.values()].filter(({ name }) => map[name] === part);
+      await writeSafetensors(join(dir, part), own, { format: 'pt' });
+    }
+    await writeIndex(map);
+    return map;
+  }
+  const writeIndex = (weight_map: unknown) =>
+    writeFile(join(dir, 'model.safetensors.index.json'), JSON.stringify({ weight_map }));
+
+  it('opens as if it were in one, for training, adapters and sampling', async () => {
+    await using model = await create();
+    await writeShards(model);
+    const asked = request(Int32Array.of(1, 2, 3), { maxTokens: 20 });
+    const wanted = await model.sample(asked);
+    await using again = await EmbeddedModel.open({ dir, threads: 1 });
+    expect(again.weights()).toEqual(model.weights());
+    await using sampled = await EmbeddedModel.open({ dir, threads: 1, use: 'sampling' });
+    await using adapted = await EmbeddedModel.open({ dir, threads: 1, lora: { rank: 2, alpha: 4, targets: ['v_proj'] } });
+    for (const one of [again, sampled, adapted]) expect(await one.sample(asked)).toEqual(wanted);
+  });
+
+  it('is refused when a file is missing or cut off, or the index names none or one elsewhere', async () => {
+    await using model = await create();
+    const map = await writeShards(model);
+    const [first, part] = Object.entries(map)[1]!;
+    const open = () => EmbeddedModel.open({ dir, threads: 1, use: 'sampling' });
+    const bytes = await readFile(join(dir, part));
+    await writeFile(join(dir, part), bytes.subarray(0, -4));
+    await expect(open()).rejects.toMatchObject({ code: 'SAFETENSORS_INVALID', message: expect.stringContaining(part) as string });
+    await rm(join(dir, part));
+    await expect(open()).rejects.toMatchObject({ code: 'SAFETENSORS_INVALID', message: expect.stringContaining(part) as string });
+    await writeIndex(Object.fromEntries(Object.entries(map).filter(([, file]) => file !== part)));
+    await expect(open()).rejects.toMatchObject({
+      code: 'CHECKPOINT_MISMATCH',
+      message: expect.stringContaining('lacks tensor') as string,
+    });
+    for (const elsewhere of ['../model.safetensors', '/etc/passwd', 'a\\b', '', '..']) {
+      await writeIndex({ ...map, [first]: elsewhere });
+      await expect(open(), elsewhere).rejects.toHaveProperty('code', expect.stringMatching(/MODEL_INVALID|SAFETENSORS_INVALID/));
+    }
+    for (const broken of [undefined, [], { a: 1 }]) {
+      await writeIndex(broken);
+      await expect(open()).rejects.toMatchObject({ code: 'MODEL_INVALID' });
+    }
+  });
+});
+
 /** A file of the format, with any header and data. */
 function fileOf(header: unknown, data: Uint8Array): Buffer {
   const json = Buffer.from(typeof header === 'string' ? header : JSON.stringify(header));

@@ -287,6 +287,19 @@ describe('a checkpoint of an adapter', () => {
     expect((await again.sample(asked)).logprobs).toEqual((await model.sample(asked)).logprobs);
   });
 
+  it('may be left for the base itself, over which an adapter then starts afresh', async () => {
+    const dir = await writeModel(REGULAR);
+    await using model = await EmbeddedModel.open({ dir, threads: 1, lora: LORA, seed: 9 });
+    const start = model.weights().slice();
+    await steps(model, 1);
+    const once = model.weights().slice();
+    await steps(model, 1);
+    await model.load(dir);
+    expect(model.weights()).toEqual(start);
+    await steps(model, 1);
+    expect(model.weights()).toEqual(once);
+  });
+
   it('is refused when its base changed, is gone, or is another model', async () => {
     const base = await writeModel(REGULAR);
     const model = await openAdapted(base);
@@ -349,6 +362,7 @@ describe('a model opened for sampling', () => {
       forwardBackward: () => model.forwardBackward(samples, crossEntropy()),
       optimStep: () => model.optimStep(ADAM),
       freezeReference: () => model.freezeReference(),
+      save: async () => model.save(await temporaryFolder()),
     };
     for (const [name, call] of Object.entries(calls)) {
       await expect(call(), name).rejects.toMatchObject({
