@@ -194,7 +194,7 @@ function profile(folder: string): number {
 }
 
 function findPython(): string {
-  const prepared = preparePython('peft', (line) => console.log(line));
+  const prepared = preparePython('client', (line) => console.log(line));
   if (prepared.kind === 'ready') return prepared.python;
   throw new Error(`${prepared.why}; name a Python that has torch, transformers and peft with --python`);
 }

@@ -23,7 +23,7 @@ import { type Arena, MOST_LANES, planArena, planText } from './arena.ts';
 import { bestVariant, compileKernels } from './compile.ts';
 import { boundedContext, configJson, type Flat, type Layout, type LlamaConfig, parseConfig, planLayout } from './config.ts';
 import { fillServed } from './frozen-weights.ts';
-import { type LoraLayout, type LoraSettings, planLora } from './lora.ts';
+import { type LoraChoice, type LoraLayout, type LoraSettings, loraFor, planLora } from './lora.ts';
 import {
   type AdapterBase,
   checkSameLora,
@@ -56,8 +56,8 @@ export interface UseOptions extends ThreadOptions {
   readonly use?: 'sampling' | 'training' | undefined;
   /** The most tokens of a prompt and its answer, at most what the model was made for; memory grows with it. */
   readonly context?: number | undefined;
-  /** Trains adapters and leaves the weights as they are. Without it, all parameters are trained. */
-  readonly lora?: LoraSettings | undefined;
+  /** Trains adapters and leaves the weights as they are. Without it, all parameters are trained. A folder with an adapter has its own. */
+  readonly lora?: LoraChoice | undefined;
   /** Of an adapter's first weights. */
   readonly seed?: number | undefined;
 }
@@ -115,11 +115,12 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   static async open({ dir, ...options }: { readonly dir: string } & UseOptions): Promise<EmbeddedModel> {
     const adapter = await readAdapterConfig(dir);
     await using source = await openSource(adapter?.base ?? dir);
-    const lora = adapter?.settings ?? options.lora;
-    checkSameLora(dir, adapter?.settings, options.lora);
+    const config = parseConfig(source.fields);
+    const lora = adapter?.settings ?? (options.use === 'sampling' ? undefined : loraFor(options.lora, config));
+    if (typeof options.lora === 'object') checkSameLora(dir, adapter?.settings, options.lora);
     const digest = lora === undefined ? '' : await sourceDigest(source);
     const base = lora && { path: resolve(adapter?.base ?? dir), digest, source: source.fields };
-    const model = await EmbeddedModel.#start({ source, config: parseConfig(source.fields), lora, base }, options);
+    const model = await EmbeddedModel.#start({ source, config, lora, base }, options);
     try {
       if (adapter !== undefined) {
         await model.load(dir, { optimizer: false });
@@ -142,7 +143,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     const parsed = parseConfig(fields);
     const layout = planLayout(parsed);
     const source = memorySource(fields, layout, initialWeights(parsed, layout, seed));
-    const { lora } = options;
+    const lora = loraFor(options.lora, parsed);
     const base = lora && { path: 'memory', digest: '', source: fields };
     return EmbeddedModel.#start({ source, config: parsed, lora, base }, { ...options, seed });
   }

@@ -3,41 +3,41 @@
  * 256 numbers of one row; its layout is that of ggml. Types that are not listed here are refused by who reads the file.
  */
 
+import { fromBfloat16, fromFloat16 } from './safetensors.ts';
+
 interface BlockType {
   /** Numbers in a block. */
   readonly values: number;
   readonly bytes: number;
-  /** Decodes the block at byte `at` into `out`, from index `to`. */
-  decode(from: Uint8Array, at: number, out: Float32Array, to: number): void;
+  /** `from` holds whole blocks, one after the other. */
+  decode(from: Uint8Array): Float32Array;
 }
 
 export const BLOCK_TYPES: Readonly<Record<string, BlockType>> = {
-  F32: single(4, (from, at) => fromBits(littleEndian(from, at))),
-  F16: single(2, half),
-  BF16: single(2, (from, at) => fromBits((from[at]! << 16) | (from[at + 1]! << 24))),
+  F32: { values: 1, bytes: 4, decode: (from) => new Float32Array(new Uint8Array(from).buffer) },
+  F16: { values: 1, bytes: 2, decode: (from) => fromFloat16(new Uint16Array(new Uint8Array(from).buffer)) },
+  BF16: { values: 1, bytes: 2, decode: (from) => fromBfloat16(new Uint16Array(new Uint8Array(from).buffer)) },
   Q4_0: fewBits({ fifthBit: false, minimum: false }),
   Q4_1: fewBits({ fifthBit: false, minimum: true }),
   Q5_0: fewBits({ fifthBit: true, minimum: false }),
   Q5_1: fewBits({ fifthBit: true, minimum: true }),
-  Q8_0: { values: 32, bytes: 34, decode: decodeQ8 },
+  Q8_0: blocksOf(32, 34, decodeQ8),
   Q4_K: superBlock({ fifthBit: false }),
   Q5_K: superBlock({ fifthBit: true }),
-  Q6_K: { values: 256, bytes: 210, decode: decodeQ6K },
+  Q6_K: blocksOf(256, 210, decodeQ6K),
 };
 
-/** `from` holds whole blocks, one after the other. */
-export function decodeBlocks({ values, bytes, decode }: BlockType, from: Uint8Array): Float32Array {
-  const blocks = from.length / bytes;
-  const out = new Float32Array(blocks * values);
-  for (let block = 0; block < blocks; block++) decode(from, block * bytes, out, block * values);
-  return out;
-}
+/** Decodes the block at byte `at` into `out`, from index `to`. */
+type DecodeBlock = (from: Uint8Array, at: number, out: Float32Array, to: number) => void;
 
-function single(bytes: number, read: (from: Uint8Array, at: number) => number): BlockType {
-  const decode: BlockType['decode'] = (from, at, out, to) => {
-    out[to] = read(from, at);
+function blocksOf(values: number, bytes: number, decodeBlock: DecodeBlock): BlockType {
+  const decode = (from: Uint8Array): Float32Array => {
+    const blocks = from.length / bytes;
+    const out = new Float32Array(blocks * values);
+    for (let block = 0; block < blocks; block++) decodeBlock(from, block * bytes, out, block * values);
+    return out;
   };
-  return { values: 1, bytes, decode };
+  return { values, bytes, decode };
 }
 
 /** 32 numbers of 4 or 5 bits: a scale, perhaps a minimum, perhaps the fifth bits, then the low bits of numbers i and i + 16 in byte i. */
@@ -55,7 +55,7 @@ function fewBits({ fifthBit, minimum }: { readonly fifthBit: boolean; readonly m
       out[to + i + 16] = scale * (((low >> 4) | (((high >>> (i + 16)) & 1) << 4)) - zero) + least;
     }
   }
-  return { values: 32, bytes: lowAt + 16, decode };
+  return blocksOf(32, lowAt + 16, decode);
 }
 
 function decodeQ8(from: Uint8Array, at: number, out: Float32Array, to: number): void {
@@ -80,7 +80,7 @@ function superBlock({ fifthBit }: { readonly fifthBit: boolean }): BlockType {
       }
     }
   }
-  return { values: 256, bytes: lowAt + 128, decode };
+  return blocksOf(256, lowAt + 128, decode);
 }
 
 /** Bytes 0 to 3 hold the scales of groups 0 to 3, bytes 4 to 7 the minima; those of groups 4 to 7 are in bytes 8 to 11 and the top bits. */
@@ -111,24 +111,10 @@ function littleEndian(from: Uint8Array, at: number): number {
   return from[at]! | (from[at + 1]! << 8) | (from[at + 2]! << 16) | (from[at + 3]! << 24);
 }
 
-const bitsOfFloat = new Int32Array(1);
-const float = new Float32Array(bitsOfFloat.buffer);
-
-function fromBits(bits: number): number {
-  bitsOfFloat[0] = bits;
-  return float[0]!;
-}
-
 /** Every float16 as float32, made when the first is needed. */
 let halves: Float32Array | undefined;
 
 function half(from: Uint8Array, at: number): number {
-  halves ??= Float32Array.from({ length: 2 ** 16 }, (_, bits) => {
-    const exponent = (bits >> 10) & 31;
-    const fraction = bits & 1023;
-    const size = exponent === 0 ? fraction * 2 ** -24 : (1 + fraction / 1024) * 2 ** (exponent - 15);
-    const special = fraction === 0 ? Number.POSITIVE_INFINITY : Number.NaN;
-    return (bits & 0x8000 ? -1 : 1) * (exponent === 31 ? special : size);
-  });
+  halves ??= fromFloat16(Uint16Array.from({ length: 2 ** 16 }, (_, bits) => bits));
   return halves[from[at]! | (from[at + 1]! << 8)]!;
 }

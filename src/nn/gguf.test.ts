@@ -5,7 +5,7 @@ import { describe, expect, it, onTestFinished } from 'vitest';
 import { ggufBytes, type WrittenTensor } from '../../test/fixtures/nn/gguf-writer.ts';
 import { parseConfig } from './config.ts';
 import { openGguf } from './gguf.ts';
-import { BLOCK_TYPES, decodeBlocks } from './gguf-blocks.ts';
+import { BLOCK_TYPES } from './gguf-blocks.ts';
 import type { ModelSource } from './model-source.ts';
 
 const TYPE = { F32: 0, F16: 1, Q4_0: 2, Q8_0: 8, IQ4_XS: 23 };
@@ -69,7 +69,7 @@ describe('the blocks of a GGUF file', () => {
 
   it.each(Object.keys(BLOCK_TYPES))('of type %s hold the numbers that Python’s gguf reads, to the bit', (type) => {
     const expected = Buffer.from(computed[type]!.values, 'base64');
-    const found = decodeBlocks(BLOCK_TYPES[type]!, Buffer.from(computed[type]!.blocks, 'base64'));
+    const found = BLOCK_TYPES[type]!.decode(Buffer.from(computed[type]!.blocks, 'base64'));
     expect(found.length).toBe(512);
     expect(Buffer.compare(Buffer.from(found.buffer), expected)).toBe(0);
   });

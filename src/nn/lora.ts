@@ -3,7 +3,7 @@
  * file gives each of them its place in the flat buffer of trained parameters, under the names that PEFT uses.
  */
 import { TrainyardError } from '../core/errors.ts';
-import { type Flat, FlatBuilder, type LinearName, type LlamaConfig, linearsOf } from './config.ts';
+import { type Flat, FlatBuilder, type LinearName, type LlamaConfig, linearsOf, planLayout } from './config.ts';
 
 export const LORA_TARGETS = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'] as const;
 export type LoraTarget = (typeof LORA_TARGETS)[number];
@@ -12,6 +12,13 @@ export interface LoraSettings {
   readonly rank: number;
   readonly alpha: number;
   readonly targets: readonly LoraTarget[];
+}
+
+/** Settings, or a decision by the number of the model's parameters. */
+export type LoraChoice = LoraSettings | ((parameters: number) => LoraSettings | undefined);
+
+export function loraFor(choice: LoraChoice | undefined, config: LlamaConfig): LoraSettings | undefined {
+  return typeof choice === 'function' ? choice(planLayout(config).length) : choice;
 }
 
 const MOST_RANK = 256;

@@ -3,7 +3,7 @@
  * lengths, dtypes, and that the tensors tile the data section without gaps or overlaps, as the format demands. Tensors are read by rows, so
  * that a large file is never held as a whole. Reads F32, F16 and BF16; writes F32. Knows nothing about models.
  */
-import { type FileHandle, open, writeFile } from 'node:fs/promises';
+import { type FileHandle, open } from 'node:fs/promises';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { isObject } from '../core/json.ts';
 
@@ -114,9 +114,10 @@ export async function writeSafetensors(
   const json = Buffer.from(text.padEnd(text.length + ((8 - (Buffer.byteLength(text) % 8)) % 8)));
   const length = Buffer.alloc(8);
   length.writeBigUInt64LE(BigInt(json.length));
+  await using file = await open(path, 'w');
+  await file.writeFile(Buffer.concat([length, json]));
   // Copied, because file writes do not accept views of shared memory.
-  const sections = tensors.map(({ data }) => Buffer.from(new Float32Array(data).buffer));
-  await writeFile(path, Buffer.concat([length, json, ...sections]));
+  for (const { data } of tensors) await file.writeFile(Buffer.from(new Float32Array(data).buffer));
 }
 
 interface Header {

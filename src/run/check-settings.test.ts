@@ -92,7 +92,7 @@ describe('settings of a model behind an API', () => {
 
   it.each([
     [{ ...api, baseModel: 'gpt' }, /^baseModel: expected engine tinker/],
-    [{ ...api, loraRank: 8 }, /^loraRank: expected engine tinker/],
+    [{ ...api, loraRank: 8 }, /^loraRank: expected engine embedded or tinker/],
     [{ ...api, baseURL: 'http://user:secret@localhost/v1' }, /^baseURL: expected an address without a password/],
     [{ entry: 'agent.ts', baseURL: 'http://localhost:8000/v1' }, /^baseURL: expected engine openai, anthropic or tinker/],
     [{ entry: 'agent.ts', apiKeyEnv: 'KEY' }, /^apiKeyEnv: expected engine openai or anthropic/],

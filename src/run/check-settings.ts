@@ -60,8 +60,14 @@ const runShape = {
   baseURL: z.url({ protocol: /^https?$/ }).optional(),
   /** Environment variable that holds the key of an API. The key itself is kept nowhere. */
   apiKeyEnv: file.optional(),
-  /** Rank of the adapter that a Tinker server trains. */
-  loraRank: z.int().min(1).max(1024),
+  /** What the embedded engine trains. Default: all parameters of a model below 20 million, adapters of a larger one. */
+  trained: z.enum(['all', 'adapters']).optional(),
+  /** Rank of the adapters. Default: 32 at a Tinker server, 16 embedded. */
+  loraRank: z.int().min(1).max(1024).optional(),
+  /** Adapters count alpha / rank times. Default: twice the rank. Embedded only. */
+  loraAlpha: z.number().positive().max(4096).optional(),
+  /** The most tokens of a prompt and its answer, below what the model was made for. Embedded only: its memory grows with it. */
+  context: count.optional(),
   seed: natural,
   /** Rollouts in parallel. */
   concurrency: count,
@@ -159,13 +165,19 @@ export type TrainRequest = Pick<TrainSettings, 'entry'> & Partial<TrainSettings>
 
 /** Combinations of settings that are not allowed. */
 function conflictsIn(settings: EvaluationSettings | TrainSettings): readonly (string | false)[] {
-  const { flow, flows, engine, baseModel, baseURL, apiKeyEnv, loraRank } = settings;
-  const isElsewhere = engine !== 'tinker' && (baseModel !== undefined || loraRank !== EVAL_DEFAULTS.loraRank);
+  const { flow, flows, engine, baseModel, baseURL, apiKeyEnv, loraRank, trained } = settings;
+  const embedded = (['trained', 'loraAlpha', 'context'] as const).find((name) => settings[name] !== undefined);
   const { username = '', password = '' } = baseURL === undefined ? {} : new URL(baseURL);
   return [
     flows !== undefined && flow === undefined && 'flow: expected the name of a flow of the flows file, found none',
-    isElsewhere &&
-      `${baseModel === undefined ? 'loraRank' : 'baseModel'}: expected engine tinker beside it: it is for a Tinker server`,
+    engine !== 'tinker' && baseModel !== undefined && 'baseModel: expected engine tinker beside it: it is for a Tinker server',
+    isApi(engine) && loraRank !== undefined && 'loraRank: expected engine embedded or tinker beside it: an API trains nothing',
+    engine === 'embedded' &&
+      loraRank !== undefined &&
+      !('steps' in settings) &&
+      'loraRank: expected engine tinker beside it: an evaluation trains no adapter',
+    engine !== 'embedded' && embedded !== undefined && `${embedded}: expected engine embedded beside it`,
+    trained === 'all' && loraRank !== undefined && 'loraRank: expected adapters to be trained, found trained: all',
     engine === 'embedded' &&
       baseURL !== undefined &&
       'baseURL: expected engine openai, anthropic or tinker beside it, found none',
@@ -235,6 +247,8 @@ export function trainSettings(request: TrainRequest): TrainSettings {
   const found = usualHeldOut(request.entry);
   const engine = engineOf(request);
   if (isApi(engine)) throw untrainable(request, engine);
+  const { trained, loraRank, loraAlpha } = request;
+  const wantsAdapters = engine === 'embedded' && (loraRank ?? loraAlpha) !== undefined;
   return checkSettings({
     ...TRAIN_DEFAULTS,
     ...(engine === 'tinker' && { adam: { ...TRAIN_DEFAULTS.adam, epsilon: TINKER_EPSILON } }),
@@ -245,6 +259,7 @@ export function trainSettings(request: TrainRequest): TrainSettings {
     tasks: request.tasks ?? usualTasks(request.entry),
     heldOut: request.heldOut ?? (request.split === undefined && existsSync(found) ? found : undefined),
     run: request.run ?? usualRun(request.entry),
+    trained: trained ?? (wantsAdapters ? 'adapters' : undefined),
     model: resolve(request.model ?? BASE_MODEL),
   });
 }

@@ -4,14 +4,15 @@
  * records its run, step and file digests, so a damaged or foreign checkpoint is never trained on. Old checkpoints are removed only after a
  * newer one is committed.
  */
-import { hash } from 'node:crypto';
-import { existsSync } from 'node:fs';
-import { constants, copyFile, mkdir, open, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { createHash } from 'node:crypto';
+import { createReadStream } from 'node:fs';
+import { constants, copyFile, mkdir, open, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { boundary, TrainyardError } from '../core/errors.ts';
 import { digestOf } from '../core/json.ts';
 import type { Trainer } from '../core/policy.ts';
+import { modelTextFiles } from '../tokens/tokenizer-files.ts';
 
 export const TOKENIZER_FILES = ['tokenizer.json', 'tokenizer_config.json', 'chat_template.jinja'];
 /** The last committed one, and its predecessor in case the last is damaged. */
@@ -21,6 +22,7 @@ const UNFINISHED = /^step-\d+\.unfinished$/;
 
 /** Throws FILE_NOT_FOUND unless `dir` is a model folder. `needs`: `text` if the weights are at a server. */
 export async function checkModelFolder(dir: string, needs: 'weights' | 'text' = 'weights'): Promise<void> {
+  if (dir.endsWith('.gguf')) return;
   const names = await readdir(dir).catch(() => undefined);
   if (names?.includes('config.json')) {
     if (needs === 'text' || !names.includes('tinker.json') || names.includes('model.safetensors')) return;
@@ -124,13 +126,17 @@ export async function setAside(dir: string, step: number): Promise<void> {
 export async function digestsOf(folder: string): Promise<Record<string, string>> {
   const digests: Record<string, string> = {};
   for (const name of (await readdir(folder)).toSorted()) {
-    if (name !== LABEL) digests[name] = hash('sha256', await readFile(join(folder, name)), 'hex');
+    if (name !== LABEL) digests[name] = await fileDigest(join(folder, name));
   }
   return digests;
 }
 
-/** Adds missing files of a model folder: a policy at a server saves no config.json. */
+/** Adds missing files of a model folder: a policy at a server saves no config.json, an adapter no tokenizer. */
 async function copyRest(from: string, to: string): Promise<void> {
+  if (from.endsWith('.gguf')) {
+    for (const [name, text] of Object.entries(await modelTextFiles(from))) await writeFile(join(to, name), text);
+    return;
+  }
   for (const file of ['config.json', ...TOKENIZER_FILES]) {
     await copyFile(join(from, file), join(to, file), constants.COPYFILE_EXCL).catch((thrown: NodeJS.ErrnoException) => {
       if (thrown.code !== 'ENOENT' && thrown.code !== 'EEXIST') throw thrown;
@@ -178,16 +184,40 @@ export async function sync(path: string): Promise<void> {
   await handle.sync();
 }
 
-/** Ignores unrelated files in the folder. */
-export async function modelDigest(folder: string): Promise<string> {
+/** Of a .gguf file, or of a model folder, whose unrelated files are ignored. */
+export async function modelDigest(model: string): Promise<string> {
+  if (model.endsWith('.gguf')) return await fileDigest(model);
+  const names = await readdir(model).catch(() => []);
   // If the weights are at a server, tinker.json identifies them.
-  const weights = existsSync(join(folder, 'tinker.json')) ? ['model.safetensors', 'tinker.json'] : ['model.safetensors'];
-  return await digestOfFiles(folder, ['config.json', ...weights, ...TOKENIZER_FILES]);
+  const weights = names.filter(
+    (name) => /^(tinker\.json|adapter_config\.json|.+\.safetensors)$/.test(name) && !PRIVATE.test(name),
+  );
+  const listed = new Set(['config.json', 'model.safetensors', ...weights.toSorted(), ...TOKENIZER_FILES]);
+  return await digestOfFiles(model, [...listed]);
 }
+/** Not part of what a model computes. */
+const PRIVATE = /^optimizer\.safetensors$/;
 
 /** Missing files count as empty. */
 export async function digestOfFiles(folder: string, names: readonly string[]): Promise<string> {
-  return digestOf(await Promise.all(names.map((name) => readFile(join(folder, name)).catch(() => ''))));
+  const digest = createHash('sha256');
+  for (const name of names) {
+    const path = join(folder, name);
+    const size = await stat(path).then(
+      (found) => found.size,
+      () => 0,
+    );
+    // As `digestOf` does it, but without holding a large file.
+    digest.update(`${size}:`);
+    if (size > 0) for await (const chunk of createReadStream(path)) digest.update(chunk);
+  }
+  return digest.digest('hex');
+}
+
+async function fileDigest(path: string): Promise<string> {
+  const digest = createHash('sha256');
+  for await (const chunk of createReadStream(path, { highWaterMark: 2 ** 20 })) digest.update(chunk);
+  return digest.digest('hex');
 }
 
 export function filesDigest(files: Readonly<Record<string, string>>): string {

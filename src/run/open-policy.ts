@@ -16,6 +16,7 @@ import type { Grade, Limits, SamplingSettings, Turn } from '../core/types.ts';
 import { bodyOf } from '../gateway/model-server.ts';
 import type { ServedPolicy, TokenPolicy } from '../gateway/sampling.ts';
 import { EmbeddedModel } from '../nn/embedded-model.ts';
+import { LORA_TARGETS, type LoraSettings } from '../nn/lora.ts';
 import type { KernelVariant } from '../nn/wasm.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { baseURLOf, type EvaluationSettings, type RunSettings } from './check-settings.ts';
@@ -36,10 +37,12 @@ export interface PolicyOptions {
   readonly downtime?: Downtime | undefined;
   /** Default: the fastest that the machine supports. */
   readonly kernels?: KernelVariant | undefined;
+  /** An embedded policy that is only sampled needs far less memory. Default: training. */
+  readonly use?: 'sampling' | 'training' | undefined;
 }
 
-export type PolicySettings = Pick<RunSettings, 'engine' | 'model' | 'threads' | 'seed' | 'baseModel' | 'baseURL' | 'loraRank'> &
-  Partial<Pick<RunSettings, 'apiKeyEnv'>>;
+export type PolicySettings = Pick<RunSettings, 'engine' | 'model' | 'threads' | 'seed' | 'baseModel' | 'baseURL'> &
+  Partial<Pick<RunSettings, 'apiKeyEnv' | 'trained' | 'loraRank' | 'loraAlpha' | 'context'>>;
 
 type ServerSettings = Pick<PolicySettings, 'engine' | 'model' | 'baseURL' | 'apiKeyEnv'>;
 
@@ -136,8 +139,9 @@ export async function openPolicy(settings: PolicySettings, words: number, option
     const { openTinkerPolicy } = await import('../tinker/client/tinker-policy.ts');
     return await openTinkerPolicy(settings, words, options);
   }
-  const { model: dir, threads } = settings;
-  const model = await EmbeddedModel.open({ dir, threads, variant: options.kernels });
+  const { model: dir, threads, context, seed } = settings;
+  const lora = (parameters: number) => loraOf(settings, parameters);
+  const model = await EmbeddedModel.open({ dir, threads, context, seed, lora, use: options.use, variant: options.kernels });
   try {
     checkVocabulary(words, model.vocabSize);
   } catch (thrown) {
@@ -145,6 +149,15 @@ export async function openPolicy(settings: PolicySettings, words: number, option
     throw thrown;
   }
   return { name: dir, engine: model, trainer: model, [Symbol.asyncDispose]: () => model.close() };
+}
+
+/** Below this, all parameters are trained unless adapters are asked for. */
+const SMALL_MODEL = 20_000_000;
+const RANK = 16;
+
+function loraOf({ trained, loraRank: rank = RANK, loraAlpha }: PolicySettings, parameters: number): LoraSettings | undefined {
+  const isAdapted = trained === 'adapters' || (trained === undefined && parameters >= SMALL_MODEL);
+  return isAdapted ? { rank, alpha: loraAlpha ?? 2 * rank, targets: LORA_TARGETS } : undefined;
 }
 
 export function checkVocabulary(words: number, vocabSize: number): void {

@@ -82,7 +82,9 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
     const downtime = new Downtime();
     const first = new FirstAnswer(policyName(settings), downtime, warn);
     opened.defer(() => first.end());
-    const policy = opened.use(await openSampled(settings, { warn, stop, kernels, downtime }));
+    const policy = opened.use(
+      await openSampled(settings, { warn, stop, kernels, downtime, use: options.trains ? 'training' : 'sampling' }),
+    );
     const { trainer, server, sampled } = policy;
     const restore = async (): Promise<void> => {
       await loadFirst(trainer!, model);

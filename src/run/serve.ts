@@ -81,7 +81,7 @@ export function serve(settings: ServeSettings, { onTurn, onFailure, warn }: Serv
     const policy = evaluationSettings({ ...(await withModelPath(given)), entry });
     const stop = new AbortController();
     opened.defer(() => stop.abort());
-    const { name, sampled } = opened.use(await openSampled(policy, { warn, stop: stop.signal }));
+    const { name, sampled } = opened.use(await openSampled(policy, { warn, stop: stop.signal, use: 'sampling' }));
     opened.use(await lockFolder(settings.run));
     const store = opened.use(await openSqliteStore(join(settings.run, 'store.sqlite')));
     const keeper = keeperIn(store);

@@ -41,7 +41,10 @@ export const EVAL_DEFAULTS = {
   baseModel: undefined,
   baseURL: undefined,
   apiKeyEnv: undefined,
-  loraRank: 32,
+  trained: undefined,
+  loraRank: undefined,
+  loraAlpha: undefined,
+  context: undefined,
   seed: 1,
   concurrency: 64,
   // One thread per gradient buffer. More threads could not train and would only split the sampler's batches.

@@ -120,12 +120,20 @@ async function readText(path: string): Promise<string | undefined> {
 
 // ── the tokenizer in a GGUF file ──────────────────────────────────────────────────────────────────────────────────────
 
+const sequence = (...pretokenizers: readonly object[]): object => ({ type: 'Sequence', pretokenizers });
+const byteLevel = (use_regex: boolean) => ({ type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex });
+const split = (regex: string) => ({ type: 'Split', pattern: { Regex: regex }, behavior: 'Isolated', invert: false });
+const splitWith = (numbers: string) =>
+  split(
+    `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|${numbers}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+`,
+  );
+
 /** How a byte-level BPE tokenizer splits text into words, by the name that GGUF files use; as in the models' own tokenizer.json. */
 const PRE_TOKENIZERS: Readonly<Record<string, { pre_tokenizer: object; normalizer?: object; ignoreMerges?: boolean }>> = {
   'gpt-2': { pre_tokenizer: byteLevel(true) },
   smollm: { pre_tokenizer: sequence({ type: 'Digits', individual_digits: true }, byteLevel(true)) },
-  qwen2: { pre_tokenizer: sequence(split(wordsWith('\\p{N}')), byteLevel(false)), normalizer: { type: 'NFC' } },
-  'llama-bpe': { pre_tokenizer: sequence(split(wordsWith('\\p{N}{1,3}')), byteLevel(false)), ignoreMerges: true },
+  qwen2: { pre_tokenizer: sequence(splitWith('\\p{N}'), byteLevel(false)), normalizer: { type: 'NFC' } },
+  'llama-bpe': { pre_tokenizer: sequence(splitWith('\\p{N}{1,3}'), byteLevel(false)), ignoreMerges: true },
   // What llama.cpp does for files that do not say.
   default: {
     pre_tokenizer: sequence(
@@ -137,23 +145,6 @@ const PRE_TOKENIZERS: Readonly<Record<string, { pre_tokenizer: object; normalize
   },
 };
 
-function wordsWith(numbers: string): string {
-  const contractions = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
-  return `${contractions}|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|${numbers}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+`;
-}
-
-function split(regex: string): object {
-  return { type: 'Split', pattern: { Regex: regex }, behavior: 'Isolated', invert: false };
-}
-
-function byteLevel(use_regex: boolean): object {
-  return { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex };
-}
-
-function sequence(...pretokenizers: readonly object[]): object {
-  return { type: 'Sequence', pretokenizers };
-}
-
 /** ggml's types of tokens: two that are never merged from bytes, and one that only fills the embedding up. */
 const [CONTROL, USER_DEFINED, UNUSED] = [3, 4, 5];
 
@@ -161,10 +152,8 @@ async function ggufTextFiles(path: string): Promise<Record<string, string>> {
   await using file = await open(path);
   const { metadata } = await readGgufHeader(file, path);
   const given = (name: string): unknown => metadata.get(`tokenizer.ggml.${name}`);
-  const refused = (found: string) =>
-    new TrainyardError('TOKENIZER_INVALID', `${path} ${found}`, {
-      hint: 'use the folder of the model in Hugging Face layout, which has its tokenizer.json',
-    });
+  const hint = 'use the folder of the model in Hugging Face layout, which has its tokenizer.json';
+  const refused = (found: string) => new TrainyardError('TOKENIZER_INVALID', `${path} ${found}`, { hint });
   if (given('model') !== 'gpt2') throw refused(`has a tokenizer of the kind ${given('model')}, expected gpt2 (byte-level BPE)`);
   const pre = String(given('pre') ?? 'default').replace(/^llama(3|-v3)$/, 'llama-bpe');
   if (!Object.hasOwn(PRE_TOKENIZERS, pre)) {
@@ -172,13 +161,12 @@ async function ggufTextFiles(path: string): Promise<Record<string, string>> {
   }
   const lists = ggufLists.safeParse({ tokens: given('tokens'), merges: given('merges'), types: given('token_type') });
   if (!lists.success) throw refused(`has a tokenizer that is not as expected: ${z.prettifyError(lists.error)}`);
-  const { tokens, merges, types } = lists.data;
   const named = Object.entries({ bos_token: 'bos', eos_token: 'eos', unk_token: 'unknown', pad_token: 'padding' }).map(
-    ([name, key]) => [name, tokens[Number(given(`${key}_token_id`))]] as const,
+    ([name, key]) => [name, lists.data.tokens[Number(given(`${key}_token_id`))]] as const,
   );
   const template = metadata.get('tokenizer.chat_template');
   return {
-    [DEFINITION]: JSON.stringify(definitionOf(tokens, merges, types, PRE_TOKENIZERS[pre]!)),
+    [DEFINITION]: JSON.stringify(definitionOf(lists.data, PRE_TOKENIZERS[pre]!)),
     [CONFIG]: JSON.stringify({ ...Object.fromEntries(named), tokenizer_class: 'PreTrainedTokenizerFast' }),
     ...(typeof template === 'string' && { [TEMPLATE]: template }),
   };
@@ -194,25 +182,20 @@ function isListOf(type: string, value: unknown): boolean {
   return Array.isArray(value) && value.every((one) => typeof one === type);
 }
 
-function definitionOf(
-  tokens: readonly string[],
-  merges: readonly string[],
-  types: readonly number[],
-  { pre_tokenizer, normalizer, ignoreMerges = false }: (typeof PRE_TOKENIZERS)[string],
-): object {
+function definitionOf({ tokens, merges, types }: z.infer<typeof ggufLists>, words: (typeof PRE_TOKENIZERS)[string]): object {
   const used = [...tokens.entries()].filter(([id]) => types[id] !== UNUSED);
   const added = used.filter(([id]) => types[id] === CONTROL || types[id] === USER_DEFINED);
   const how = { single_word: false, lstrip: false, rstrip: false, normalized: false };
   return {
     version: '1.0',
     added_tokens: added.map(([id, content]) => ({ id, content, ...how, special: types[id] === CONTROL })),
-    normalizer: normalizer ?? null,
-    pre_tokenizer,
+    normalizer: words.normalizer ?? null,
+    pre_tokenizer: words.pre_tokenizer,
     post_processor: null,
     decoder: byteLevel(true),
     model: {
       type: 'BPE',
-      ignore_merges: ignoreMerges,
+      ignore_merges: words.ignoreMerges ?? false,
       vocab: Object.fromEntries(used.map(([id, token]) => [token, id])),
       merges,
     },

@@ -16,6 +16,9 @@ import { readSavedState, TinkerTrainer } from './tinker-trainer.ts';
 
 const HOSTED = 'https://tinker.thinkingmachines.dev/services/tinker-prod';
 
+/** Tinker's own default. */
+const TINKER_RANK = 32;
+
 export function openTinkerPolicy(
   settings: PolicySettings,
   words: number,
@@ -44,7 +47,7 @@ export function openTinkerPolicy(
     const samplingSessionId = await connection.createSamplingSession({ baseModel });
     const engine = new TinkerEngine({ ...common, policyVersion: 0, samplingSessionId });
     const { seed } = settings;
-    const loraRank = saved?.loraRank ?? settings.loraRank;
+    const loraRank = saved?.loraRank ?? settings.loraRank ?? TINKER_RANK;
     const onPublished = (id: string, version: number): void => engine.serve(id, version);
     const trainer = opened.use(new TinkerTrainer({ ...common, baseModel, loraRank, seed, onPublished }));
     if (saved !== undefined) {

