@@ -3,10 +3,16 @@ import { existsSync } from 'node:fs';
 import { copyFile, mkdir, mkdtemp, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { seededRandom } from '../../models/random.ts';
+import type { Sample } from '../core/types.ts';
+import { EmbeddedModel } from '../nn/embedded-model.ts';
+import { LORA_TARGETS } from '../nn/lora.ts';
 import type { ModelSource } from '../nn/model-source.ts';
 import { readSafetensors, type Tensor, writeSafetensors } from '../nn/safetensors.ts';
+import { crossEntropy } from '../trainer/losses.ts';
+import { checkModelFolder } from './checkpoint.ts';
 import { exportCheckpoint } from './export-weights.ts';
 import { type Dtype, writeMerged } from './merged-weights.ts';
 
@@ -70,11 +76,11 @@ const out = (name = 'out'): string => join(home, name);
 const leftovers = async (): Promise<readonly string[]> => (await readdir(home)).filter((name) => name !== 'checkpoint');
 
 describe('the adapter as a PEFT folder', () => {
-  it('has the weights as they are and every module named, and neither optimizer nor label', async () => {
+  it('has the weights as they are and every module named, and neither optimizer nor label nor a whole model’s config.json', async () => {
     const from = await checkpoint();
     const { written } = await exportCheckpoint({ from, adapter: out(), base: 'someone/tiny' });
     expect((await readdir(out())).toSorted()).toEqual([
-      ...['adapter_config.json', 'adapter_model.safetensors', 'config.json', 'tokenizer.json'],
+      ...['adapter_config.json', 'adapter_model.safetensors', 'tokenizer.json'],
     ]);
     expect(JSON.parse(await readFile(join(out(), 'adapter_config.json'), 'utf8'))).toEqual({
       ...CONFIG,
@@ -83,6 +89,7 @@ describe('the adapter as a PEFT folder', () => {
     });
     const file = 'adapter_model.safetensors';
     expect(await readSafetensors(join(out(), file))).toEqual(await readSafetensors(join(from, file)));
+    await checkModelFolder(out());
     expect(written).toEqual([{ kind: 'adapter', path: out(), tensors: 28, bytes: expect.any(Number) }]);
   });
 
@@ -429,5 +436,35 @@ describe('the place to write to', () => {
     await expect(exportCheckpoint({ from, adapter: out() })).rejects.toMatchObject(refusal);
     await expect(exportCheckpoint({ from, ggufAdapter: out('deep/a.gguf'), adapter: out('b') })).rejects.toMatchObject(refusal);
     expect((await readdir(home)).toSorted()).toEqual(['checkpoint', 'deep', 'out']);
+  });
+});
+
+describe('an adapter that was trained here', () => {
+  it('gives the same log-probabilities when it is merged', async () => {
+    const dir = fileURLToPath(new URL('../../models/base', import.meta.url));
+    const [folder, row] = [join(home, 'trained'), Int32Array.from({ length: 40 }, (_, i) => (i * 37) % 300)];
+    await mkdir(folder);
+    const sample: Sample = {
+      ...{ tokens: row, temperature: 1, weight: 1, rolloutId: 'r', groupId: 'g', logprobs: new Float32Array(row.length) },
+      ...{ mask: new Uint8Array(row.length).fill(1, 1), versions: new Int32Array(row.length) },
+      advantages: new Float32Array(row.length).fill(1 / row.length, 1),
+    };
+    const trained = await (async () => {
+      await using model = await EmbeddedModel.open({ dir, threads: 1, lora: { rank: 4, alpha: 8, targets: LORA_TARGETS } });
+      const [before] = await model.forward([sample]);
+      for (let step = 0; step < 3; step++) {
+        await model.forwardBackward([sample], crossEntropy());
+        await model.optimStep({ learningRate: 1e-2, beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 });
+      }
+      await model.save(folder);
+      const [after] = await model.forward([sample]);
+      expect(Math.max(...after!.map((value, i) => Math.abs(value - before![i]!)))).toBeGreaterThan(0.5);
+      return after!;
+    })();
+    const exported = await exportCheckpoint({ from: folder, merged: out(), ggufAdapter: out('a.gguf'), adapter: out('peft') });
+    expect(exported).toMatchObject({ base: dir.replace(/\/$/, ''), isTrainedBase: true });
+    await using merged = await EmbeddedModel.open({ dir: out(), threads: 1 });
+    const [found] = await merged.forward([sample]);
+    expect(Math.max(...found!.map((value, i) => Math.abs(value - trained[i]!)))).toBeLessThan(1e-4);
   });
 });

@@ -13,6 +13,7 @@ import type { LoraSettings } from '../nn/lora.ts';
 import { readAdapterConfig, readConfig } from '../nn/model-files.ts';
 import { type ModelSource, openSource, readRegular, sourceDigest } from '../nn/model-source.ts';
 import { readSafetensors, type Tensor } from '../nn/safetensors.ts';
+import { modelTextFiles } from '../tokens/tokenizer-files.ts';
 import { checkModelFolder, sync, TOKENIZER_FILES } from './checkpoint.ts';
 import { type ChosenCheckpoint, chooseCheckpoint, makeFolder } from './directory.ts';
 import { DTYPES, type Dtype, type Pair, writeMerged } from './merged-weights.ts';
@@ -21,8 +22,8 @@ import { IS_GGUF, resolveModel } from './model-path.ts';
 const CONFIG = 'config.json';
 const ADAPTER_CONFIG = 'adapter_config.json';
 const ADAPTER_WEIGHTS = 'adapter_model.safetensors';
-const TEXT_FILES = [
-  ...TOKENIZER_FILES,
+/** Beside TOKENIZER_FILES. */
+const OTHER_FILES = [
   ...['generation_config.json', 'special_tokens_map.json', 'added_tokens.json', 'vocab.json', 'merges.txt', 'tokenizer.model'],
 ];
 
@@ -86,8 +87,8 @@ export async function exportCheckpoint(request: ExportRequest, stop?: AbortSigna
   const writes: Write[] = [];
   if (adapterPath !== undefined) writes.push(adapterWrite(adapter!, adapterPath, request.base));
   if (merged !== undefined) {
-    const merging = { model: model!, adapter, folders: [base ?? folder, folder], stop };
-    writes.push(mergedWrite(merging, merged, request.dtype));
+    const merging = { model: model!, adapter, from: [base ?? folder, folder], stop };
+    writes.push(await mergedWrite(merging, merged, request.dtype));
   }
   if (ggufAdapter !== undefined) writes.push(ggufWrite(adapter!, config ?? parseConfig(model!.fields), ggufAdapter));
   const written: Written[] = [];
@@ -195,7 +196,8 @@ function adapterWrite({ folder, fields, pairs }: Adapter, path: string, base: st
   const write = async (to: string): Promise<void> => {
     await mkdir(to);
     await writeJson(join(to, ADAPTER_CONFIG), config);
-    await copyFiles(folder, to, [ADAPTER_WEIGHTS, CONFIG, ...TEXT_FILES]);
+    // No config.json: transformers would look for a whole model here.
+    await copyFiles(folder, to, [ADAPTER_WEIGHTS, ...TOKENIZER_FILES, ...OTHER_FILES]);
   };
   return { kind: 'adapter', path, tensors: 2 * pairs.size, write };
 }
@@ -206,21 +208,24 @@ interface Merging {
   readonly model: ModelSource;
   /** Undefined if all parameters were trained. */
   readonly adapter: Adapter | undefined;
-  /** Of the files beside the weights; later ones win. */
-  readonly folders: readonly string[];
+  /** Models whose files beside the weights are taken; later ones win. */
+  readonly from: readonly string[];
   readonly stop: AbortSignal | undefined;
 }
 
-function mergedWrite({ model, adapter, folders, stop }: Merging, path: string, given: Dtype | undefined): Write {
+async function mergedWrite({ model, adapter, from, stop }: Merging, path: string, given: Dtype | undefined): Promise<Write> {
   const { torch_dtype, ...fields } = model.fields;
   const said = Object.entries(DTYPES).find(([, { config }]) => config === (fields['dtype'] ?? torch_dtype));
   // A GGUF file says none: f16 loses least of what its blocks hold.
   const dtype = given ?? (said?.[0] as Dtype | undefined) ?? (IS_GGUF.test(model.path) ? 'f16' : 'f32');
   const scale = adapter === undefined ? 0 : adapter.settings.alpha / adapter.settings.rank;
+  const texts: Record<string, string> = {};
+  for (const one of from) Object.assign(texts, await modelTextFiles(one));
   const write = async (to: string): Promise<void> => {
     await mkdir(to);
+    for (const [name, text] of Object.entries(texts)) await writeFile(join(to, name), text);
     await writeJson(join(to, CONFIG), { ...fields, dtype: DTYPES[dtype].config });
-    for (const folder of folders) await copyFiles(folder, to, TEXT_FILES);
+    for (const one of from) await copyFiles(one, to, OTHER_FILES);
     await writeMerged(to, { source: model, pairs: adapter?.pairs ?? new Map(), scale, dtype, stop });
   };
   return { kind: 'merged', path, tensors: model.shapes.size, dtype, write };

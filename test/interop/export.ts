@@ -36,7 +36,7 @@ export async function checkExport(report: Report, python: string): Promise<void>
     runProgram({ ...TRAINYARD, args: [...TRAINYARD.args, 'export', at('adapter'), ...flags], limitMs: 300_000 });
   await peer('prepare', SMOLLM2, FOLDER);
   const anchor = (await logprobs(at('base'), at('adapter'))) as readonly (readonly number[])[];
-  const base = await logprobs(at('base'));
+  const base = (await logprobs(at('base'))) as typeof anchor;
   report.note(`the adapter moves log-probabilities by ${compare(anchor, base, Infinity)}`);
 
   await exported('--adapter', at('peft'), '--merged', at('merged'), '--gguf-adapter', at('adapter.gguf'));
@@ -52,6 +52,7 @@ export async function checkExport(report: Report, python: string): Promise<void>
     compare(anchor, await logprobs(at('of-gguf')), TOLERANCE),
   );
   report.note(`llama.cpp on the Q4_1 base: ${compare(anchor, await served(SMOLLM2, at('adapter.gguf')), Infinity)}`);
+  report.note(`the Q4_1 base without an adapter: ${compare(base, await served(SMOLLM2), Infinity)}`);
   for (const dtype of ['f16', 'bf16']) {
     await exported('--merged', at(dtype), '--dtype', dtype);
     report.note(`merged in ${dtype}: ${compare(anchor, await logprobs(at(dtype)), Infinity)}`);
@@ -73,10 +74,11 @@ interface Answer {
 }
 
 /** By llama.cpp, in float32 wherever it can. */
-async function served(model: string, adapter: string): Promise<Tables> {
+async function served(model: string, adapter?: string): Promise<Tables> {
   const port = await freePort();
   const precise = ['--cache-type-k', 'f32', '--cache-type-v', 'f32', '--flash-attn', 'off'];
-  const args = ['--model', model, '--lora', adapter, '--port', `${port}`, '--ctx-size', '512', '--parallel', '1', ...precise];
+  const adapted = adapter === undefined ? [] : ['--lora', adapter];
+  const args = ['--model', model, ...adapted, '--port', `${port}`, '--ctx-size', '512', '--parallel', '1', ...precise];
   await using _server = await startServer({ command: SERVER, args, limitMs: 120_000 }, `http://127.0.0.1:${port}/health`);
   const tables: ReadonlyMap<number, number>[] = [];
   for (const prompt of JSON.parse(await readFile(join(FOLDER, 'prompts.json'), 'utf8')) as number[][]) {
