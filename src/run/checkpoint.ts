@@ -20,11 +20,11 @@ const KEPT = 2;
 const FINISHED = /^step-\d+$/;
 const UNFINISHED = /^step-\d+\.unfinished$/;
 
-/** Throws FILE_NOT_FOUND unless `dir` is a model folder. `needs`: `text` if the weights are at a server. */
+/** Throws FILE_NOT_FOUND unless `dir` is a model folder or a PEFT folder. `needs`: `text` if the weights are at a server. */
 export async function checkModelFolder(dir: string, needs: 'weights' | 'text' = 'weights'): Promise<void> {
   if (dir.endsWith('.gguf')) return;
   const names = await readdir(dir).catch(() => undefined);
-  if (names?.includes('config.json')) {
+  if (names?.includes('config.json') || names?.includes('adapter_config.json')) {
     if (needs === 'text' || !names.includes('tinker.json') || names.includes('model.safetensors')) return;
     throw new TrainyardError(
       'MODEL_INVALID',

@@ -12,6 +12,7 @@ import { LORA_TARGETS } from '../nn/lora.ts';
 import type { ModelSource } from '../nn/model-source.ts';
 import { readSafetensors, type Tensor, writeSafetensors } from '../nn/safetensors.ts';
 import { crossEntropy } from '../trainer/losses.ts';
+import { checkModelFolder } from './checkpoint.ts';
 import { exportCheckpoint } from './export-weights.ts';
 import { type Dtype, writeMerged } from './merged-weights.ts';
 
@@ -88,6 +89,7 @@ describe('the adapter as a PEFT folder', () => {
     });
     const file = 'adapter_model.safetensors';
     expect(await readSafetensors(join(out(), file))).toEqual(await readSafetensors(join(from, file)));
+    await checkModelFolder(out());
     expect(written).toEqual([{ kind: 'adapter', path: out(), tensors: 28, bytes: expect.any(Number) }]);
   });
 
