@@ -50,11 +50,11 @@ export type DecodeRegions = Readonly<Arena['workers'][number]['decode']>;
 type Use = 'weights' | 'adapters' | 'optimizer' | 'gradients' | 'reference' | 'key/value cache' | 'activations' | 'scratch';
 type Allocate = (use: Use, floats: number) => number;
 
-/** Approximate rows per microbatch; one may be half a sequence longer, because it ends at the nearest sequence end. */
-export function microbatchRows(lora: LoraLayout | undefined): number {
-  // Larger with a frozen base, whose samples usually share a long prompt: each microbatch computes it once.
-  return lora === undefined ? 512 : 1024;
-}
+/**
+ * Approximate rows per microbatch, without what it shares with others; one may be half a sequence longer, because it ends at the nearest
+ * sequence end.
+ */
+const MICROBATCH_ROWS = 512;
 
 /** Throws MODEL_INVALID if the model does not fit into WASM's address space. */
 export function planArena({ config, layout, lora, use, threads }: ArenaPlan) {
@@ -75,9 +75,10 @@ export function planArena({ config, layout, lora, use, threads }: ArenaPlan) {
   // Parameters rounded up to whole vectors: the length of each flat buffer; the tail is always zero.
   const flatLength = Math.ceil((trained?.length ?? 0) / 4) * 4;
   const lanes = Math.max(1, Math.min(MOST_LANES, Math.floor(LANE_BYTES / (flatLength * 4 || 1))));
-  const rows = microbatchRows(lora);
+  // With a frozen base, samples that share a long prompt come in larger microbatches, because each computes the prompt once.
+  const microbatchRows = { usual: MICROBATCH_ROWS, sharing: MICROBATCH_ROWS * (lora === undefined ? 1 : 2) };
   // The most rows, and targets, in one microbatch.
-  const trainRows = Math.max(config.contextLength, rows + Math.ceil(config.contextLength / 2));
+  const trainRows = Math.max(config.contextLength, microbatchRows.sharing + Math.ceil(config.contextLength / 2));
   const cache = planCache(config, threads);
   const flat = (use: Use, count = 1) => allocate(use, trains ? flatLength * count : 0);
   const arena = {
@@ -101,7 +102,7 @@ export function planArena({ config, layout, lora, use, threads }: ArenaPlan) {
       decode: planDecode(config, lora, cache, allocate),
     })),
     ...cache,
-    microbatchRows: rows,
+    microbatchRows,
     trainRows,
     sizes: sizes as Readonly<Partial<Record<Use, number>>>,
   };

@@ -232,7 +232,9 @@ function compareTokens(a: Int32Array, b: Int32Array): number {
  */
 function cut(sequences: readonly Sequence[], { trainRows: capacity, microbatchRows }: MicrobatchRows): Sequence[][] {
   const total = sequences.reduce((sum, { input, shared }) => sum + input.length - shared, 0);
-  const least = Math.ceil(total / microbatchRows);
+  const shared = sequences.reduce((sum, sequence) => sum + sequence.shared, 0) / Math.max(1, sequences.length);
+  const wanted = shared * 2 >= microbatchRows.usual ? microbatchRows.sharing : microbatchRows.usual;
+  const least = Math.ceil(total / wanted);
   const share = total / (least > 2 ? Math.ceil(least / 4) * 4 : least);
   const parts: Sequence[][] = [];
   let rows = 0;

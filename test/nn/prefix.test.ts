@@ -109,7 +109,7 @@ describe('samples that share prefixes', () => {
 
 describe('a microbatch', () => {
   const planned = (samples: readonly Sample[]) =>
-    planMicrobatches(samples, { trainRows: 600, microbatchRows: 512 }).map(assemble);
+    planMicrobatches(samples, { trainRows: 600, microbatchRows: { usual: 512, sharing: 512 } }).map(assemble);
   const rowsOf = (samples: readonly Sample[]) => planned(samples).map(({ batch }) => batch.tokens.length);
   const sampleOf = (tokens: Int32Array, prompt = 1) => ({ ...randomSample(REGULAR, tokens.length, 1, { prompt }), tokens });
 

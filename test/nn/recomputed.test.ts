@@ -13,7 +13,7 @@ import { loadKernels, reserveMemory } from '../../src/nn/wasm.ts';
 import { LORA, strongAdapter } from '../fixtures/nn/adapters.ts';
 import { mixedSamples, SHAPES, strongWeights } from '../fixtures/nn/models.ts';
 
-const ROWS = { trainRows: 600, microbatchRows: 512 };
+const ROWS = { trainRows: 600, microbatchRows: { usual: 512, sharing: 512 } };
 
 /** The gradient of one microbatch, with room for the activations of so many layers. */
 function gradientWith(config: LlamaConfig, adapted: boolean, room: number): Float32Array {

@@ -14,6 +14,8 @@ const MC: i32 = 192;
 /** The longest sum over k that is computed in one go. */
 const KC: i32 = 384;
 const NC: i32 = 2048;
+/** With at most so many rows, a product takes the time that reading B takes. */
+const FEW_ROWS: i32 = 64;
 
 let packedA: usize = 0;
 let packedB: usize = 0;
@@ -117,6 +119,29 @@ function packA(a: usize, columnStride: i32, M: i32, K: i32, out: usize): void {
   }
 }
 
+/**
+ * Reads one vector of each cache line of a packed panel in one go: as fast as the memory gives them, which the multiplications, waiting for
+ * each line in turn, are not. Lines beyond a multiple of eight are left out.
+ */
+function touch(panel: usize, lines: i32): void {
+  let seen0 = f32x4.splat(0);
+  let seen1 = seen0, seen2 = seen0, seen3 = seen0;
+  let from = panel;
+  for (let i = 0; i + 8 <= lines; i += 8) {
+    seen0 = v128.or(seen0, v128.load(from));
+    seen1 = v128.or(seen1, v128.load(from, 64));
+    seen2 = v128.or(seen2, v128.load(from, 128));
+    seen3 = v128.or(seen3, v128.load(from, 192));
+    seen0 = v128.or(seen0, v128.load(from, 256));
+    seen1 = v128.or(seen1, v128.load(from, 320));
+    seen2 = v128.or(seen2, v128.load(from, 384));
+    seen3 = v128.or(seen3, v128.load(from, 448));
+    from += 512;
+  }
+  // Stored, or the compiler would leave out the loads.
+  v128.store(packedA, v128.or(v128.or(seen0, seen1), v128.or(seen2, seen3)));
+}
+
 /** A's element (i, k) lies at i·aRow + k·aStep within its panel; panels lie `aPanel` apart. All in bytes. */
 @inline
 function multiplyBlock(
@@ -125,6 +150,8 @@ function multiplyBlock(
   const cRow = <usize>cStride << 2;
   for (let j = 0; j < N; j += NR) {
     const bPanel = at(b, j * K);
+    // What was packed just now is in the cache already.
+    if (M <= FEW_ROWS && b != packedB) touch(bPanel, K);
     let from = a;
     for (let i = 0; i < M; i += MR) {
       const target = at(c, i * cStride + j);
