@@ -15,7 +15,7 @@ export const ARENA_START = 65_536;
  */
 export const MOST_LANES = 16;
 /** The lanes of a larger model share this. */
-const LANE_BYTES = 2 ** 28;
+const LANE_BYTES = 2 ** 27;
 /** Rows per decode pass: prefill chunks and single steps together. */
 export const DECODE_ROWS = 512;
 
@@ -25,11 +25,11 @@ export const STAGED_ROWS = 2048;
 const MAX_SLOTS = 128;
 /** Limits for all workers together and for one: many threads share what fits, rather than asking for more than WASM can address. */
 const CACHE_BYTES = 2 ** 30;
-const MAX_CACHE_BYTES_PER_WORKER = 2 ** 28;
-/** Positions in a page of the key/value cache: as many as the kernels sum at once. */
-const PAGE = 256;
+const MAX_CACHE_BYTES_PER_WORKER = 3 * 2 ** 26;
+/** Positions in a page of the key/value cache: a part of what the kernels sum at once. */
+const PAGE = 64;
 /** What all workers together keep of a forward pass for the backward; what does not fit is computed again. */
-const ACTIVATION_BYTES = 2 ** 29;
+const ACTIVATION_BYTES = 2 ** 28;
 const MAX_BYTES = 65_536 * 65_536;
 
 export interface ArenaPlan {
@@ -312,7 +312,7 @@ function planDecode(
     gateUp: perRow(2 * intermediateSize),
     activated: perRow(intermediateSize),
     low: perRow(lora === undefined ? 0 : 3 * lora.rank),
-    scores: scratch(attendScratchFloats(config.contextLength)),
+    scores: scratch(attendScratchFloats(config.contextLength, config.headDim)),
     logits: perSlot(vocabSize),
     /** Addresses of each slot's pages. */
     tables: perSlot(pagesPerSlot),
@@ -349,13 +349,13 @@ export function valueFloats(context: number, headDim: number): number {
 }
 
 /** Scores of the queries that attend at once. */
-export function attendScratchFloats(context: number): number {
-  return 6 * (padded(context) + PANEL);
+export function attendScratchFloats(context: number, headDim: number): number {
+  return 6 * (padded(context) + PANEL) + padded(headDim);
 }
 
 /** For one path of the tree, forward or backward. */
 export function attentionScratchFloats(context: number, headDim: number): number {
   const [keys, values] = [keyFloats(context, headDim), valueFloats(context, headDim)];
   const backward = context + 2 * keys + 3 * values + 2 * 48 * padded(context);
-  return Math.max(keys + values + attendScratchFloats(context), backward);
+  return Math.max(keys + values + attendScratchFloats(context, headDim), backward);
 }

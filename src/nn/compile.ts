@@ -192,7 +192,7 @@ function attendBothWays(kernels: Kernels, place: Place, integers: PlaceIntegers)
   const qkv = place(CONTEXT * QKV, varied);
   const [out, lse, dQkv] = [place(CONTEXT * HEADS * HEAD_DIM), place(CONTEXT * HEADS), place(CONTEXT * QKV)];
   const page = place(keyFloats(PAGE, HEAD_DIM) + valueFloats(PAGE, HEAD_DIM));
-  const [scratch, scores] = [place(attentionScratchFloats(CONTEXT, HEAD_DIM)), place(attendScratchFloats(CONTEXT))];
+  const [scratch, scores] = [place(attentionScratchFloats(CONTEXT, HEAD_DIM)), place(attendScratchFloats(CONTEXT, HEAD_DIM))];
   const [angles, positions] = [place(CONTEXT * HEAD_DIM, varied), integers(...Array(CONTEXT).keys())];
   const [slots, segments] = [place(CONTEXT), integers(0, 0, 25, 25, 11, 15)];
   const shape = [HEADS, 1, HEAD_DIM] as const;

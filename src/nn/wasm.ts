@@ -33,7 +33,7 @@ export interface Kernels {
   staticEnd(): number;
   gemmScratchFloats(): number;
   attentionScratchFloats(context: number, headDim: number): number;
-  attendScratchFloats(context: number): number;
+  attendScratchFloats(context: number, headDim: number): number;
   keyFloats(context: number, headDim: number): number;
   valueFloats(context: number, headDim: number): number;
   /** Selects between ways of computing the same bits: whether V8 merges neighbouring vector operations. */
@@ -185,7 +185,7 @@ function checkPlan(kernels: Kernels): void {
     kernels.gemmScratchFloats() === GEMM_SCRATCH &&
     kernels.keyFloats(100, 9) === keyFloats(100, 9) &&
     kernels.valueFloats(100, 9) === valueFloats(100, 9) &&
-    kernels.attendScratchFloats(100) === attendScratchFloats(100) &&
+    kernels.attendScratchFloats(100, 9) === attendScratchFloats(100, 9) &&
     kernels.attentionScratchFloats(100, 9) === attentionScratchFloats(100, 9);
   if (!fits) {
     throw new TrainyardError('ENGINE_FAILED', 'the WASM kernels and the plan of their memory do not belong together', {

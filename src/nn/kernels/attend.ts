@@ -9,11 +9,11 @@
  * changes no sum.
  */
 import { at, expRow, maxOfRow, scaleRow } from './simd';
-import { MR, multiplyEdge, multiplyHalfStrip, multiplyStrip, multiplyTile, NR } from './tile';
+import { MR, multiplyEdge, multiplyHalfStrip, multiplyStrip, multiplyTile, NR, RESUME } from './tile';
 
 /**
- * Sums over values are cut here, counted from the first position, so that a query's do not depend on those after it. Pages hold a multiple
- * of this, or all positions.
+ * Sums over values are cut here, counted from the first position, so that a query's do not depend on those after it. A page holds a part of
+ * this, or all positions.
  */
 const KC: i32 = 256;
 
@@ -64,8 +64,57 @@ function softmax(row: usize, visible: i32, scale: f32): f32 {
 }
 
 /** Floats of scratch that `attend` needs. */
-export function attendScratchFloats(context: i32): i32 {
-  return MR * (padded(context) + NR);
+export function attendScratchFloats(context: i32, headDim: i32): i32 {
+  return MR * (padded(context) + NR) + padded(headDim);
+}
+
+/** Adds what was computed aside to `out`, or puts it there. */
+@inline
+function putRow(out: usize, aside: usize, count: i32, accumulate: bool): void {
+  for (let j = 0; j < count; j++) {
+    const value = load<f32>(at(aside, j));
+    store<f32>(at(out, j), accumulate ? load<f32>(at(out, j)) + value : value);
+  }
+}
+
+/** A query's sum over values in pages: page by page, each going on with the sum of the one before, so to the same bits as without pages. */
+function sumPagedRow(count: i32, values: usize, table: usize, page: i32, headDim: i32, scores: usize, out: usize): void {
+  const width = padded(headDim);
+  const step = <usize>width << 2;
+  // Six rows of scores have room beside this one's.
+  const aside = at(scores, padded(count));
+  for (let k = 0; k < count; k += KC) {
+    const end = min(count, k + KC);
+    for (let p = k; p < end; p += page) {
+      const from = values + pageOf(table, page, p);
+      const depth = min(page, end - p);
+      const weights = at(scores, p);
+      const mode: i32 = p > k ? RESUME : 0;
+      let n = 0;
+      for (; n + 2 * NR <= width; n += 2 * NR) multiplyStrip(weights, at(from, n), step, NR << 2, depth, at(aside, n), mode);
+      if (n < width) multiplyHalfStrip(weights, at(from, n), step, depth, at(aside, n), mode);
+    }
+    putRow(out, aside, headDim, k > 0);
+  }
+}
+
+/** The same for up to six queries; `scores` has room for a tile after their rows. */
+function sumPaged(
+  rows: i32, count: i32, stride: i32, values: usize, table: usize, page: i32, headDim: i32, scores: usize, out: usize, outStride: i32,
+): void {
+  const step = <usize>padded(headDim) << 2;
+  const aside = at(scores, MR * stride);
+  for (let k = 0; k < count; k += KC) {
+    const end = min(count, k + KC);
+    for (let n = 0; n < headDim; n += NR) {
+      for (let p = k; p < end; p += page) {
+        const from = at(values + pageOf(table, page, p), n);
+        const mode: i32 = p > k ? RESUME : 0;
+        multiplyTile(rows, at(scores, p), <usize>stride << 2, 4, from, step, min(page, end - p), aside, NR << 2, mode);
+      }
+      for (let i = 0; i < rows; i++) putRow(at(out, i * outStride + n), at(aside, i * NR), min(NR, headDim - n), k > 0);
+    }
+  }
 }
 
 /** One query at `position`. */
@@ -85,10 +134,14 @@ function attendRow(
   const lse = softmax(scores, count, scale);
   const width = padded(headDim);
   const step = <usize>width << 2;
+  if (table != 0) {
+    sumPagedRow(count, values, table, page, headDim, scores, out);
+    return lse;
+  }
   for (let k = 0; k < count; k += KC) {
     const depth = min(KC, count - k);
     const weights = at(scores, k);
-    const from = at(values + pageOf(table, page, k), (k % page) * width);
+    const from = at(values, k * width);
     let n = 0;
     for (; n + 2 * NR <= headDim; n += 2 * NR) multiplyStrip(weights, at(from, n), step, NR << 2, depth, at(out, n), k > 0);
     if (n + NR <= headDim) {
@@ -130,15 +183,18 @@ export function attend(
     for (let t = first + i + 1; t < count; t++) store<f32>(at(row, t), 0);
     if (lse != 0) store<f32>(at(lse, i * lseStride), sum);
   }
+  if (table != 0) {
+    sumPaged(rows, count, stride, values, table, page, headDim, scores, out, outStride);
+    return;
+  }
   const width = padded(headDim);
   const step = <usize>width << 2;
   const outRow = <usize>outStride << 2;
   for (let k = 0; k < count; k += KC) {
     const depth = min(KC, count - k);
     const weights = at(scores, k);
-    const base = at(values + pageOf(table, page, k), (k % page) * width);
     for (let n = 0; n < headDim; n += NR) {
-      const from = at(base, n);
+      const from = at(values, k * width + n);
       const to = at(out, n);
       if (rows == MR && n + NR <= headDim) multiplyTile(MR, weights, scoreRow, 4, from, step, depth, to, outRow, k > 0);
       else multiplyEdge(rows, min(NR, headDim - n), weights, scoreRow, 4, from, step, depth, to, outRow, k > 0);

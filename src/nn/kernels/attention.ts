@@ -18,7 +18,7 @@ const BLOCK: i32 = 48;
 
 /** Floats of scratch for paths of up to `context` tokens. */
 export function attentionScratchFloats(context: i32, headDim: i32): i32 {
-  const forward = keyFloats(context, headDim) + valueFloats(context, headDim) + attendScratchFloats(context);
+  const forward = keyFloats(context, headDim) + valueFloats(context, headDim) + attendScratchFloats(context, headDim);
   const backward = context + 2 * keyFloats(context, headDim) + 3 * valueFloats(context, headDim) + 2 * BLOCK * padded(context);
   return max(forward, backward);
 }

@@ -9,6 +9,9 @@
  */
 import { at, fma } from './simd';
 
+/** What a tile or strip does with C: overwrite it, add to it, or go on with the sum that it holds as if there had been no break. */
+export const RESUME: i32 = 2;
+
 export const MR: i32 = 6;
 export const NR: i32 = 16;
 
@@ -29,8 +32,8 @@ export function setTileScratch(scratch: usize): void {
 
 // Both loads before both stores: otherwise the two halves cannot be merged.
 @inline
-function put2(c: usize, left: v128, right: v128, accumulate: bool): void {
-  if (accumulate) {
+function put2(c: usize, left: v128, right: v128, mode: i32): void {
+  if (mode == 1) {
     const oldLeft = v128.load(c);
     const oldRight = v128.load(c, 16);
     v128.store(c, f32x4.add(oldLeft, left));
@@ -41,6 +44,12 @@ function put2(c: usize, left: v128, right: v128, accumulate: bool): void {
   }
 }
 
+/** The value that a sum begins with. */
+@inline
+function begin(c: usize, mode: i32): v128 {
+  return mode == RESUME ? v128.load(c) : f32x4.splat(0);
+}
+
 /** Rows past `rows` repeat the last one: computed, never stored by the caller, and nothing outside A is read. */
 @inline
 function rowAt(a: usize, aRow: usize, rows: i32, i: i32): usize {
@@ -48,7 +57,7 @@ function rowAt(a: usize, aRow: usize, rows: i32, i: i32): usize {
 }
 
 function tile16(
-  rows: i32, a: usize, aRow: usize, aStep: usize, b: usize, bStep: usize, K: i32, c: usize, cRow: usize, accumulate: bool,
+  rows: i32, a: usize, aRow: usize, aStep: usize, b: usize, bStep: usize, K: i32, c: usize, cRow: usize, mode: i32,
 ): void {
   let a0 = a;
   let a1 = rowAt(a, aRow, rows, 1);
@@ -56,13 +65,12 @@ function tile16(
   let a3 = rowAt(a, aRow, rows, 3);
   let a4 = rowAt(a, aRow, rows, 4);
   let a5 = rowAt(a, aRow, rows, 5);
-  const zero = f32x4.splat(0);
-  let c00 = zero, c01 = zero, c02 = zero, c03 = zero;
-  let c10 = zero, c11 = zero, c12 = zero, c13 = zero;
-  let c20 = zero, c21 = zero, c22 = zero, c23 = zero;
-  let c30 = zero, c31 = zero, c32 = zero, c33 = zero;
-  let c40 = zero, c41 = zero, c42 = zero, c43 = zero;
-  let c50 = zero, c51 = zero, c52 = zero, c53 = zero;
+  let c00 = begin(c, mode), c01 = begin(c + 16, mode), c02 = begin(c + 32, mode), c03 = begin(c + 48, mode);
+  let c10 = begin(c + cRow, mode), c11 = begin(c + cRow + 16, mode), c12 = begin(c + cRow + 32, mode), c13 = begin(c + cRow + 48, mode);
+  let c20 = begin(c + cRow * 2, mode), c21 = begin(c + cRow * 2 + 16, mode), c22 = begin(c + cRow * 2 + 32, mode), c23 = begin(c + cRow * 2 + 48, mode);
+  let c30 = begin(c + cRow * 3, mode), c31 = begin(c + cRow * 3 + 16, mode), c32 = begin(c + cRow * 3 + 32, mode), c33 = begin(c + cRow * 3 + 48, mode);
+  let c40 = begin(c + cRow * 4, mode), c41 = begin(c + cRow * 4 + 16, mode), c42 = begin(c + cRow * 4 + 32, mode), c43 = begin(c + cRow * 4 + 48, mode);
+  let c50 = begin(c + cRow * 5, mode), c51 = begin(c + cRow * 5 + 16, mode), c52 = begin(c + cRow * 5 + 32, mode), c53 = begin(c + cRow * 5 + 48, mode);
   for (let k = K; k > 0; k--) {
     const b0 = v128.load(b);
     const b1 = v128.load(b, 16);
@@ -106,27 +114,27 @@ function tile16(
     a5 += aStep;
     b += bStep;
   }
-  put2(c, c00, c01, accumulate);
-  put2(c + 32, c02, c03, accumulate);
+  put2(c, c00, c01, mode);
+  put2(c + 32, c02, c03, mode);
   c += cRow;
-  put2(c, c10, c11, accumulate);
-  put2(c + 32, c12, c13, accumulate);
+  put2(c, c10, c11, mode);
+  put2(c + 32, c12, c13, mode);
   c += cRow;
-  put2(c, c20, c21, accumulate);
-  put2(c + 32, c22, c23, accumulate);
+  put2(c, c20, c21, mode);
+  put2(c + 32, c22, c23, mode);
   c += cRow;
-  put2(c, c30, c31, accumulate);
-  put2(c + 32, c32, c33, accumulate);
+  put2(c, c30, c31, mode);
+  put2(c + 32, c32, c33, mode);
   c += cRow;
-  put2(c, c40, c41, accumulate);
-  put2(c + 32, c42, c43, accumulate);
+  put2(c, c40, c41, mode);
+  put2(c + 32, c42, c43, mode);
   c += cRow;
-  put2(c, c50, c51, accumulate);
-  put2(c + 32, c52, c53, accumulate);
+  put2(c, c50, c51, mode);
+  put2(c + 32, c52, c53, mode);
 }
 
 function tile8(
-  rows: i32, a: usize, aRow: usize, aStep: usize, b: usize, bStep: usize, K: i32, c: usize, cRow: usize, accumulate: bool,
+  rows: i32, a: usize, aRow: usize, aStep: usize, b: usize, bStep: usize, K: i32, c: usize, cRow: usize, mode: i32,
 ): void {
   let a0 = a;
   let a1 = rowAt(a, aRow, rows, 1);
@@ -134,9 +142,12 @@ function tile8(
   let a3 = rowAt(a, aRow, rows, 3);
   let a4 = rowAt(a, aRow, rows, 4);
   let a5 = rowAt(a, aRow, rows, 5);
-  const zero = f32x4.splat(0);
-  let c00 = zero, c01 = zero, c10 = zero, c11 = zero, c20 = zero, c21 = zero;
-  let c30 = zero, c31 = zero, c40 = zero, c41 = zero, c50 = zero, c51 = zero;
+  let c00 = begin(c, mode), c01 = begin(c + 16, mode);
+  let c10 = begin(c + cRow, mode), c11 = begin(c + cRow + 16, mode);
+  let c20 = begin(c + cRow * 2, mode), c21 = begin(c + cRow * 2 + 16, mode);
+  let c30 = begin(c + cRow * 3, mode), c31 = begin(c + cRow * 3 + 16, mode);
+  let c40 = begin(c + cRow * 4, mode), c41 = begin(c + cRow * 4 + 16, mode);
+  let c50 = begin(c + cRow * 5, mode), c51 = begin(c + cRow * 5 + 16, mode);
   for (let k = K; k > 0; k--) {
     const b0 = v128.load(b);
     const b1 = v128.load(b, 16);
@@ -166,12 +177,12 @@ function tile8(
     a5 += aStep;
     b += bStep;
   }
-  put2(c, c00, c01, accumulate);
-  put2(c + cRow, c10, c11, accumulate);
-  put2(c + cRow * 2, c20, c21, accumulate);
-  put2(c + cRow * 3, c30, c31, accumulate);
-  put2(c + cRow * 4, c40, c41, accumulate);
-  put2(c + cRow * 5, c50, c51, accumulate);
+  put2(c, c00, c01, mode);
+  put2(c + cRow, c10, c11, mode);
+  put2(c + cRow * 2, c20, c21, mode);
+  put2(c + cRow * 3, c30, c31, mode);
+  put2(c + cRow * 4, c40, c41, mode);
+  put2(c + cRow * 5, c50, c51, mode);
 }
 
 /**
@@ -179,34 +190,34 @@ function tile8(
  * C are written; where `rows` is less than six, the others repeat the last row of A.
  */
 export function multiplyTile(
-  rows: i32, a: usize, aRow: usize, aStep: usize, b: usize, bStep: usize, K: i32, c: usize, cRow: usize, accumulate: bool,
+  rows: i32, a: usize, aRow: usize, aStep: usize, b: usize, bStep: usize, K: i32, c: usize, cRow: usize, mode: i32,
 ): void {
   if (wide) {
-    tile16(rows, a, aRow, aStep, b, bStep, K, c, cRow, accumulate);
+    tile16(rows, a, aRow, aStep, b, bStep, K, c, cRow, mode);
   } else {
-    tile8(rows, a, aRow, aStep, b, bStep, K, c, cRow, accumulate);
-    tile8(rows, a, aRow, aStep, b + 32, bStep, K, c + 32, cRow, accumulate);
+    tile8(rows, a, aRow, aStep, b, bStep, K, c, cRow, mode);
+    tile8(rows, a, aRow, aStep, b + 32, bStep, K, c + 32, cRow, mode);
   }
 }
 
-/** `multiplyTile` for a tile that sticks out of C: computed aside, then only its inside is stored. */
+/** `multiplyTile` for a tile that sticks out of C: computed aside, then only its inside is stored. It cannot resume. */
 export function multiplyEdge(
-  rows: i32, columns: i32, a: usize, aRow: usize, aStep: usize, b: usize, bStep: usize, K: i32, c: usize, cRow: usize, accumulate: bool,
+  rows: i32, columns: i32, a: usize, aRow: usize, aStep: usize, b: usize, bStep: usize, K: i32, c: usize, cRow: usize, mode: i32,
 ): void {
-  multiplyTile(rows, a, aRow, aStep, b, bStep, K, aside, NR << 2, false);
+  multiplyTile(rows, a, aRow, aStep, b, bStep, K, aside, NR << 2, 0);
   for (let i = 0; i < rows; i++) {
     for (let j = 0; j < columns; j++) {
       const target = at(c, j) + cRow * <usize>i;
       const value = load<f32>(at(aside, i * NR + j));
-      store<f32>(target, accumulate ? load<f32>(target) + value : value);
+      store<f32>(target, mode == 1 ? load<f32>(target) + value : value);
     }
   }
 }
 
 /** One row of C, 32 columns in two halves of 16: those of B lie `bHalf` bytes apart, those of C one after the other. */
-export function multiplyStrip(a: usize, b: usize, bStep: usize, bHalf: usize, K: i32, c: usize, accumulate: bool): void {
-  const zero = f32x4.splat(0);
-  let c0 = zero, c1 = zero, c2 = zero, c3 = zero, c4 = zero, c5 = zero, c6 = zero, c7 = zero;
+export function multiplyStrip(a: usize, b: usize, bStep: usize, bHalf: usize, K: i32, c: usize, mode: i32): void {
+  let c0 = begin(c, mode), c1 = begin(c + 16, mode), c2 = begin(c + 32, mode), c3 = begin(c + 48, mode);
+  let c4 = begin(c + 64, mode), c5 = begin(c + 80, mode), c6 = begin(c + 96, mode), c7 = begin(c + 112, mode);
   let right = b + bHalf;
   for (let k = K; k > 0; k--) {
     const s = v128.load32_splat(a);
@@ -222,16 +233,15 @@ export function multiplyStrip(a: usize, b: usize, bStep: usize, bHalf: usize, K:
     b += bStep;
     right += bStep;
   }
-  put2(c, c0, c1, accumulate);
-  put2(c + 32, c2, c3, accumulate);
-  put2(c + 64, c4, c5, accumulate);
-  put2(c + 96, c6, c7, accumulate);
+  put2(c, c0, c1, mode);
+  put2(c + 32, c2, c3, mode);
+  put2(c + 64, c4, c5, mode);
+  put2(c + 96, c6, c7, mode);
 }
 
 /** One row of C, 16 columns. */
-export function multiplyHalfStrip(a: usize, b: usize, bStep: usize, K: i32, c: usize, accumulate: bool): void {
-  const zero = f32x4.splat(0);
-  let c0 = zero, c1 = zero, c2 = zero, c3 = zero;
+export function multiplyHalfStrip(a: usize, b: usize, bStep: usize, K: i32, c: usize, mode: i32): void {
+  let c0 = begin(c, mode), c1 = begin(c + 16, mode), c2 = begin(c + 32, mode), c3 = begin(c + 48, mode);
   for (let k = K; k > 0; k--) {
     const s = v128.load32_splat(a);
     c0 = fma(s, v128.load(b), c0);
@@ -241,6 +251,6 @@ export function multiplyHalfStrip(a: usize, b: usize, bStep: usize, K: i32, c: u
     a += 4;
     b += bStep;
   }
-  put2(c, c0, c1, accumulate);
-  put2(c + 32, c2, c3, accumulate);
+  put2(c, c0, c1, mode);
+  put2(c + 32, c2, c3, mode);
 }
