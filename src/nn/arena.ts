@@ -25,11 +25,11 @@ export const STAGED_ROWS = 2048;
 const MAX_SLOTS = 128;
 /** Limits for all workers together and for one: many threads share what fits, rather than asking for more than WASM can address. */
 const CACHE_BYTES = 2 ** 30;
-const MAX_CACHE_BYTES_PER_WORKER = 3 * 2 ** 26;
+const MAX_CACHE_BYTES_PER_WORKER = 5 * 2 ** 25;
 /** Positions in a page of the key/value cache: a part of what the kernels sum at once. */
 const PAGE = 64;
 /** What all workers together keep of a forward pass for the backward; what does not fit is computed again. */
-const ACTIVATION_BYTES = 2 ** 28;
+const ACTIVATION_BYTES = 3 * 2 ** 26;
 const MAX_BYTES = 65_536 * 65_536;
 
 export interface ArenaPlan {
@@ -76,7 +76,7 @@ export function planArena({ config, layout, lora, use, threads }: ArenaPlan) {
   const flatLength = Math.ceil((trained?.length ?? 0) / 4) * 4;
   const lanes = Math.max(1, Math.min(MOST_LANES, Math.floor(LANE_BYTES / (flatLength * 4 || 1))));
   // With a frozen base, samples that share a long prompt come in larger microbatches, because each computes the prompt once.
-  const microbatchRows = { usual: MICROBATCH_ROWS, sharing: MICROBATCH_ROWS * (lora === undefined ? 1 : 2) };
+  const microbatchRows = { usual: MICROBATCH_ROWS, sharing: MICROBATCH_ROWS * (lora === undefined ? 1 : 1.5) };
   // The most rows, and targets, in one microbatch.
   const trainRows = Math.max(config.contextLength, microbatchRows.sharing + Math.ceil(config.contextLength / 2));
   const cache = planCache(config, threads);
