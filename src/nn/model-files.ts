@@ -157,7 +157,7 @@ export interface AdapterConfig {
 /** Undefined if the folder holds no adapter. */
 export async function readAdapterConfig(dir: string): Promise<AdapterConfig | undefined> {
   const path = join(dir, ADAPTER_CONFIG);
-  if (dir.endsWith('.gguf') || !existsSync(path)) return undefined;
+  if (!existsSync(path)) return undefined;
   const json: unknown = await boundary('MODEL_INVALID', `${path} is not JSON`, async () => JSON.parse(await readRegular(path)));
   const parsed = adapterSchema.safeParse(json);
   if (!parsed.success) {
