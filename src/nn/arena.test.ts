@@ -65,4 +65,13 @@ describe('the plan of the memory', () => {
       }),
     );
   });
+
+  it.each([
+    ['a flag that makes room', { intermediateSize: 16_384, contextLength: 8192 }, /--trained adapters; or give --context 1024/],
+    ['none where the weights alone are too large', { layers: 4000, contextLength: 8192 }, /smaller model/],
+  ])('names %s', (_, changes, hint) => {
+    expect(() => plan({ ...larger, hiddenSize: 1024, ...changes }, 4)).toThrow(
+      expect.objectContaining({ hint: expect.stringMatching(hint) as string }),
+    );
+  });
 });

@@ -119,15 +119,16 @@ export function planText(sizes: Arena['sizes']): string {
 }
 
 function tooLarge(sizes: Arena['sizes'], end: number, { layout, lora, use, threads, config }: ArenaPlan): TrainyardError {
-  const way = use === 'sampling' ? 'sampling' : lora === undefined ? 'training all parameters' : `training with LoRA`;
+  const way = use === 'sampling' ? 'sampling from' : lora === undefined ? 'training all parameters of' : 'training adapters of';
   const gib = (end / 2 ** 30).toFixed(1);
-  const found = `${way} a model of ${layout.length} parameters on ${threads} ${threads === 1 ? 'thread' : 'threads'}`;
-  const hint =
-    use === 'training' && lora === undefined
-      ? 'train adapters instead, with --lora-rank 16'
-      : config.contextLength > 1024
-        ? 'give --context 1024, or as much as the agent needs'
-        : 'use a smaller model; larger ones belong on a Tinker server';
+  const found = `${way} a model with ${layout.length} parameters on ${threads} ${threads === 1 ? 'thread' : 'threads'}`;
+  const smaller = 'use a smaller model; larger ones belong on a Tinker server';
+  const ways = [
+    ...(use === 'training' && lora === undefined ? ['train adapters instead: --trained adapters'] : []),
+    ...(config.contextLength > 1024 ? ['give --context 1024, or as much as the agent needs'] : []),
+  ];
+  // No flag makes room for weights that do not fit by themselves.
+  const hint = layout.length * 4 > 0.9 * MAX_BYTES ? smaller : ways.join('; or ') || smaller;
   return new TrainyardError(
     'MODEL_INVALID',
     `${found} needs ${gib} GiB, expected at most 4, which WebAssembly can address: ${planText(sizes)}`,

@@ -28,6 +28,7 @@ import { type LoraChoice, type LoraLayout, type LoraSettings, loraFor, planLora 
 import {
   type AdapterBase,
   checkSameLora,
+  type FindBase,
   readAdapterConfig,
   readOptimizer,
   readTrained,
@@ -61,6 +62,7 @@ export interface UseOptions extends ThreadOptions {
   readonly lora?: LoraChoice | undefined;
   /** Of an adapter's first weights. */
   readonly seed?: number | undefined;
+  readonly findBase?: FindBase | undefined;
 }
 
 /** The machine's cores, at most one per gradient lane: more could not train, and would only split the sampler's batches. */
@@ -100,12 +102,9 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   #savedVariant: KernelVariant | undefined;
   #policyVersion = 0;
 
-  /**
-   * Loads a model folder, a .gguf file or a folder with an adapter, and serves it as version 0. `load` reads the optimizer state, if there
-   * is any.
-   */
+  /** Loads a model folder, a .gguf file or a folder with an adapter, and serves it as version 0. `load` reads the optimizer's state. */
   static async open({ dir, ...options }: { readonly dir: string } & UseOptions): Promise<EmbeddedModel> {
-    const adapter = await readAdapterConfig(dir);
+    const adapter = await readAdapterConfig(dir, options.findBase);
     await using source = await openSource(adapter?.base ?? dir);
     const config = parseConfig(source.fields);
     const lora = adapter?.settings ?? (options.use === 'sampling' ? undefined : loraFor(options.lora, config));
@@ -314,7 +313,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
 
   /** Resets the accumulated gradient to zero. */
   dropGradient(): Promise<void> {
-    return this.#training.run(async () => this.#clearGradient());
+    return this.#train(async () => this.#clearGradient());
   }
 
   /**
@@ -383,7 +382,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     });
   }
 
-  /** What is trained, all parameters or the adapters, in layout order: a live view. */
+  /** What is trained, all parameters or the adapters, in layout order: a live view. Empty if there is neither. */
   weights(): Float32Array {
     return this.#flat(this.#arena.parameters);
   }
@@ -391,7 +390,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   /** A copy of the accumulated gradient. */
   gradient(): Float32Array {
     const sum = new Float32Array(this.#flatLayout.length);
-    for (let lane = 0; lane < this.#arena.lanes; lane++) {
+    for (let lane = 0; lane < this.#lanes; lane++) {
       this.#flat(this.#arena.gradients + lane * this.#arena.flatLength * 4).forEach((g, i) => {
         sum[i]! += g;
       });
@@ -431,7 +430,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   }
 
   #flat(address: number): Float32Array {
-    return new Float32Array(this.#memory.buffer, address, this.#flatLayout.length);
+    return new Float32Array(this.#memory.buffer, address, Math.min(this.#flatLayout.length, this.#arena.flatLength));
   }
 
   /** After a failure, any lane may hold data. */

@@ -21,6 +21,7 @@ import type { KernelVariant } from '../nn/wasm.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { baseURLOf, type EvaluationSettings, type RunSettings } from './check-settings.ts';
 import { checkModelFolder } from './checkpoint.ts';
+import { HUB_NAME, hubNameOf, resolveModel } from './model-path.ts';
 import { APIS, type ApiName, isApi } from './settings.ts';
 
 export interface Policy extends AsyncDisposable {
@@ -144,7 +145,9 @@ export async function openPolicy(settings: PolicySettings, words: number, option
   }
   const { model: dir, threads, context, seed } = settings;
   const lora = (parameters: number) => loraOf(settings, parameters);
-  const model = await EmbeddedModel.open({ dir, threads, context, seed, lora, use: options.use, variant: options.kernels });
+  const { use, kernels: variant } = options;
+  const findBase = (name: string) => baseOf(dir, name);
+  const model = await EmbeddedModel.open({ dir, findBase, threads, context, seed, lora, use, variant });
   try {
     checkVocabulary(words, model.vocabSize);
   } catch (thrown) {
@@ -152,6 +155,17 @@ export async function openPolicy(settings: PolicySettings, words: number, option
     throw thrown;
   }
   return { name: dir, plan: model.plan, engine: model, trainer: model, [Symbol.asyncDispose]: () => model.close() };
+}
+
+/** Throws FILE_NOT_FOUND unless the base of this adapter is here. */
+async function baseOf(adapter: string, name: string): Promise<string> {
+  return await resolveModel(name).catch((thrown: unknown) => {
+    if (!(thrown instanceof TrainyardError)) throw thrown;
+    const isAtHub = HUB_NAME.test(name) || hubNameOf(name) !== undefined;
+    const put = 'put the base model back, or write where it is into base_model_name_or_path of adapter_config.json';
+    const hint = (isAtHub ? thrown.hint : undefined) ?? put;
+    throw new TrainyardError(thrown.code, `${adapter} is an adapter, and its base model is missing: ${thrown.message}`, { hint });
+  });
 }
 
 /** Below this, all parameters are trained unless adapters are asked for. */
