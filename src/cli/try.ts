@@ -17,7 +17,7 @@ import { removeFolder } from '../processes/limits.ts';
 import { type EvaluationRequest, type EvaluationSettings, evaluationSettings } from '../run/check-settings.ts';
 import { checkpointIn } from '../run/directory.ts';
 import { withModelPath } from '../run/model-path.ts';
-import { checkModelNamed, planOfLarge } from '../run/open-policy.ts';
+import { checkModelNamed } from '../run/open-policy.ts';
 import { openParts } from '../run/parts.ts';
 import { preflight } from '../run/preflight.ts';
 import { samplingAt } from '../run/settings.ts';
@@ -95,8 +95,8 @@ export async function tryCommand(given: string | undefined, flags: TryFlags): Pr
       warn: (code, message) => emit({ type: 'warning', code, message }),
     });
     await using store = memoryStore();
-    const { plan } = planOfLarge(parts.policy);
-    if (plan !== undefined) say([planText(parts.policy.name, plan)], { type: 'plan', ...plan });
+    const { model: name, plan } = parts.start;
+    if (plan !== undefined) say([planText(name, plan)], { type: 'plan', ...plan });
     onStart(task);
     const identity = { rolloutId: ROLLOUT, groupId: ROLLOUT, purpose: 'train' } as const;
     const trajectory = await parts.rolloutsInto(store, artifacts).run(identity, task, samplingAt(temperature, settings));

@@ -16,7 +16,7 @@ import { memoryStore } from '../store/memory.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import type { EvaluationRequest, TrainSettings } from './check-settings.ts';
 import { createRunDirectory, eventLog, reopenRunDirectory, writeWhole } from './directory.ts';
-import { planOfLarge, policyName } from './open-policy.ts';
+import { policyName } from './open-policy.ts';
 import { openParts, type Rollouts, type RunParts } from './parts.ts';
 import {
   type EvaluationPlan,
@@ -108,7 +108,7 @@ async function measure(
   const run = settings.run ?? null;
   const started = performance.now();
   const entry = typeof settings.entry === 'string' ? shortPath(settings.entry) : settings.entry.workflow.name;
-  const policy = { model: parts?.policy.name ?? policyName(settings), ...parts?.at, ...planOfLarge(parts?.policy) };
+  const policy = parts?.start ?? { model: policyName(settings) };
   const resumed = plan.isResumed ? { resumedAt: results.done } : {};
   const sampling = { temperature, ...defined({ agentTemperature: settings.agentTemperature }) };
   tell({ type: 'eval-start', run, entry, ...policy, seed, tasks: tasks.length, perTask, ...sampling, ...resumed });

@@ -178,9 +178,8 @@ function loraOf({ trained, loraRank: rank = RANK, loraAlpha }: PolicySettings, p
 }
 
 /** For the start of a run: the memory of a small model is worth no line. */
-export function planOfLarge(policy: Pick<SampledPolicy, 'plan'> | undefined): { readonly plan?: ModelPlan } {
-  const plan = policy?.plan;
-  return plan !== undefined && plan.parameters > SMALL_MODEL ? { plan } : {};
+export function planToTell({ plan }: Pick<SampledPolicy, 'plan'>): ModelPlan | undefined {
+  return plan !== undefined && plan.parameters > SMALL_MODEL ? plan : undefined;
 }
 
 export function checkVocabulary(words: number, vocabSize: number): void {

@@ -19,7 +19,6 @@ import { createRunDirectory, eventLog, type RunDirectory, reopenRunDirectory } f
 import { HeldOut } from './evaluate.ts';
 import { groupsOf, withoutMarked } from './groups.ts';
 import { endingWithoutSignal, nothingTrainable, tellNoSignalYet } from './no-signal.ts';
-import { planOfLarge } from './open-policy.ts';
 import { openParts, type Rollouts, type RunParts } from './parts.ts';
 import { planResumedTraining, planTraining, type ResumeRequest, type TrainPlan } from './plan.ts';
 import { meansOf, rolloutReport, trajectoriesOf } from './results.ts';
@@ -182,8 +181,7 @@ async function begin({ plan, parts, log, tell }: Training) {
   if (isResumed) await log.directory.keep(record);
   const sizes = { seed, steps, tasks: tasks.length, heldOut: heldOut.length };
   const resumedAt = isResumed ? { resumedAt: from.step } : {};
-  const policy = { model: parts.policy.name, ...parts.at, ...planOfLarge(parts.policy) };
-  tell({ type: 'run-start', run, entry: parts.entryName, ...policy, ...sizes, ...resumedAt });
+  tell({ type: 'run-start', run, entry: parts.entryName, ...parts.start, ...sizes, ...resumedAt });
   return from;
 }
 
