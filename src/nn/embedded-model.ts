@@ -12,6 +12,7 @@ import type {
   Engine,
   ForwardBackwardResult,
   Loss,
+  ModelPlan,
   OnTokens,
   SampleRequest,
   SampleResult,
@@ -76,15 +77,6 @@ interface ModelParts {
   readonly config: LlamaConfig;
   readonly lora: LoraSettings | undefined;
   readonly base: AdapterBase | undefined;
-}
-
-export interface EmbeddedPlan {
-  readonly parameters: number;
-  readonly trained: number;
-  readonly context: number;
-  /** Reserved at most; only what is used is taken from the machine. */
-  readonly bytes: number;
-  readonly text: string;
 }
 
 export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
@@ -204,13 +196,13 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     return this.#lora ?? this.#layout;
   }
 
-  /** For people: how many parameters there are and are trained, and what memory was planned. */
-  get plan(): EmbeddedPlan {
+  get plan(): ModelPlan {
     const { sizes, pages } = this.#arena;
     const trained = this.#options.use === 'sampling' ? 0 : this.#flatLayout.length;
     return {
       parameters: this.#layout.length,
       trained,
+      ...(this.#lora && { loraRank: this.#lora.rank }),
       context: this.contextLength,
       bytes: pages * 65_536,
       text: planText(sizes),

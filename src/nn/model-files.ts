@@ -160,7 +160,7 @@ export type FindBase = (name: string) => Promise<string>;
 /** Undefined if the folder holds no adapter. Without `findBase`, a base that is not beside it keeps its name. */
 export async function readAdapterConfig(dir: string, findBase?: FindBase): Promise<AdapterConfig | undefined> {
   const path = join(dir, ADAPTER_CONFIG);
-  if (dir.endsWith('.gguf') || !existsSync(path)) return undefined;
+  if (!existsSync(path)) return undefined;
   const json: unknown = await boundary('MODEL_INVALID', `${path} is not JSON`, async () => JSON.parse(await readRegular(path)));
   const parsed = adapterSchema.safeParse(json);
   if (!parsed.success) {

@@ -54,11 +54,12 @@ describe('--model', () => {
     }
   });
 
-  it('is a GGUF file, whose name says so', async () => {
+  it('is a GGUF file, by its ending or its first bytes', async () => {
     const named = await put('tiny.Q4_0.gguf', 'anything');
     expect(await resolveModel(named)).toBe(named);
     const ollama = await put('blobs/sha256-0a', 'GGUF');
-    expect(await refusal(ollama)).toContain(`ln -s ${ollama} model.gguf`);
+    expect(await resolveModel(ollama)).toBe(ollama);
+    expect(await refusal(await put('blobs/text', 'some text'))).toContain('not a GGUF file');
   });
 
   it('is a model in the cache: the snapshot of main, or the newest that has weights', async () => {

@@ -11,7 +11,7 @@ import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { defined, parsedJson } from '../core/json.ts';
-import type { Engine, Trainer } from '../core/policy.ts';
+import type { Engine, ModelPlan, Trainer } from '../core/policy.ts';
 import type { Grade, Limits, SamplingSettings, Turn } from '../core/types.ts';
 import { bodyOf } from '../gateway/model-server.ts';
 import type { ServedPolicy, TokenPolicy } from '../gateway/sampling.ts';
@@ -29,6 +29,8 @@ export interface Policy extends AsyncDisposable {
   readonly name: string;
   /** Address of the server. Undefined for the embedded policy. */
   readonly server?: string;
+  /** Of the embedded policy. */
+  readonly plan?: ModelPlan;
   readonly engine: Engine;
   readonly trainer: Trainer;
 }
@@ -52,6 +54,7 @@ type ServerSettings = Pick<PolicySettings, 'engine' | 'model' | 'baseURL' | 'api
 export interface SampledPolicy extends AsyncDisposable {
   readonly name: string;
   readonly server?: string;
+  readonly plan?: ModelPlan;
   readonly sampled: TokenPolicy | (ServedPolicy & { readonly model: ModelServer });
   /** Absent if the policy is behind an API. */
   readonly trainer?: Trainer;
@@ -70,9 +73,9 @@ export async function openSampled(settings: SampledSettings, options: PolicyOpti
   const renderer = await loadRenderer(dir);
   if (renderer.leftOut.length > 0) options.warn('TEMPLATE_WITHOUT_TOOLS', leftOutOf(dir, renderer.leftOut));
   const policy = await openPolicy(settings, renderer.vocabSize, options);
-  const { name, server, trainer } = policy;
+  const { name, server, plan, trainer } = policy;
   const sampled = { engine: policy.engine, renderer };
-  return { name, ...defined({ server }), sampled, trainer, [Symbol.asyncDispose]: () => policy[Symbol.asyncDispose]() };
+  return { name, ...defined({ server, plan }), sampled, trainer, [Symbol.asyncDispose]: () => policy[Symbol.asyncDispose]() };
 }
 
 function leftOutOf(model: string, leftOut: readonly string[]): string {
@@ -159,7 +162,7 @@ export async function openPolicy(settings: PolicySettings, words: number, option
     await model.close();
     throw thrown;
   }
-  return { name: dir, engine: model, trainer: model, [Symbol.asyncDispose]: () => model.close() };
+  return { name: dir, plan: model.plan, engine: model, trainer: model, [Symbol.asyncDispose]: () => model.close() };
 }
 
 /** Throws FILE_NOT_FOUND unless the base of this adapter is here. */
@@ -180,6 +183,11 @@ const RANK = 16;
 function loraOf({ trained, loraRank: rank = RANK, loraAlpha }: PolicySettings, parameters: number): LoraSettings | undefined {
   const isAdapted = trained === 'adapters' || (trained === undefined && parameters >= SMALL_MODEL);
   return isAdapted ? { rank, alpha: loraAlpha ?? 2 * rank, targets: LORA_TARGETS } : undefined;
+}
+
+/** For the start of a run: the memory of a small model is worth no line. */
+export function planToTell({ plan }: Pick<SampledPolicy, 'plan'>): ModelPlan | undefined {
+  return plan !== undefined && plan.parameters > SMALL_MODEL ? plan : undefined;
 }
 
 export function checkVocabulary(words: number, vocabSize: number): void {
