@@ -97,6 +97,11 @@ const MODEL: readonly Flag[] = [
   ['--base-url <url>', 'address of the server (default: TINKER_BASE_URL, or that of the API whose key is set)'],
   ['--api-key-env <name>', 'variable with the key of an API (default: OPENAI_API_KEY or ANTHROPIC_API_KEY, if set)'],
   ['--base-model <name>', 'the Tinker server’s name of the model (default: the only one it has)'],
+  [
+    '--context <n>',
+    'most tokens of a prompt and its answer; less needs less memory (default: what the model was made for)',
+    positive,
+  ],
 ];
 const CHECKPOINT: Flag = [
   '--checkpoint <dir>',
@@ -137,11 +142,6 @@ const threads = (of: string): Flag => [
 /** What rollouts need. Each flag is the setting of the same name. */
 const ROLLOUTS: readonly Flag[] = [
   ...MODEL,
-  [
-    '--context <n>',
-    'most tokens of a prompt and its answer; less needs less memory (default: what the model was made for)',
-    positive,
-  ],
   ['--lora-rank <n>', 'rank of the adapters (default: 16, at a Tinker server 32)', positive],
   ['--call-tokens <n>', 'most tokens one model call may sample', positive],
   ...LIMITS,

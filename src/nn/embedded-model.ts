@@ -47,7 +47,7 @@ import { type OnToken, WorkerPlacement, WorkerPool } from './worker-pool.ts';
 const TOKENS_AT_ONCE = 50_000;
 
 export interface ThreadOptions {
-  /** Worker threads; results do not depend on it. Default `defaultThreads()`. */
+  /** The most worker threads; results do not depend on it. Fewer if memory has no room. Default `defaultThreads()`. */
   readonly threads?: number | undefined;
   /** Which build of the kernels; default: the fastest the machine accepts. */
   readonly variant?: KernelVariant | undefined;
@@ -169,8 +169,9 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     this.#arena = planArena({ ...setup, layout: this.#layout, use, threads: count });
     this.#memory = reserveMemory(this.#arena, this.config);
     const shared = { ...setup, memory: this.#memory, compiled: compileKernels(variant), arena: this.#arena };
-    this.#pool = new WorkerPool(Array.from({ length: count }, (_, index) => ({ ...shared, index })));
-    this.#placement = new WorkerPlacement(count);
+    const { workers } = this.#arena;
+    this.#pool = new WorkerPool(workers.map((_, index) => ({ ...shared, index })));
+    this.#placement = new WorkerPlacement(workers.length);
   }
 
   /** The weights as they are in the source: what is trained, or what stays as it is. */

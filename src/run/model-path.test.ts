@@ -142,20 +142,24 @@ describe('the cache', () => {
   });
 });
 
-describe('the base model of an adapter', () => {
-  const open = (model: string) =>
-    openPolicy({ engine: 'embedded', model, threads: 1, seed: 1, baseModel: undefined, baseURL: undefined }, 1, {
+describe('an adapter as --model', () => {
+  const open = (model: string, more: { readonly trained?: 'all'; readonly loraRank?: number } = {}) =>
+    openPolicy({ engine: 'embedded', model, threads: 1, seed: 1, baseModel: undefined, baseURL: undefined, ...more }, 1, {
       warn: () => {},
       stop: AbortSignal.timeout(60_000),
-      use: 'sampling',
     });
 
-  it('is found as --model is, by a name at the hub too; one that is missing is told, and what to do', async () => {
+  async function savedAdapter(): Promise<string> {
     const adapter = join(home, 'adapter');
     await mkdir(adapter);
     const lora = { rank: 2, alpha: 4, targets: LORA_TARGETS };
     await using trained = await EmbeddedModel.open({ dir: BASE_MODEL, threads: 1, lora });
     await trained.save(adapter);
+    return adapter;
+  }
+
+  it('has a base that is found as --model is, by a name at the hub too; one that is missing is told', async () => {
+    const adapter = await savedAdapter();
     const config = join(adapter, 'adapter_config.json');
     const named = async (base: string) => {
       const fields = JSON.parse(await readFile(config, 'utf8')) as object;
@@ -174,5 +178,12 @@ describe('the base model of an adapter', () => {
       message: expect.stringContaining(join(home, 'moved')) as string,
       hint: expect.stringMatching(/base_model_name_or_path/) as string,
     });
+  });
+
+  it('goes on with its own rank: another one, or all parameters, are refused', async () => {
+    const adapter = await savedAdapter();
+    await expect(open(adapter, { loraRank: 8 })).rejects.toMatchObject({ code: 'CHECKPOINT_MISMATCH' });
+    await expect(open(adapter, { trained: 'all' })).rejects.toMatchObject({ code: 'USAGE' });
+    await (await open(adapter, { loraRank: 2 }))[Symbol.asyncDispose]();
   });
 });

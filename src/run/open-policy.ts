@@ -17,6 +17,7 @@ import { bodyOf } from '../gateway/model-server.ts';
 import type { ServedPolicy, TokenPolicy } from '../gateway/sampling.ts';
 import { EmbeddedModel } from '../nn/embedded-model.ts';
 import { LORA_TARGETS, type LoraSettings } from '../nn/lora.ts';
+import { readAdapterConfig } from '../nn/model-files.ts';
 import type { KernelVariant } from '../nn/wasm.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { baseURLOf, type EvaluationSettings, type RunSettings } from './check-settings.ts';
@@ -144,7 +145,14 @@ export async function openPolicy(settings: PolicySettings, words: number, option
     return await openTinkerPolicy(settings, words, options);
   }
   const { model: dir, threads, context, seed } = settings;
-  const lora = (parameters: number) => loraOf(settings, parameters);
+  const { trained, loraRank, loraAlpha } = settings;
+  if (trained === 'all' && (await readAdapterConfig(dir))) {
+    throw new TrainyardError('USAGE', `trained: expected adapters, found all: ${dir} is an adapter, and goes on as one`, {
+      hint: 'leave --trained out; to train all parameters, export the model with --merged first, and start from that',
+    });
+  }
+  const isAsked = (loraRank ?? loraAlpha) !== undefined;
+  const lora = isAsked ? loraOf(settings, Infinity) : (parameters: number) => loraOf(settings, parameters);
   const { use, kernels: variant } = options;
   const findBase = (name: string) => baseOf(dir, name);
   const model = await EmbeddedModel.open({ dir, findBase, threads, context, seed, lora, use, variant });
