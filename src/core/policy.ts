@@ -133,7 +133,7 @@ const MIN_TEMPERATURE = 1e-3;
 const isTemperature = (value: number): boolean => Number.isFinite(value) && value >= MIN_TEMPERATURE;
 
 export const OVERFLOW_HINT =
-  'shorten the conversation, instructions and tools included, or use a longer context: a larger --context, or another model';
+  'shorten the conversation, instructions and tools included, give a larger --context if the model allows it, or use one with a longer context';
 
 export function checkFits({ length }: Int32Array, contextLength: number): void {
   if (length < contextLength) return;
