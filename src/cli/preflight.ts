@@ -1,37 +1,52 @@
-/** `trainyard preflight`: shows what an entry contains, or everything that is wrong with it. Imports the entry but runs nothing. */
+/**
+ * `trainyard preflight`: shows what an entry contains, or everything that is wrong with it. Imports the entry but runs nothing, unless a
+ * probe is asked for: then it runs a few groups and says whether a training has anything to learn from.
+ */
 import { existsSync } from 'node:fs';
 import type { Workflow } from '../core/contracts.ts';
-import { printable } from '../core/describe.ts';
+import { printable, printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { defined } from '../core/json.ts';
 import type { Json } from '../core/types.ts';
-import { type Inspection, inspectFiles } from '../run/preflight.ts';
-import { usualHeldOut, usualTasks } from '../run/settings.ts';
-import { asCalled, count } from './text.ts';
-import { entryGiven } from './verbs.ts';
+import { type TrainRequest, type TrainSettings, trainSettings } from '../run/check-settings.ts';
+import type { Probe } from '../run/groups.ts';
+import { withModelPath } from '../run/model-path.ts';
+import { type Checked, type Inspection, inspectFiles } from '../run/preflight.ts';
+import { BASE_MODEL, TRAIN_DEFAULTS, usualHeldOut, usualTasks } from '../run/settings.ts';
+import { guarded } from './guarded.ts';
+import { planText, textLines } from './print.ts';
+import { amount, asCalled, count, duration, figure, took } from './text.ts';
+import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
 
-interface PreflightFlags extends Partial<Readonly<Record<'flow' | 'flows' | 'tasks' | 'heldOut', string>>> {
-  readonly minTasks?: number;
+interface PreflightFlags extends Partial<Omit<TrainSettings, 'entry' | 'tasks' | 'heldOut' | 'engine'>>, LimitFlags {
+  readonly tasks?: string;
+  readonly heldOut?: string;
+  readonly probe?: boolean;
   readonly json: boolean;
 }
 
-/** Exit code 0 if a run could start, 2 if something must be fixed first. */
+/** Exit code 0 if a run could start, 1 if a probe found nothing to learn from, 2 if something must be fixed first. */
 export async function preflightCommand(given: string | undefined, flags: PreflightFlags): Promise<number> {
-  const { flow, flows, minTasks } = flags;
+  const { tasks: _, heldOut: __, json, probe: isProbed = false, ...own } = flags;
+  const { flow, flows, minTasks = TRAIN_DEFAULTS.minTasks, ...forProbe } = own;
+  const [unused] = isProbed ? [] : Object.keys(forProbe);
+  if (unused !== undefined) {
+    const flag = `--${unused.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
+    throw new TrainyardError('USAGE', `${flag} is for a probe, found no --probe`, { hint: 'give --probe, or leave it out' });
+  }
   const entry = entryGiven(given ?? flows, 'trainyard preflight <entry>');
   if (flows !== undefined && flow === undefined) {
     throw new TrainyardError('USAGE', 'flow: expected the name of a flow of the flows file, found none', { hint: 'give --flow' });
   }
   const ifThere = (file: string): string | undefined => (existsSync(file) ? file : undefined);
-  const tasks = flags.tasks ?? ifThere(usualTasks(entry));
+  const tasks = flags.tasks ?? (isProbed ? usualTasks(entry) : ifThere(usualTasks(entry)));
   const heldOut = flags.heldOut ?? ifThere(usualHeldOut(entry));
-  const inspection = await inspectFiles({ entry, flow, flows, tasks, heldOut, minTasks });
+  const request = { ...withLimits(forProbe), entry, ...defined({ minTasks, flow, flows, tasks, heldOut }) };
+  const inspection = await inspectFiles(request);
   const ok = inspection.problems.length === 0;
   const found = foundIn(inspection);
   const { warnings } = inspection;
-  if (flags.json) {
-    const problems = inspection.problems.map(({ code, message, hint }) => ({ code, message, hint }));
-    console.log(JSON.stringify({ type: 'preflight', ok, problems, warnings, found }));
-  } else {
+  if (!json) {
     // Without a grader, its concurrency is meaningless.
     const shown = Object.entries(found).filter(([key]) => key !== 'graderConcurrency' || found['grader'] !== null);
     const problems = inspection.problems.flatMap(problemLines);
@@ -41,7 +56,46 @@ export async function preflightCommand(given: string | undefined, flags: Preflig
     const warned = warnings.map(({ code, message }) => `Warning ${code}: ${message}`);
     for (const line of [...lines, ...warned]) console.log(printable(line));
   }
-  return ok ? 0 : 2;
+  const probed = ok && isProbed ? await probeOf(request, inspection as Checked, json) : undefined;
+  if (json) {
+    const problems = inspection.problems.map(({ code, message, hint }) => ({ code, message, hint }));
+    console.log(JSON.stringify({ type: 'preflight', ok, problems, warnings, found, probe: probed }));
+  } else if (probed !== undefined) for (const line of probeLines(probed, request.model)) console.log(printable(line));
+  return ok ? (probed?.missing === undefined ? 0 : 1) : 2;
+}
+
+async function probeOf(request: TrainRequest, checked: Checked, json: boolean): Promise<Probe> {
+  const settings = trainSettings(await withModelPath(request));
+  const { probe } = await import('../run/groups.ts');
+  const tell = textLines(json ? process.stderr : process.stdout);
+  return await guarded(tell, { steps: false }, async ({ stop }) => await probe(settings, checked, { stop, tell }));
+}
+
+function probeLines({ tasks, rollouts, missing, answers, run, plan, ...probed }: Probe, model = BASE_MODEL): readonly string[] {
+  const line = (label: string, text: string): string => `  ${label.padEnd(WIDTH)}${text}`;
+  const each = rollouts / tasks.length;
+  const { steps, groupsPerStep, group } = TRAIN_DEFAULTS;
+  const { promptTokens: prompt, context } = probed;
+  const left = prompt < context ? `${context - prompt} left to answer` : `${prompt - context + 1} too many`;
+  const ofRun = `about ${amount(run.rollouts)} rollouts, evaluations included, in ${duration(run.seconds)}`;
+  return [
+    `Probe of ${count(tasks.length, 'task')} × ${each} rollouts:`,
+    ...tasks.map(({ id, success, meanReward, hasSignal }) => {
+      const reward = meanReward === null ? 'none graded' : `mean reward ${figure(meanReward, 2)}`;
+      const solved = `${Math.round(success * each)} of ${each} solved`;
+      return line('task', `${solved}, ${reward}${hasSignal ? '' : ', no signal'}: ${printableLine(id)}`);
+    }),
+    line('signal', `${probed.withSignal} of ${count(tasks.length, 'group')} have rewards that differ`),
+    ...(answers === undefined ? [] : [line('without signal', answers)]),
+    line('sampled', `${Math.round(probed.sampledTokens)} tokens per rollout`),
+    line('longest prompt', `${prompt} tokens of a context of ${context}: ${left}`),
+    line('time', `${took(probed.seconds)} per rollout, with others beside it`),
+    line('a whole run', `${steps} steps of ${groupsPerStep} × ${group}: ${ofRun}; training comes on top and is not measured`),
+    ...(plan === undefined ? [] : [line('model', planText(model, plan))]),
+    missing
+      ? `Nothing to learn from: ${missing.message}\n  ${asCalled(missing.hint ?? '')}`
+      : 'There is something to learn from.',
+  ];
 }
 
 function foundIn({ entry, tasks, heldOut }: Inspection): Readonly<Record<string, Json>> {

@@ -37,6 +37,20 @@ suite('plain lines', () => {
     expect(lines(runStart({ resumedAt: 12 }))[0]).toMatch(/^Going on with examples\/shop\/agent\.ts after step 12 of 40/);
   });
 
+  it('say at the start how large a model is, how much of it is trained, and what memory it may take', () => {
+    const plan = {
+      parameters: 134_515_008,
+      trained: 4_884_480,
+      loraRank: 16,
+      context: 1024,
+      bytes: 1.9e9,
+      text: 'weights 0.54 GB',
+    };
+    expect(lines(runStart({ model: '/x/SmolLM2.gguf', plan }))[1]).toBe(
+      'SmolLM2.gguf: 134.5 M parameters, 4.9 M trained (LoRA rank 16), context 1,024; memory up to 1.90 GB: weights 0.54 GB',
+    );
+  });
+
   it('obey nothing that a workflow put into a message', () => {
     const warning: RunEvent = { type: 'warning', code: 'STRAY_REJECTION', message: 'a\u001b[31m\nb', hint: '\u0007' };
     expect(lines(warning)).toEqual(['warning STRAY_REJECTION: a·[31m⏎b (·)']);

@@ -2,13 +2,15 @@
  * Plain text output for pipes, logs and scrollback: a run's events, turns with the origin of their prompt, and how a rollout ended. With
  * `--json`, one JSON object per line.
  */
+import { basename } from 'node:path';
 import { styleText } from 'node:util';
 import { printableLine, shortLine } from '../core/describe.ts';
 import type { CallReport, Emit, EvalDone, RunEnding, RunEvent, TagReport, TrainDone, Unusual } from '../core/events.ts';
-import { OVERFLOW_HINT } from '../core/policy.ts';
+import { type ModelPlan, OVERFLOW_HINT } from '../core/policy.ts';
 import { overflowOf, type TurnSummary } from '../core/turns.ts';
 import type { Grade, Message, Outcome, Reward, Trajectory, UnansweredCall } from '../core/types.ts';
 import type { Rewritten } from '../run/inspect.ts';
+import { hubNameOf } from '../run/model-path.ts';
 import { resumeCommand, shellWord } from '../run/settings.ts';
 import type { Title } from './screen/state.ts';
 import {
@@ -118,11 +120,22 @@ function evaluationStart(event: Event<'eval-start'>): readonly string[] {
   return [`${doing}, temperature ${temperature}${unless}, seed ${seed}`, ...places(event)];
 }
 
-function places({ model, server, run }: Event<'run-start'> | Event<'eval-start'>): readonly string[] {
+function places({ model, server, run, plan }: Event<'run-start'> | Event<'eval-start'>): readonly string[] {
   return [
+    ...(plan === undefined ? [] : [planText(model, plan)]),
     ...(server === undefined ? [] : [`Policy ${printableLine(model)}`]),
     ...(run === null ? [] : [`Run directory ${printableLine(run)}`]),
   ];
+}
+
+/** Such as `SmolLM2: 134.5 M parameters, 4.9 M trained (LoRA rank 16), context 1,024; memory up to 1.9 GB: weights 0.54 GB`. */
+export function planText(model: string, { parameters, trained, loraRank, context, bytes, text }: ModelPlan): string {
+  const millions = (n: number): string => `${(n / 1e6).toFixed(1)} M`;
+  const how = loraRank === undefined ? '' : ` (LoRA rank ${loraRank})`;
+  const trains = trained === 0 ? '' : `, ${millions(trained)} trained${how}`;
+  const memory = `memory up to ${(bytes / 1e9).toFixed(2)} GB${text === '' ? '' : `: ${text}`}`;
+  const name = printableLine(hubNameOf(model) ?? basename(model));
+  return `${name}: ${millions(parameters)} parameters${trains}, context ${context.toLocaleString('en')}; ${memory}`;
 }
 
 function evaluation({ when, step, score, temperature = 0, seconds }: Event<'eval-end'>): string {

@@ -24,7 +24,7 @@ import { samplingAt } from '../run/settings.ts';
 import { memoryStore } from '../store/memory.ts';
 import { checkpointConflict } from './eval.ts';
 import { guarded } from './guarded.ts';
-import { describe, endingLines, turnText } from './print.ts';
+import { describe, endingLines, planText, turnText } from './print.ts';
 import { asCalled } from './text.ts';
 import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
 
@@ -95,6 +95,8 @@ export async function tryCommand(given: string | undefined, flags: TryFlags): Pr
       warn: (code, message) => emit({ type: 'warning', code, message }),
     });
     await using store = memoryStore();
+    const { model: name, plan } = parts.start;
+    if (plan !== undefined) say([planText(name, plan)], { type: 'plan', ...plan });
     onStart(task);
     const identity = { rolloutId: ROLLOUT, groupId: ROLLOUT, purpose: 'train' } as const;
     const trajectory = await parts.rolloutsInto(store, artifacts).run(identity, task, samplingAt(temperature, settings));

@@ -97,12 +97,18 @@ const MODEL: readonly Flag[] = [
   ['--base-url <url>', 'address of the server (default: TINKER_BASE_URL, or that of the API whose key is set)'],
   ['--api-key-env <name>', 'variable with the key of an API (default: OPENAI_API_KEY or ANTHROPIC_API_KEY, if set)'],
   ['--base-model <name>', 'the Tinker server’s name of the model (default: the only one it has)'],
+  [
+    '--context <n>',
+    'most tokens of a prompt and its answer; less needs less memory (default: what the model was made for)',
+    positive,
+  ],
 ];
 const CHECKPOINT: Flag = [
   '--checkpoint <dir>',
   'instead of --model: a checkpoint, or the directory of a run, of which the best is taken',
 ];
 const TRAINABLE: Flag = ['--trainable <roles>', 'roles to train, separated by commas (default: those the workflow says)', roles];
+const MIN_TASKS: Flag = ['--min-tasks <n>', 'refuse fewer tasks to train on', positive];
 const FLOWS: readonly Flag[] = [
   ['--flow <name>', 'the agent flow to run, by its name; a task’s agent_name chooses another'],
   ['--flows <file>', 'YAML list of agent flows; then the entry may be left out'],
@@ -133,16 +139,9 @@ const threads = (of: string): Flag => [
   positive,
 ];
 
-/** For train and eval. Each flag is the setting of the same name. */
-const SHARED: readonly Flag[] = [
-  ...FLOWS,
-  ['--held-out <file>', `tasks to evaluate on: ${FILES} (default: held-out.jsonl beside the entry)`],
+/** What rollouts need. Each flag is the setting of the same name. */
+const ROLLOUTS: readonly Flag[] = [
   ...MODEL,
-  [
-    '--context <n>',
-    'most tokens of a prompt and its answer; less needs less memory (default: what the model was made for)',
-    positive,
-  ],
   ['--lora-rank <n>', 'rank of the adapters (default: 16, at a Tinker server 32)', positive],
   ['--call-tokens <n>', 'most tokens one model call may sample', positive],
   ...LIMITS,
@@ -158,6 +157,13 @@ const SHARED: readonly Flag[] = [
   ['--grader-deadline <time>', 'for one grading, such as 90s or 10m', duration, `${EVAL_DEFAULTS.graderDeadlineMs / 1000}s`],
   threads('the embedded policy'),
   SEED,
+];
+
+/** For train and eval. */
+const SHARED: readonly Flag[] = [
+  ...FLOWS,
+  ['--held-out <file>', `tasks to evaluate on: ${FILES} (default: held-out.jsonl beside the entry)`],
+  ...ROLLOUTS,
   ['--transcripts <n>', 'held-out conversations to show', natural],
 ];
 
@@ -166,7 +172,7 @@ const TRAIN: readonly Flag[] = [
   ['--run <dir>', 'directory of this run (default: runs/<entry>-<time>)'],
   ['--resume <dir>', 'go on with the run in this directory, with its settings'],
   TRAINABLE,
-  ['--min-tasks <n>', 'refuse fewer tasks to train on', positive],
+  MIN_TASKS,
   ['--split <share>', 'hold out this share of the tasks, such as 0.1, instead of a file', share],
   ['--steps <n>', 'optimizer steps', positive],
   ['--group <n>', 'rollouts per group, at least 2', groupSize],
@@ -229,6 +235,10 @@ const PREFLIGHT: readonly Flag[] = [
   ...FLOWS,
   ['--tasks <file>', `tasks to train on: ${FILES} (default: train.jsonl beside the entry, if it exists)`],
   ['--held-out <file>', `tasks to evaluate on: ${FILES} (default: held-out.jsonl beside the entry, if it exists)`],
+  MIN_TASKS,
+  ['--probe', 'run a group of a few tasks, and say whether a training has anything to learn from; what follows is for it'],
+  ...ROLLOUTS,
+  TRAINABLE,
 ];
 
 const SERVE: readonly Flag[] = [
@@ -295,8 +305,8 @@ export function addVerbs(program: Command, ended: Ended): void {
   add('try', 'run one rollout of one task and show it turn by turn', objects, TRY, EVAL_DEFAULTS)
     .argument(...ENTRY)
     .action(async (entry, flags) => ended(await (await import('./try.ts')).tryCommand(entry, flags)));
-  add('preflight', 'check an entry and its tasks, and say everything that is wrong; runs nothing', object, PREFLIGHT)
-    .option('--min-tasks <n>', 'refuse fewer tasks to train on', positive, TRAIN_DEFAULTS.minTasks)
+  const checking = 'check an entry and its tasks, and say everything that is wrong; without --probe nothing is run';
+  add('preflight', checking, object, PREFLIGHT, TRAIN_DEFAULTS)
     .argument(...ENTRY)
     .action(async (entry, flags) => ended(await (await import('./preflight.ts')).preflightCommand(entry, flags)));
   add('serve', 'put the policy at a URL, and capture what agents do with it', objects, SERVE, SERVE_DEFAULTS).action(

@@ -1,5 +1,6 @@
 /** What a run reports: one flat JSON object per event, named noun-verb. The terminal, `--json` and events.jsonl show only these. */
 import { messageOf, TrainyardError } from './errors.ts';
+import type { ModelPlan } from './policy.ts';
 
 /** Reward parts and grader metrics by name, each averaged over the graded rollouts that have it. Absent if none do. */
 interface Measured {
@@ -136,6 +137,8 @@ interface Start {
   readonly entry: string;
   readonly model: string;
   readonly server?: string;
+  /** Of a large model that is computed in this process. */
+  readonly plan?: ModelPlan;
   readonly seed: number;
   readonly tasks: number;
   /** When resuming: the last committed step, or the number of rollouts already done. */

@@ -29,6 +29,17 @@ export interface SampleResult {
 /** May return how many of these tokens to keep; sampling then ends there, as if by a stop id. */
 export type OnTokens = (ids: Int32Array, logprobs: Float32Array) => { readonly keep: number } | undefined;
 
+/** For people: a model that is computed in this process, and the memory that is planned for it. */
+export interface ModelPlan {
+  readonly parameters: number;
+  readonly trained: number;
+  readonly loraRank?: number;
+  readonly context: number;
+  /** Reserved at most; only what is used is taken from the machine. */
+  readonly bytes: number;
+  readonly text: string;
+}
+
 export interface Engine {
   readonly vocabSize: number;
   /** Maximum of prompt and sampled tokens together. */
@@ -121,7 +132,8 @@ const MIN_TEMPERATURE = 1e-3;
 
 const isTemperature = (value: number): boolean => Number.isFinite(value) && value >= MIN_TEMPERATURE;
 
-export const OVERFLOW_HINT = 'shorten the conversation, instructions and tools included, or use a model with a longer context';
+export const OVERFLOW_HINT =
+  'shorten the conversation, instructions and tools included, give a larger --context if the model allows it, or use one with a longer context';
 
 export function checkFits({ length }: Int32Array, contextLength: number): void {
   if (length < contextLength) return;

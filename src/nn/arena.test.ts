@@ -57,12 +57,32 @@ describe('the plan of the memory', () => {
     expect(many.pageCount).toBeLessThan(one.pageCount);
   });
 
+  it('plans for fewer threads where all of them do not fit', () => {
+    const large = { ...larger, hiddenSize: 1024, intermediateSize: 4096 };
+    const arena = plan(large, 16);
+    expect(arena.workers.length).toBeGreaterThan(1);
+    expect(arena.workers.length).toBeLessThan(16);
+    expect(arena.pages).toBeLessThanOrEqual(65_536);
+    expect(plan(large, 2).workers).toHaveLength(2);
+  });
+
   it('refuses a model that WASM cannot address, and says what it would need', () => {
     expect(() => plan({ ...larger, hiddenSize: 2048, intermediateSize: 5504 }, 4)).toThrow(
       expect.objectContaining({
         code: 'MODEL_INVALID',
         message: expect.stringMatching(/needs \d+\.\d GiB, expected at most 4/) as string,
       }),
+    );
+  });
+
+  const smollm2 = { vocabSize: 49_152, hiddenSize: 576, intermediateSize: 1536, layers: 30, heads: 9, kvHeads: 3 };
+  it.each([
+    ['flags that make room', {}, /^train adapters instead: --trained adapters; or give --context 1024/],
+    ['no context where the weights and their moments are too large', { layers: 100 }, /^train adapters[^;]*$/],
+    ['no flag where the weights alone are too large', { layers: 400 }, /^use a smaller model/],
+  ])('names %s', (_, changes, hint) => {
+    expect(() => plan({ ...larger, ...smollm2, contextLength: 8192, ...changes }, 4)).toThrow(
+      expect.objectContaining({ hint: expect.stringMatching(hint) as string }),
     );
   });
 });

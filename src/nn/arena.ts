@@ -41,7 +41,7 @@ export interface ArenaPlan {
   readonly threads: number;
 }
 
-export type Arena = Readonly<ReturnType<typeof planArena>>;
+export type Arena = Readonly<ReturnType<typeof layOut>>;
 /** The served weights: matrices packed for the kernels, the rest unchanged. */
 export type ServedRegions = Arena['served'];
 export type TrainRegions = NonNullable<Arena['workers'][number]['train']>;
@@ -56,8 +56,18 @@ type Allocate = (use: Use, floats: number) => number;
  */
 const MICROBATCH_ROWS = 512;
 
-/** Throws MODEL_INVALID if the model does not fit into WASM's address space. */
-export function planArena({ config, layout, lora, use, threads }: ArenaPlan) {
+/**
+ * Plans for as many of the threads as fit: results do not depend on them, so that more cores never mean a smaller model. Throws
+ * MODEL_INVALID if the model does not fit into WASM's address space with one.
+ */
+export function planArena(plan: ArenaPlan): Arena {
+  const arena = layOut(plan);
+  if (arena.pages * 65_536 <= MAX_BYTES) return arena;
+  if (plan.threads === 1) throw tooLarge(arena, plan);
+  return planArena({ ...plan, threads: plan.threads - 1 });
+}
+
+function layOut({ config, lora, layout, use, threads }: ArenaPlan) {
   const sizes: Partial<Record<Use, number>> = {};
   let end = ARENA_START;
   function allocate(use: Use, floats: number): number {
@@ -107,9 +117,7 @@ export function planArena({ config, layout, lora, use, threads }: ArenaPlan) {
     sizes: sizes as Readonly<Partial<Record<Use, number>>>,
   };
   /** In pages of 64 KiB. */
-  const pages = Math.ceil(end / 65_536);
-  if (end > MAX_BYTES) throw tooLarge(arena.sizes, end, { config, layout, lora, use, threads });
-  return { ...arena, pages };
+  return { ...arena, pages: Math.ceil(end / 65_536) };
 }
 
 /** Such as "weights 0.5 GB, key/value cache 0.5 GB". What the machine gives is only what is touched. */
@@ -118,16 +126,21 @@ export function planText(sizes: Arena['sizes']): string {
   return shown.map(([use, bytes]) => `${use} ${(bytes / 1e9).toFixed(2)} GB`).join(', ');
 }
 
-function tooLarge(sizes: Arena['sizes'], end: number, { layout, lora, use, threads, config }: ArenaPlan): TrainyardError {
-  const way = use === 'sampling' ? 'sampling' : lora === undefined ? 'training all parameters' : `training with LoRA`;
-  const gib = (end / 2 ** 30).toFixed(1);
-  const found = `${way} a model of ${layout.length} parameters on ${threads} ${threads === 1 ? 'thread' : 'threads'}`;
-  const hint =
-    use === 'training' && lora === undefined
-      ? 'train adapters instead, with --lora-rank 16'
-      : config.contextLength > 1024
-        ? 'give --context 1024, or as much as the agent needs'
-        : 'use a smaller model; larger ones belong on a Tinker server';
+function tooLarge({ sizes, pages }: Arena, { layout, lora, use, config }: ArenaPlan): TrainyardError {
+  const way = use === 'sampling' ? 'sampling from' : lora === undefined ? 'training all parameters of' : 'training adapters of';
+  const gib = (pages / 2 ** 14).toFixed(1);
+  const found = `${way} a model with ${layout.length} parameters on one thread`;
+  const { activations = 0, scratch = 0, 'key/value cache': cache = 0 } = sizes;
+  const leavesRoom = (bytes: number) => bytes < 0.9 * MAX_BYTES;
+  const isWhole = use === 'training' && lora === undefined;
+  const ways = [
+    ...(isWhole && leavesRoom(layout.length * 4) ? ['train adapters instead: --trained adapters'] : []),
+    // What is left is as large for any context.
+    ...(config.contextLength > 1024 && leavesRoom(pages * 65_536 - activations - scratch - cache)
+      ? ['give --context 1024, or as much as the agent needs']
+      : []),
+  ];
+  const hint = ways.join('; or ') || 'use a smaller model; larger ones belong on a Tinker server';
   return new TrainyardError(
     'MODEL_INVALID',
     `${found} needs ${gib} GiB, expected at most 4, which WebAssembly can address: ${planText(sizes)}`,

@@ -12,6 +12,7 @@ import type {
   Engine,
   ForwardBackwardResult,
   Loss,
+  ModelPlan,
   OnTokens,
   SampleRequest,
   SampleResult,
@@ -27,6 +28,7 @@ import { type LoraChoice, type LoraLayout, type LoraSettings, loraFor, planLora 
 import {
   type AdapterBase,
   checkSameLora,
+  type FindBase,
   readAdapterConfig,
   readOptimizer,
   readTrained,
@@ -45,7 +47,7 @@ import { type OnToken, WorkerPlacement, WorkerPool } from './worker-pool.ts';
 const TOKENS_AT_ONCE = 50_000;
 
 export interface ThreadOptions {
-  /** Worker threads; results do not depend on it. Default `defaultThreads()`. */
+  /** The most worker threads; results do not depend on it. Fewer if memory has no room. Default `defaultThreads()`. */
   readonly threads?: number | undefined;
   /** Which build of the kernels; default: the fastest the machine accepts. */
   readonly variant?: KernelVariant | undefined;
@@ -60,6 +62,7 @@ export interface UseOptions extends ThreadOptions {
   readonly lora?: LoraChoice | undefined;
   /** Of an adapter's first weights. */
   readonly seed?: number | undefined;
+  readonly findBase?: FindBase | undefined;
 }
 
 /** The machine's cores, at most one per gradient lane: more could not train, and would only split the sampler's batches. */
@@ -74,15 +77,6 @@ interface ModelParts {
   readonly config: LlamaConfig;
   readonly lora: LoraSettings | undefined;
   readonly base: AdapterBase | undefined;
-}
-
-export interface EmbeddedPlan {
-  readonly parameters: number;
-  readonly trained: number;
-  readonly context: number;
-  /** Reserved at most; only what is used is taken from the machine. */
-  readonly bytes: number;
-  readonly text: string;
 }
 
 export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
@@ -108,12 +102,9 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   #savedVariant: KernelVariant | undefined;
   #policyVersion = 0;
 
-  /**
-   * Loads a model folder, a .gguf file or a folder with an adapter, and serves it as version 0. `load` reads the optimizer state, if there
-   * is any.
-   */
+  /** Loads a model folder, a .gguf file or a folder with an adapter, and serves it as version 0. `load` reads the optimizer's state. */
   static async open({ dir, ...options }: { readonly dir: string } & UseOptions): Promise<EmbeddedModel> {
-    const adapter = await readAdapterConfig(dir);
+    const adapter = await readAdapterConfig(dir, options.findBase);
     await using source = await openSource(adapter?.base ?? dir);
     const config = parseConfig(source.fields);
     const lora = adapter?.settings ?? (options.use === 'sampling' ? undefined : loraFor(options.lora, config));
@@ -178,8 +169,9 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     this.#arena = planArena({ ...setup, layout: this.#layout, use, threads: count });
     this.#memory = reserveMemory(this.#arena, this.config);
     const shared = { ...setup, memory: this.#memory, compiled: compileKernels(variant), arena: this.#arena };
-    this.#pool = new WorkerPool(Array.from({ length: count }, (_, index) => ({ ...shared, index })));
-    this.#placement = new WorkerPlacement(count);
+    const { workers } = this.#arena;
+    this.#pool = new WorkerPool(workers.map((_, index) => ({ ...shared, index })));
+    this.#placement = new WorkerPlacement(workers.length);
   }
 
   /** The weights as they are in the source: what is trained, or what stays as it is. */
@@ -204,13 +196,13 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     return this.#lora ?? this.#layout;
   }
 
-  /** For people: how many parameters there are and are trained, and what memory was planned. */
-  get plan(): EmbeddedPlan {
+  get plan(): ModelPlan {
     const { sizes, pages } = this.#arena;
     const trained = this.#options.use === 'sampling' ? 0 : this.#flatLayout.length;
     return {
       parameters: this.#layout.length,
       trained,
+      ...(this.#lora && { loraRank: this.#lora.rank }),
       context: this.contextLength,
       bytes: pages * 65_536,
       text: planText(sizes),
@@ -322,7 +314,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
 
   /** Resets the accumulated gradient to zero. */
   dropGradient(): Promise<void> {
-    return this.#training.run(async () => this.#clearGradient());
+    return this.#train(async () => this.#clearGradient());
   }
 
   /**
@@ -391,7 +383,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     });
   }
 
-  /** What is trained, all parameters or the adapters, in layout order: a live view. */
+  /** What is trained, all parameters or the adapters, in layout order: a live view. Empty if there is neither. */
   weights(): Float32Array {
     return this.#flat(this.#arena.parameters);
   }
@@ -399,7 +391,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   /** A copy of the accumulated gradient. */
   gradient(): Float32Array {
     const sum = new Float32Array(this.#flatLayout.length);
-    for (let lane = 0; lane < this.#arena.lanes; lane++) {
+    for (let lane = 0; lane < this.#lanes; lane++) {
       this.#flat(this.#arena.gradients + lane * this.#arena.flatLength * 4).forEach((g, i) => {
         sum[i]! += g;
       });
@@ -439,7 +431,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   }
 
   #flat(address: number): Float32Array {
-    return new Float32Array(this.#memory.buffer, address, this.#flatLayout.length);
+    return new Float32Array(this.#memory.buffer, address, Math.min(this.#flatLayout.length, this.#arena.flatLength));
   }
 
   /** After a failure, any lane may hold data. */

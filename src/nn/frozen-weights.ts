@@ -36,19 +36,24 @@ export async function fillServed(source: ModelSource, filling: Filling): Promise
   };
   /** Matrices one above the other, as one packed matrix. */
   const matrix = async (to: number, inputs: number, ...names: string[]) => {
-    const rows = names.flatMap((name) => Array.from({ length: source.shapes.get(name)![0]! }, (_, row) => ({ name, row })));
-    for (let first = 0; first < rows.length; first += STAGED_ROWS) {
-      const part = rows.slice(first, first + STAGED_ROWS);
-      const staging = floats(arena.staging, part.length * inputs);
-      for (let i = 0; i < part.length; ) {
-        const { name, row } = part[i]!;
-        const count = part.slice(i).filter((other) => other.name === name).length;
-        staging.set(await read(name, row, count), i * inputs);
-        i += count;
-      }
-      filling.kernels.packMatrix(arena.staging, 1, inputs, inputs, part.length, to + first * inputs * 4);
+    let [staged, packed] = [0, 0];
+    const pack = async () => {
+      filling.kernels.packMatrix(arena.staging, 1, inputs, inputs, staged, to + packed * inputs * 4);
+      packed += staged;
+      staged = 0;
       await yieldToEventLoop();
+    };
+    for (const name of names) {
+      const rows = source.shapes.get(name)![0]!;
+      for (let first = 0; first < rows; ) {
+        const count = Math.min(rows - first, STAGED_ROWS - staged);
+        floats(arena.staging + staged * inputs * 4, count * inputs).set(await read(name, first, count));
+        first += count;
+        staged += count;
+        if (staged === STAGED_ROWS) await pack();
+      }
     }
+    if (staged > 0) await pack();
   };
 
   const { served } = arena;

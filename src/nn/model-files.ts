@@ -5,7 +5,7 @@
  */
 import { existsSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
-import { isAbsolute, join, resolve } from 'node:path';
+import { join, resolve } from 'node:path';
 import { z } from 'zod';
 import { boundary, TrainyardError } from '../core/errors.ts';
 import { isObject } from '../core/json.ts';
@@ -154,10 +154,13 @@ export interface AdapterConfig {
   readonly base: string;
 }
 
-/** Undefined if the folder holds no adapter. */
-export async function readAdapterConfig(dir: string): Promise<AdapterConfig | undefined> {
+/** The path of a base that is not beside its adapter, by what adapter_config.json calls it: a path, or a name at the hub. */
+export type FindBase = (name: string) => Promise<string>;
+
+/** Undefined if the folder holds no adapter. Without `findBase`, a base that is not beside it keeps its name. */
+export async function readAdapterConfig(dir: string, findBase?: FindBase): Promise<AdapterConfig | undefined> {
   const path = join(dir, ADAPTER_CONFIG);
-  if (dir.endsWith('.gguf') || !existsSync(path)) return undefined;
+  if (!existsSync(path)) return undefined;
   const json: unknown = await boundary('MODEL_INVALID', `${path} is not JSON`, async () => JSON.parse(await readRegular(path)));
   const parsed = adapterSchema.safeParse(json);
   if (!parsed.success) {
@@ -170,7 +173,8 @@ export async function readAdapterConfig(dir: string): Promise<AdapterConfig | un
   }
   const { r: rank, lora_alpha: alpha, target_modules: named, base_model_name_or_path: base } = parsed.data;
   const targets = named === 'all-linear' ? LORA_TARGETS : LORA_TARGETS.filter((name) => named.includes(name));
-  return { settings: { rank, alpha, targets }, base: isAbsolute(base) ? base : resolve(dir, base) };
+  const beside = resolve(dir, base);
+  return { settings: { rank, alpha, targets }, base: existsSync(beside) ? beside : ((await findBase?.(base)) ?? base) };
 }
 
 interface SavedAdapter {

@@ -3,7 +3,7 @@
  * ([outputs, inputs], row-major), whatever the file calls them, and are read a few rows at a time as float32: no model is ever held twice.
  */
 import { createHash } from 'node:crypto';
-import { createReadStream, existsSync } from 'node:fs';
+import { createReadStream, existsSync, statSync } from 'node:fs';
 import { readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
@@ -29,11 +29,15 @@ export interface ModelSource extends AsyncDisposable {
 const WEIGHTS = 'model.safetensors';
 const INDEX = 'model.safetensors.index.json';
 
-/** Opens a folder or a .gguf file. */
+/** Opens a folder or a GGUF file, whatever its name: some programs keep theirs under a digest. */
 export async function openSource(path: string): Promise<ModelSource> {
-  if (!path.endsWith('.gguf')) return await openFolder(path);
+  if (!isFile(path)) return await openFolder(path);
   const { openGguf } = await import('./gguf.ts');
   return await openGguf(path);
+}
+
+export function isFile(path: string): boolean {
+  return statSync(path, { throwIfNoEntry: false })?.isFile() === true;
 }
 
 export async function openFolder(dir: string): Promise<ModelSource> {

@@ -92,6 +92,7 @@ describe('settings of a model behind an API', () => {
 
   it.each([
     [{ ...api, baseModel: 'gpt' }, /^baseModel: expected engine tinker/],
+    [{ entry: 'agent.ts', trained: 'all', loraAlpha: 8 }, /^loraAlpha: expected adapters to be trained/],
     [{ ...api, loraRank: 8 }, /^loraRank: expected engine embedded or tinker/],
     [{ ...api, baseURL: 'http://user:secret@localhost/v1' }, /^baseURL: expected an address without a password/],
     [{ entry: 'agent.ts', baseURL: 'http://localhost:8000/v1' }, /^baseURL: expected engine openai, anthropic or tinker/],

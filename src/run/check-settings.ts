@@ -165,7 +165,7 @@ export type TrainRequest = Pick<TrainSettings, 'entry'> & Partial<TrainSettings>
 
 /** Combinations of settings that are not allowed. */
 function conflictsIn(settings: EvaluationSettings | TrainSettings): readonly (string | false)[] {
-  const { flow, flows, engine, baseModel, baseURL, apiKeyEnv, loraRank, trained } = settings;
+  const { flow, flows, engine, baseModel, baseURL, apiKeyEnv, loraRank, loraAlpha, trained } = settings;
   const embedded = (['trained', 'loraAlpha', 'context'] as const).find((name) => settings[name] !== undefined);
   const { username = '', password = '' } = baseURL === undefined ? {} : new URL(baseURL);
   return [
@@ -178,6 +178,7 @@ function conflictsIn(settings: EvaluationSettings | TrainSettings): readonly (st
       'loraRank: expected engine tinker beside it: an evaluation trains no adapter',
     engine !== 'embedded' && embedded !== undefined && `${embedded}: expected engine embedded beside it`,
     trained === 'all' && loraRank !== undefined && 'loraRank: expected adapters to be trained, found trained: all',
+    trained === 'all' && loraAlpha !== undefined && 'loraAlpha: expected adapters to be trained, found trained: all',
     engine === 'embedded' &&
       baseURL !== undefined &&
       'baseURL: expected engine openai, anthropic or tinker beside it, found none',

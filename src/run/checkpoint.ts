@@ -12,6 +12,7 @@ import { z } from 'zod';
 import { boundary, TrainyardError } from '../core/errors.ts';
 import { digestOf } from '../core/json.ts';
 import type { Trainer } from '../core/policy.ts';
+import { isFile } from '../nn/model-source.ts';
 import { modelTextFiles } from '../tokens/tokenizer-files.ts';
 
 export const TOKENIZER_FILES = ['tokenizer.json', 'tokenizer_config.json', 'chat_template.jinja'];
@@ -22,7 +23,7 @@ const UNFINISHED = /^step-\d+\.unfinished$/;
 
 /** Throws FILE_NOT_FOUND unless `dir` is a model folder or a PEFT folder. `needs`: `text` if the weights are at a server. */
 export async function checkModelFolder(dir: string, needs: 'weights' | 'text' = 'weights'): Promise<void> {
-  if (dir.endsWith('.gguf')) return;
+  if (isFile(dir)) return;
   const names = await readdir(dir).catch(() => undefined);
   if (names?.includes('config.json') || names?.includes('adapter_config.json')) {
     if (needs === 'text' || !names.includes('tinker.json') || names.includes('model.safetensors')) return;
@@ -133,7 +134,7 @@ export async function digestsOf(folder: string): Promise<Record<string, string>>
 
 /** Adds missing files of a model folder: a policy at a server saves no config.json, an adapter no tokenizer. */
 async function copyRest(from: string, to: string): Promise<void> {
-  if (from.endsWith('.gguf')) {
+  if (isFile(from)) {
     for (const [name, text] of Object.entries(await modelTextFiles(from))) await writeFile(join(to, name), text);
     return;
   }
@@ -186,7 +187,7 @@ export async function sync(path: string): Promise<void> {
 
 /** Of a .gguf file, or of a model folder, whose unrelated files are ignored. */
 export async function modelDigest(model: string): Promise<string> {
-  if (model.endsWith('.gguf')) return await fileDigest(model);
+  if (isFile(model)) return await fileDigest(model);
   const names = await readdir(model).catch(() => []);
   // If the weights are at a server, tinker.json identifies them.
   const weights = names.filter(

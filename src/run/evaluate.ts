@@ -108,7 +108,7 @@ async function measure(
   const run = settings.run ?? null;
   const started = performance.now();
   const entry = typeof settings.entry === 'string' ? shortPath(settings.entry) : settings.entry.workflow.name;
-  const policy = { model: parts?.policy.name ?? policyName(settings), ...parts?.at };
+  const policy = parts?.start ?? { model: policyName(settings) };
   const resumed = plan.isResumed ? { resumedAt: results.done } : {};
   const sampling = { temperature, ...defined({ agentTemperature: settings.agentTemperature }) };
   tell({ type: 'eval-start', run, entry, ...policy, seed, tasks: tasks.length, perTask, ...sampling, ...resumed });

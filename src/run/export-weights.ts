@@ -150,12 +150,10 @@ async function readAdapter(folder: string): Promise<Adapter | undefined> {
     return undefined;
   }
   const fields = JSON.parse(await readRegular(join(folder, ADAPTER_CONFIG))) as Adapter['fields'];
-  // A relative path, unless it is a name at the hub.
-  const base = existsSync(config.base) ? config.base : String(fields['base_model_name_or_path']);
   const path = join(folder, ADAPTER_WEIGHTS);
   const { tensors, metadata } = await readSafetensors(path);
   const pairs = pairsOf(tensors, config.settings.rank, path);
-  return { folder, settings: config.settings, fields, base, digest: metadata['base'], pairs };
+  return { folder, settings: config.settings, fields, base: config.base, digest: metadata['base'], pairs };
 }
 
 function pairsOf(tensors: ReadonlyMap<string, Tensor>, rank: number, path: string): Adapter['pairs'] {

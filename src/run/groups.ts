@@ -7,17 +7,21 @@ import { mapConcurrently } from '../core/async.ts';
 import type { Store, Workflow } from '../core/contracts.ts';
 import { describeThrown, describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { Warn } from '../core/events.ts';
-import { exclusionsOf, placeOf, withoutExcluded } from '../core/turns.ts';
+import type { Emit, Warn } from '../core/events.ts';
+import { meanOf } from '../core/statistics.ts';
+import { exclusionsOf, placeOf, tokensOf, withoutExcluded } from '../core/turns.ts';
 import type { Exclusion, Task, Trajectory } from '../core/types.ts';
 import { type Group, type GroupBatch, GroupScheduler } from '../rollout/scheduler.ts';
 import { memoryStore } from '../store/memory.ts';
 import { hasSignal, turnAdvantagesOf } from '../trainer/advantages.ts';
-import { type EvaluationRequest, evaluationSettings } from './check-settings.ts';
+import { type EvaluationRequest, evaluationSettings, type TrainSettings } from './check-settings.ts';
+import { spread } from './evaluate.ts';
 import { withModelPath } from './model-path.ts';
-import { openParts, type Rollouts } from './parts.ts';
+import { answersText, isSolved, noSignal } from './no-signal.ts';
+import { openParts, type Rollouts, type RunParts } from './parts.ts';
 import type { TrainPlan } from './plan.ts';
-import { preflight } from './preflight.ts';
+import { type Checked, preflight } from './preflight.ts';
+import { scoreOf, tokensIn, trajectoriesOf } from './results.ts';
 import type { Resumption } from './resume.ts';
 import { samplingAt, TRAIN_DEFAULTS } from './settings.ts';
 
@@ -140,19 +144,92 @@ export async function rolloutBatch(
   const settings = evaluationSettings(await withModelPath(request));
   const { entry } = await preflight({ entry: settings.entry });
   await using parts = await openParts(settings, entry, { stop, warn });
-  await using store = memoryStore();
-  const rollouts = parts.rolloutsInto(store);
-  const sampling = samplingAt(temperature, settings);
-  const places = tasks.flatMap((task, i) => Array.from({ length: group }, (_, place) => ({ task, i, place })));
-  const run = ({ task, i, place }: (typeof places)[number]): Promise<Trajectory> => {
-    const groupId = groupName('b', i + 1);
-    return rollouts.run({ rolloutId: `${groupId}-${place}`, groupId, purpose: 'train' }, task, sampling);
-  };
-  const trajectories = (await mapConcurrently(places, settings.concurrency, run)) ?? [];
-  rollouts.settle();
-  const groups = Map.groupBy(trajectories, ({ groupId }) => groupId);
-  return tasks.map((_, i) => {
-    const graded = (groups.get(groupName('b', i + 1)) ?? []).filter(({ grade }) => grade.kind === 'graded');
+  const groups = await runGroups(parts, tasks, { ...settings, group, temperature });
+  return groups.map(({ trajectories }) => {
+    const graded = trajectories.filter(({ grade }) => grade.kind === 'graded');
     return graded.length > 0 && isAccepted(entry.workflow, graded) ? graded : null;
   });
+}
+
+/** Runs one group per task, in order, and keeps nothing on disk. */
+async function runGroups(
+  parts: RunParts,
+  tasks: readonly Task[],
+  settings: Pick<TrainSettings, 'group' | 'temperature' | 'callTokens' | 'concurrency'>,
+  tell: Emit = () => {},
+): Promise<readonly Group[]> {
+  await using store = memoryStore();
+  const rollouts = parts.rolloutsInto(store);
+  const sampling = samplingAt(settings.temperature, settings);
+  const groups = tasks.map((task, i) => ({ groupId: groupName('b', i + 1), task }));
+  const places = groups.flatMap((one) => Array.from({ length: settings.group }, (_, place) => ({ ...one, place })));
+  let done = 0;
+  const run = async ({ groupId, task, place }: (typeof places)[number]): Promise<Trajectory> => {
+    const identity = { rolloutId: `${groupId}-${place}`, groupId, purpose: 'train' } as const;
+    const trajectory = await rollouts.run(identity, task, sampling);
+    const { sampledTokens } = rollouts;
+    tell({ type: 'progress', phase: 'rolling-out', done: ++done, of: places.length, sampledTokens });
+    return trajectory;
+  };
+  const all = Map.groupBy((await mapConcurrently(places, settings.concurrency, run)) ?? [], ({ groupId }) => groupId);
+  rollouts.settle();
+  return groups.map((group) => ({ ...group, trajectories: all.get(group.groupId) ?? [] }));
+}
+
+/** Tasks of a probe. */
+const PROBED = 4;
+
+export type Probe = Awaited<ReturnType<typeof probe>>;
+
+/** Opens everything as a training run would, runs one group for each of a few tasks, and says whether there is anything to learn from. */
+export async function probe(
+  settings: TrainSettings,
+  { entry, tasks, heldOut }: Pick<Checked, 'entry' | 'tasks' | 'heldOut'>,
+  { stop, tell }: { readonly stop: AbortSignal; readonly tell: Emit },
+) {
+  const warn: Warn = (code, message) => tell({ type: 'warning', code, message });
+  const files = { tasks: [settings.tasks, settings.heldOut] };
+  await using parts = await openParts(settings, entry, { stop, warn, files, trains: true });
+  const { workflow } = entry;
+  const { name: model, plan, sampled } = parts.policy;
+  const begun = performance.now();
+  const groups = await runGroups(parts, spread(tasks, PROBED), settings, tell);
+  const withoutSignal = groups.filter(({ trajectories: all }) => !(teaches(all) && isAccepted(workflow, all)));
+  const all = trajectoriesOf(groups);
+  const calls = all.flatMap(({ turns, unanswered = [] }) => [...turns.map(tokensOf), ...unanswered]);
+  const withSignal = groups.length - withoutSignal.length;
+  const seconds = (performance.now() - begun) / 1000 / all.length;
+  const runRollouts = rolloutsOfRun(settings, heldOut.length, withSignal / groups.length);
+  const { message, hint } = isSolved({ withoutSignal }) ? ALL_SOLVED : noSignal({ withoutSignal }, { model, workflow });
+  return {
+    tasks: groups.map((group) => {
+      const { success, meanReward } = scoreOf(group.trajectories);
+      return { id: group.task.id, success, meanReward, hasSignal: !withoutSignal.includes(group) };
+    }),
+    rollouts: all.length,
+    withSignal,
+    /** Why there is nothing to learn from. Undefined if there is. */
+    missing: withSignal === 0 ? { message, hint } : undefined,
+    /** Of the groups without signal, if others have it. */
+    answers: withSignal > 0 && withoutSignal.length > 0 ? answersText(trajectoriesOf(withoutSignal)) : undefined,
+    /** Of one rollout, on average; its seconds are what it adds while others run beside it. */
+    sampledTokens: meanOf(all.map(tokensIn)),
+    seconds,
+    /** Of the longest prompt, even if it was refused. */
+    promptTokens: Math.max(0, ...calls.map(({ promptTokens }) => promptTokens)),
+    context: 'engine' in sampled ? sampled.engine.contextLength : Infinity,
+    /** An estimate for a whole run: all rollouts, held-out ones included, and their seconds. Training is not in it. */
+    run: { rollouts: runRollouts, seconds: runRollouts * seconds },
+    plan,
+  };
+}
+
+const ALL_SOLVED = { message: 'every rollout succeeded: these tasks have nothing left to teach', hint: 'give harder tasks' };
+
+/** `share`: of the groups with signal. A step tries more groups where few have it. */
+function rolloutsOfRun(settings: TrainSettings, heldOut: number, share: number): number {
+  const { steps, group, groupsPerStep, refill, evalEvery, evalTasks } = settings;
+  const evaluations = evalEvery === 0 ? 0 : Math.floor((steps - 1) / evalEvery);
+  const trained = Math.round(steps * groupsPerStep * Math.min(refill, 1 / share)) * group;
+  return trained + 2 * heldOut + evaluations * Math.min(evalTasks, heldOut);
 }

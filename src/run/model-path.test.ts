@@ -1,8 +1,12 @@
-import { mkdir, mkdtemp, rm, symlink, utimes, writeFile } from 'node:fs/promises';
+import { cp, mkdir, mkdtemp, readFile, rm, symlink, utimes, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
+import { EmbeddedModel } from '../nn/embedded-model.ts';
+import { LORA_TARGETS } from '../nn/lora.ts';
 import { hubCache, hubNameOf, resolveModel, withModelPath } from './model-path.ts';
+import { openPolicy } from './open-policy.ts';
+import { BASE_MODEL } from './settings.ts';
 
 const SHA = 'c'.repeat(40);
 const OLDER = 'd'.repeat(40);
@@ -50,11 +54,12 @@ describe('--model', () => {
     }
   });
 
-  it('is a GGUF file, whose name says so', async () => {
+  it('is a GGUF file, by its ending or its first bytes', async () => {
     const named = await put('tiny.Q4_0.gguf', 'anything');
     expect(await resolveModel(named)).toBe(named);
     const ollama = await put('blobs/sha256-0a', 'GGUF');
-    expect(await refusal(ollama)).toContain(`ln -s ${ollama} model.gguf`);
+    expect(await resolveModel(ollama)).toBe(ollama);
+    expect(await refusal(await put('blobs/text', 'some text'))).toContain('not a GGUF file');
   });
 
   it('is a model in the cache: the snapshot of main, or the newest that has weights', async () => {
@@ -134,5 +139,51 @@ describe('the cache', () => {
     expect(hubNameOf(`/x/models--A-B--c--d/snapshots/${SHA}`)).toBe('A-B/c--d');
     expect(hubNameOf(`/x/models--A--c/snapshots/${SHA}/q/d.gguf`)).toBe('A/c:q/d.gguf');
     expect(hubNameOf('/x/models/base')).toBeUndefined();
+  });
+});
+
+describe('an adapter as --model', () => {
+  const open = (model: string, more: { readonly trained?: 'all'; readonly loraRank?: number } = {}) =>
+    openPolicy({ engine: 'embedded', model, threads: 1, seed: 1, baseModel: undefined, baseURL: undefined, ...more }, 1, {
+      warn: () => {},
+      stop: AbortSignal.timeout(60_000),
+    });
+
+  async function savedAdapter(): Promise<string> {
+    const adapter = join(home, 'adapter');
+    await mkdir(adapter);
+    const lora = { rank: 2, alpha: 4, targets: LORA_TARGETS };
+    await using trained = await EmbeddedModel.open({ dir: BASE_MODEL, threads: 1, lora });
+    await trained.save(adapter);
+    return adapter;
+  }
+
+  it('has a base that is found as --model is, by a name at the hub too; one that is missing is told', async () => {
+    const adapter = await savedAdapter();
+    const config = join(adapter, 'adapter_config.json');
+    const named = async (base: string) => {
+      const fields = JSON.parse(await readFile(config, 'utf8')) as object;
+      await writeFile(config, JSON.stringify({ ...fields, base_model_name_or_path: base }));
+    };
+    await named('Owner/Tiny');
+    await expect(open(adapter)).rejects.toMatchObject({
+      code: 'FILE_NOT_FOUND',
+      message: expect.stringMatching(/is an adapter, and its base model is missing: no model folder at Owner\/Tiny/) as string,
+      hint: expect.stringMatching(/trainyard model get Owner\/Tiny/) as string,
+    });
+    await cp(BASE_MODEL, await cached('Owner/Tiny', []), { recursive: true });
+    await (await open(adapter))[Symbol.asyncDispose]();
+    await named(join(home, 'moved'));
+    await expect(open(adapter)).rejects.toMatchObject({
+      message: expect.stringContaining(join(home, 'moved')) as string,
+      hint: expect.stringMatching(/base_model_name_or_path/) as string,
+    });
+  });
+
+  it('goes on with its own rank: another one, or all parameters, are refused', async () => {
+    const adapter = await savedAdapter();
+    await expect(open(adapter, { loraRank: 8 })).rejects.toMatchObject({ code: 'CHECKPOINT_MISMATCH' });
+    await expect(open(adapter, { trained: 'all' })).rejects.toMatchObject({ code: 'USAGE' });
+    await (await open(adapter, { loraRank: 2 }))[Symbol.asyncDispose]();
   });
 });

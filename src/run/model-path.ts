@@ -4,7 +4,7 @@
  * is not here the error says what to type. checkpoint.ts checks that a folder holds a model.
  */
 import { existsSync } from 'node:fs';
-import { readdir, readFile, stat } from 'node:fs/promises';
+import { open, readdir, readFile, stat } from 'node:fs/promises';
 import { homedir } from 'node:os';
 import { dirname, join, resolve, sep } from 'node:path';
 import { nearName } from '../core/describe.ts';
@@ -46,17 +46,26 @@ export async function withModelPath<T extends { readonly engine?: EngineName | u
 /** Throws FILE_NOT_FOUND. */
 export async function resolveModel(name: string, needs: Needs = 'weights'): Promise<string> {
   const found = await stat(name).catch(() => undefined);
-  if (found?.isDirectory() || (found && IS_GGUF.test(name))) return resolve(name);
+  if (found?.isDirectory() || (found?.isFile() && (await isGguf(name)))) return resolve(name);
   if (found !== undefined) {
     const isInModel = existsSync(join(dirname(name), 'config.json'));
-    const renamed = `of a GGUF file the name must end in .gguf, which Ollama's do not: ln -s ${shellWord(name)} model.gguf`;
-    const hint = isInModel ? `did you mean its folder, ${dirname(name)}?` : renamed;
-    throw new TrainyardError('FILE_NOT_FOUND', `no model folder at ${name}: it is a file`, { hint });
+    const hint = isInModel
+      ? `did you mean its folder, ${dirname(name)}?`
+      : 'give a model folder, a GGUF file, or Owner/Name after trainyard model get';
+    throw new TrainyardError('FILE_NOT_FOUND', `no model folder at ${name}: it is a file, and not a GGUF file`, { hint });
   }
   const [, id, file] = HUB_NAME.exec(name) ?? [];
   const cached = id === undefined ? undefined : await inCache(id, file, needs);
   if (cached !== undefined) return cached;
   throw await notFound(name, id, file);
+}
+
+/** By its first bytes: Ollama's files have no ending. A file with the ending is one, though it may be damaged. */
+async function isGguf(path: string): Promise<boolean> {
+  if (IS_GGUF.test(path)) return true;
+  await using file = await open(path);
+  const { buffer, bytesRead } = await file.read(Buffer.alloc(4), 0, 4, 0);
+  return bytesRead === 4 && buffer.toString('latin1') === 'GGUF';
 }
 
 /** In the snapshot of `main`, or else in the newest that has what is needed. */

@@ -47,12 +47,16 @@ export function tellNoSignalYet(batch: GroupBatch, { workflow }: Pick<Trained, '
 /** Several steps had no signal: returns `solved` if every rollout succeeded, otherwise throws NO_SIGNAL. */
 export function endingWithoutSignal(batch: Tried, trained: Trained): RunEnding {
   if (isSolved(batch)) return 'solved';
+  throw noSignal(batch, trained, 'in several tries ');
+}
+
+export function noSignal(batch: Tried, trained: Trained, tried = ''): TrainyardError {
   const { why, hint } = causeOf(batch, trained);
   const all = trajectoriesOf(batch.withoutSignal);
-  const got = `rewards of the last ${all.length} rollouts: ${rewardsText(all)}`;
   const isRefused = refusedIn(batch, trained.workflow) !== undefined;
+  const got = `rewards of the last ${all.length} rollouts: ${rewardsText(all)}`;
   const found = isRefused ? [why, got] : [why, got, answersText(all), modelText(trained.model)];
-  throw new TrainyardError('NO_SIGNAL', `in several tries ${found.join('; ')}`, { hint });
+  return new TrainyardError('NO_SIGNAL', `${tried}${found.join('; ')}`, { hint });
 }
 
 /** `found`: how it was noticed. */
@@ -63,7 +67,7 @@ export function nothingTrainable(trajectories: readonly Trajectory[], found = 'r
   });
 }
 
-function isSolved({ withoutSignal }: Tried): boolean {
+export function isSolved({ withoutSignal }: Tried): boolean {
   const all = trajectoriesOf(withoutSignal);
   return all.length > 0 && all.every(isSuccess);
 }
@@ -131,7 +135,7 @@ function rewardsIn(all: readonly Trajectory[]): readonly Reward[] {
 /** What begins a tool call in the formats that models write. */
 const CALL = /<tool_call>|<function=|\[TOOL_CALLS\]|<\|python_tag\|>|"arguments"\s*:/;
 
-function answersText(all: readonly Trajectory[]): string {
+export function answersText(all: readonly Trajectory[]): string {
   const turns = all.flatMap(({ turns }) => turns.filter(({ model }) => model === undefined));
   if (turns.length === 0) return 'the policy answered nothing';
   const texts = turns.map(({ response }) => wordsIn(response));

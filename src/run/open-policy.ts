@@ -11,22 +11,26 @@ import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { defined, parsedJson } from '../core/json.ts';
-import type { Engine, Trainer } from '../core/policy.ts';
+import type { Engine, ModelPlan, Trainer } from '../core/policy.ts';
 import type { Grade, Limits, SamplingSettings, Turn } from '../core/types.ts';
 import { bodyOf } from '../gateway/model-server.ts';
 import type { ServedPolicy, TokenPolicy } from '../gateway/sampling.ts';
 import { EmbeddedModel } from '../nn/embedded-model.ts';
 import { LORA_TARGETS, type LoraSettings } from '../nn/lora.ts';
+import { readAdapterConfig } from '../nn/model-files.ts';
 import type { KernelVariant } from '../nn/wasm.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { baseURLOf, type EvaluationSettings, type RunSettings } from './check-settings.ts';
 import { checkModelFolder } from './checkpoint.ts';
+import { HUB_NAME, hubNameOf, resolveModel } from './model-path.ts';
 import { APIS, type ApiName, isApi } from './settings.ts';
 
 export interface Policy extends AsyncDisposable {
   readonly name: string;
   /** Address of the server. Undefined for the embedded policy. */
   readonly server?: string;
+  /** Of the embedded policy. */
+  readonly plan?: ModelPlan;
   readonly engine: Engine;
   readonly trainer: Trainer;
 }
@@ -50,6 +54,7 @@ type ServerSettings = Pick<PolicySettings, 'engine' | 'model' | 'baseURL' | 'api
 export interface SampledPolicy extends AsyncDisposable {
   readonly name: string;
   readonly server?: string;
+  readonly plan?: ModelPlan;
   readonly sampled: TokenPolicy | (ServedPolicy & { readonly model: ModelServer });
   /** Absent if the policy is behind an API. */
   readonly trainer?: Trainer;
@@ -68,9 +73,9 @@ export async function openSampled(settings: SampledSettings, options: PolicyOpti
   const renderer = await loadRenderer(dir);
   if (renderer.leftOut.length > 0) options.warn('TEMPLATE_WITHOUT_TOOLS', leftOutOf(dir, renderer.leftOut));
   const policy = await openPolicy(settings, renderer.vocabSize, options);
-  const { name, server, trainer } = policy;
+  const { name, server, plan, trainer } = policy;
   const sampled = { engine: policy.engine, renderer };
-  return { name, ...defined({ server }), sampled, trainer, [Symbol.asyncDispose]: () => policy[Symbol.asyncDispose]() };
+  return { name, ...defined({ server, plan }), sampled, trainer, [Symbol.asyncDispose]: () => policy[Symbol.asyncDispose]() };
 }
 
 function leftOutOf(model: string, leftOut: readonly string[]): string {
@@ -140,15 +145,35 @@ export async function openPolicy(settings: PolicySettings, words: number, option
     return await openTinkerPolicy(settings, words, options);
   }
   const { model: dir, threads, context, seed } = settings;
-  const lora = (parameters: number) => loraOf(settings, parameters);
-  const model = await EmbeddedModel.open({ dir, threads, context, seed, lora, use: options.use, variant: options.kernels });
+  const { trained, loraRank, loraAlpha } = settings;
+  if (trained === 'all' && (await readAdapterConfig(dir))) {
+    throw new TrainyardError('USAGE', `trained: expected adapters, found all: ${dir} is an adapter, and goes on as one`, {
+      hint: 'leave --trained out; to train all parameters, export the model with --merged first, and start from that',
+    });
+  }
+  const isAsked = (loraRank ?? loraAlpha) !== undefined;
+  const lora = isAsked ? loraOf(settings, Infinity) : (parameters: number) => loraOf(settings, parameters);
+  const { use, kernels: variant } = options;
+  const findBase = (name: string) => baseOf(dir, name);
+  const model = await EmbeddedModel.open({ dir, findBase, threads, context, seed, lora, use, variant });
   try {
     checkVocabulary(words, model.vocabSize);
   } catch (thrown) {
     await model.close();
     throw thrown;
   }
-  return { name: dir, engine: model, trainer: model, [Symbol.asyncDispose]: () => model.close() };
+  return { name: dir, plan: model.plan, engine: model, trainer: model, [Symbol.asyncDispose]: () => model.close() };
+}
+
+/** Throws FILE_NOT_FOUND unless the base of this adapter is here. */
+async function baseOf(adapter: string, name: string): Promise<string> {
+  return await resolveModel(name).catch((thrown: unknown) => {
+    if (!(thrown instanceof TrainyardError)) throw thrown;
+    const isAtHub = HUB_NAME.test(name) || hubNameOf(name) !== undefined;
+    const put = 'put the base model back, or write where it is into base_model_name_or_path of adapter_config.json';
+    const hint = (isAtHub ? thrown.hint : undefined) ?? put;
+    throw new TrainyardError(thrown.code, `${adapter} is an adapter, and its base model is missing: ${thrown.message}`, { hint });
+  });
 }
 
 /** Below this, all parameters are trained unless adapters are asked for. */
@@ -158,6 +183,11 @@ const RANK = 16;
 function loraOf({ trained, loraRank: rank = RANK, loraAlpha }: PolicySettings, parameters: number): LoraSettings | undefined {
   const isAdapted = trained === 'adapters' || (trained === undefined && parameters >= SMALL_MODEL);
   return isAdapted ? { rank, alpha: loraAlpha ?? 2 * rank, targets: LORA_TARGETS } : undefined;
+}
+
+/** For the start of a run: the memory of a small model is worth no line. */
+export function planToTell({ plan }: Pick<SampledPolicy, 'plan'>): ModelPlan | undefined {
+  return plan !== undefined && plan.parameters > SMALL_MODEL ? plan : undefined;
 }
 
 export function checkVocabulary(words: number, vocabSize: number): void {

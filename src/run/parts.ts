@@ -8,7 +8,7 @@ import { missingEnv } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { defined } from '../core/json.ts';
-import { type Engine, engineWith } from '../core/policy.ts';
+import { type Engine, engineWith, type ModelPlan } from '../core/policy.ts';
 import type { RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
 import { Gateway, listen } from '../gateway/gateway.ts';
 import type { ServedPolicy } from '../gateway/sampling.ts';
@@ -23,7 +23,7 @@ import { type HiddenFiles, type RolloutObserver, type RolloutParts, runRollout, 
 import type { EvaluationSettings, RunSettings, TrainSettings } from './check-settings.ts';
 import { loadFirst } from './checkpoint.ts';
 import { nothingTrainable } from './no-signal.ts';
-import { openSampled, type PolicySettings, policyName, type SampledPolicy, withPolicy } from './open-policy.ts';
+import { openSampled, type PolicySettings, planToTell, policyName, type SampledPolicy, withPolicy } from './open-policy.ts';
 import { sourcesOfModule } from './preflight.ts';
 import { tokensIn } from './results.ts';
 import { Recovery } from './resume.ts';
@@ -34,6 +34,8 @@ export interface RunParts extends AsyncDisposable {
   readonly policy: SampledPolicy;
   /** The policy's server, for events. Empty if embedded. */
   readonly at: { readonly server?: string };
+  /** Of the policy, for the event that begins a run. */
+  readonly start: { readonly model: string; readonly server?: string; readonly plan?: ModelPlan };
   /** Undefined if the policy is embedded and cannot be lost. */
   readonly recovery: Recovery | undefined;
   /** `artifacts`: parent folder for rollout files. */
@@ -121,6 +123,7 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
     };
     return {
       ...{ policy, recovery, at: defined({ server }) },
+      start: { model: policy.name, ...defined({ server, plan: planToTell(policy) }) },
       entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
       rolloutsInto: (store, artifacts) =>
         rolloutsOf({ ...parts, store, artifacts }, warn, new FailureBudget(maxErrorShare), options.trains),

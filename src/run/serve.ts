@@ -24,7 +24,7 @@ import { checkModelNamed, openSampled, type PolicyJudgeParts, withPolicy } from 
 import { openGrader } from './parts.ts';
 import { EVAL_DEFAULTS, isApi } from './settings.ts';
 
-export interface ServeSettings extends Partial<Pick<RunSettings, 'baseModel' | 'baseURL' | 'apiKeyEnv'>> {
+export interface ServeSettings extends Partial<Pick<RunSettings, 'baseModel' | 'baseURL' | 'apiKeyEnv' | 'context'>> {
   readonly engine: RunSettings['engine'];
   /** Default: the base policy. */
   readonly model: string | undefined;
@@ -73,8 +73,19 @@ const FIRST: RolloutIdentity = { rolloutId: 'local', groupId: 'local', taskId: '
 /** Serves until disposed, which seals and stores open sessions. */
 export function serve(settings: ServeSettings, { onTurn, onFailure, warn }: ServeObserver): Promise<Served> {
   return openingWith(async (opened) => {
-    const { engine, model, baseModel, apiKeyEnv, baseURL: server, temperature, threads, seed, entry = 'serve' } = settings;
-    const given = defined({ engine, model, baseModel, apiKeyEnv, temperature, baseURL: server, threads, seed });
+    const {
+      engine,
+      model,
+      baseModel,
+      apiKeyEnv,
+      baseURL: server,
+      temperature,
+      threads,
+      seed,
+      context,
+      entry = 'serve',
+    } = settings;
+    const given = defined({ engine, model, baseModel, apiKeyEnv, temperature, baseURL: server, threads, seed, context });
     await checkModelNamed(given);
     if (isApi(engine) && (settings.entry ?? settings.tasks) !== undefined) throw noFlows(engine);
     // Of these, only what concerns the policy is used.

@@ -181,7 +181,7 @@ async function begin({ plan, parts, log, tell }: Training) {
   if (isResumed) await log.directory.keep(record);
   const sizes = { seed, steps, tasks: tasks.length, heldOut: heldOut.length };
   const resumedAt = isResumed ? { resumedAt: from.step } : {};
-  tell({ type: 'run-start', run, entry: parts.entryName, model: parts.policy.name, ...parts.at, ...sizes, ...resumedAt });
+  tell({ type: 'run-start', run, entry: parts.entryName, ...parts.start, ...sizes, ...resumedAt });
   return from;
 }
 

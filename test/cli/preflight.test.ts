@@ -43,6 +43,61 @@ describe('a good entry', () => {
   });
 });
 
+describe('a probe', () => {
+  it('of the shipped policy at its own job finds something to learn, and says what a run needs', async () => {
+    const { code, stdout } = await sharedTrainyard(
+      'preflight',
+      join(ROOT, 'examples/shop/agent.ts'),
+      '--probe',
+      '--threads',
+      '1',
+    );
+    expect(code).toBe(0);
+    expect(stdout.match(/\n {2}task +[0-8] of 8 solved, mean reward \d\.\d\d.*: train-\d+/g)).toHaveLength(4);
+    expect(stdout).toMatch(/\n {2}signal +[1-4] of 4 groups have rewards that differ\n/);
+    expect(stdout).toMatch(/\n {2}longest prompt +\d+ tokens of a context of 512: \d+ left to answer\n/);
+    expect(stdout).toMatch(/\n {2}a whole run +40 steps of 8 × 8: about .* training comes on top and is not measured\n/);
+    expect(stdout).toMatch(/\n {2}model +base: 0\.1 M parameters, 0\.1 M trained, context 512; memory up to .* GB/);
+    expect(stdout).toMatch(/\nThere is something to learn from\.\n$/);
+  });
+
+  it('of what cannot succeed ends with 1, and says what was answered and what to do', async () => {
+    const entry = await home.write(
+      'hopeless.ts',
+      `import { defineGrader, defineWorkflow } from 'trainyard';
+      export default defineWorkflow(async ({ task, model }) => {
+        const { baseURL, apiKey, name } = model();
+        const headers = { authorization: \`Bearer \${apiKey}\`, 'content-type': 'application/json' };
+        const body = JSON.stringify({ model: name, messages: task.prompt });
+        await fetch(\`\${baseURL}/chat/completions\`, { method: 'POST', headers, body });
+      });
+      export const grader = defineGrader(() => 0);`,
+    );
+    const tasks = await home.write(
+      'hopeless.jsonl',
+      ['a', 'b', 'c', 'd', 'e'].map((prompt) => JSON.stringify({ prompt, answer: 1 })).join('\n'),
+    );
+    const flags = ['--probe', '--tasks', tasks, '--call-tokens', '8', '--threads', '1', '--json'];
+    const { code, stdout } = await sharedTrainyard('preflight', entry, ...flags);
+    expect(code).toBe(1);
+    const { ok, probe } = JSON.parse(stdout);
+    expect({ ok, rollouts: probe.rollouts }).toEqual({ ok: true, rollouts: 32 });
+    const task = { id: expect.any(String), success: 0, meanReward: 0, hasSignal: false };
+    expect(probe.tasks).toEqual([task, task, task, task]);
+    const words =
+      /^no group had two different rewards; rewards of the last 32 rollouts: 32 × 0 by the grader; the policy gave 32 answers: /;
+    expect(probe.missing).toEqual({ message: expect.stringMatching(words), hint: expect.stringContaining('measure the agent') });
+  });
+
+  it('has flags that are refused without it', async () => {
+    const { code, stderr } = await sharedTrainyard('preflight', 'any.ts', '--call-tokens', '8');
+    expect({ code, stderr }).toEqual({
+      code: 2,
+      stderr: expect.stringContaining('--call-tokens is for a probe, found no --probe'),
+    });
+  });
+});
+
 describe('tasks', () => {
   const graded = () =>
     home.write(

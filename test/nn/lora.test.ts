@@ -362,6 +362,7 @@ describe('a model opened for sampling', () => {
       forwardBackward: () => model.forwardBackward(samples, crossEntropy()),
       optimStep: () => model.optimStep(ADAM),
       freezeReference: () => model.freezeReference(),
+      dropGradient: () => model.dropGradient(),
       save: async () => model.save(await temporaryFolder()),
     };
     for (const [name, call] of Object.entries(calls)) {
@@ -371,5 +372,17 @@ describe('a model opened for sampling', () => {
       });
     }
     expect(await model.sample(asked[0]!)).toEqual(wanted[0]);
+  });
+
+  it('shows no other memory as its trained weights or gradient', async () => {
+    const base = await writeModel(REGULAR);
+    await using bare = await EmbeddedModel.open({ dir: base, threads: 1, use: 'sampling' });
+    expect(bare.weights()).toHaveLength(0);
+    const trained = await openAdapted(base);
+    const dir = await temporaryFolder();
+    await trained.save(dir);
+    await using adapted = await EmbeddedModel.open({ dir, threads: 1, use: 'sampling' });
+    expect(adapted.weights()).toEqual(trained.weights());
+    expect(adapted.gradient().every((g) => g === 0)).toBe(true);
   });
 });
