@@ -1,10 +1,11 @@
+import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { ended } from '../../test/fixtures/evaluation.ts';
 import type { RunEvent } from '../core/events.ts';
 import type { Task } from '../core/types.ts';
 import { memoryStore } from '../store/memory.ts';
 import type { TrainSettings } from './check-settings.ts';
-import { HeldOut } from './evaluate.ts';
+import { evaluateOnly, HeldOut } from './evaluate.ts';
 import type { Rollouts } from './parts.ts';
 import { TRAIN_DEFAULTS } from './settings.ts';
 
@@ -148,4 +149,15 @@ describe('held-out evaluation on the way', () => {
     await expect(open().refuseFailedStart(store, 0.05)).rejects.toThrow(refused);
     await open().refuseFailedStart(store, 1);
   });
+});
+
+it('an evaluation tells at its first rollout that no prompt fits into the context, and by how much', async () => {
+  const events: RunEvent[] = [];
+  const entry = fileURLToPath(new URL('../../examples/shop/agent.ts', import.meta.url));
+  const request = { entry, rows: '1-3', context: 16, threads: 1, graderWorkers: 1 };
+  await evaluateOnly(request, (event) => void events.push(event));
+  const told = events.filter((event) => event.type === 'warning' && event.code === 'CONTEXT_OVERFLOW');
+  expect(told).toMatchObject([
+    { message: expect.stringMatching(/the prompt has \d+ tokens, the context is 16.*--context/) as string },
+  ]);
 });

@@ -8,7 +8,8 @@ import { missingEnv } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { defined } from '../core/json.ts';
-import { type Engine, engineWith, type ModelPlan } from '../core/policy.ts';
+import { type Engine, engineWith, type ModelPlan, OVERFLOW_HINT } from '../core/policy.ts';
+import { overflowOf } from '../core/turns.ts';
 import type { RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
 import { Gateway, listen } from '../gateway/gateway.ts';
 import type { ServedPolicy } from '../gateway/sampling.ts';
@@ -343,10 +344,14 @@ function limited(runner: InlineGraderRunner, most: number, signal: AbortSignal):
 }
 
 /** Reports the first failure of each kind at once; otherwise a run of slow failures would stay silent until its budget is spent. */
-function warnOnce({ rolloutId, purpose, outcome, grade, turns }: Trajectory, warned: Set<string>, warn: Warn): void {
+function warnOnce(trajectory: Trajectory, warned: Set<string>, warn: Warn): void {
+  const { rolloutId, purpose, outcome, grade, turns } = trajectory;
   const isSide = ({ fork, trainable }: Turn): boolean => purpose === 'train' && fork?.cause === 'side_call' && !trainable;
   const side = turns.find(isSide);
-  const telling = [outcome, grade].flatMap((ending) => (ending.kind === 'failed' ? [ending] : []));
+  const failures = [outcome, grade].flatMap((ending) => (ending.kind === 'failed' ? [ending] : []));
+  const overflow = turns.length === 0 ? overflowOf(trajectory) : '';
+  const telling =
+    overflow === '' ? failures : [...failures, { code: 'CONTEXT_OVERFLOW', message: `${overflow}; ${OVERFLOW_HINT}` }];
   for (const { code, message } of side === undefined ? telling : [...telling, { code: SIDE_CALL, message: untrained(side) }]) {
     if (warned.has(code)) continue;
     warned.add(code);

@@ -32,7 +32,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   osmosis: [11, 1895],
   processes: [11, 1760],
   rollout: [7, 1130],
-  run: [24, 4652],
+  run: [24, 4657],
   store: [7, 1040],
   testing: [8, 1733],
   tinker: [18, 4193],
