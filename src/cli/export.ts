@@ -10,7 +10,10 @@ interface ExportFlags extends Omit<ExportRequest, 'from'> {
 }
 
 const CHOSEN = { given: '', best: ', the best of the run', last: ', the last of the run' } as const;
-const NAMES = { adapter: 'PEFT folder', merged: 'Hugging Face folder', 'gguf-adapter': 'GGUF adapter' } as const;
+const NAMES = {
+  ...{ adapter: 'PEFT folder', merged: 'Hugging Face folder', 'gguf-adapter': 'GGUF adapter' },
+  'chat-template': 'Chat template that writes the tools as in training, for llama-server --chat-template-file:',
+} as const;
 
 export async function exportCommand(from: string, { json, ...flags }: ExportFlags): Promise<number> {
   const emit: Emit = json ? jsonLines(process.stdout) : textLines(process.stdout);
@@ -20,8 +23,10 @@ export async function exportCommand(from: string, { json, ...flags }: ExportFlag
 }
 
 function exportedLines({ folder, chosen, isTrainedBase, base, written }: Exported): readonly string[] {
-  const line = ({ kind, path, tensors, bytes, dtype }: Written): string =>
-    [`${NAMES[kind]} ${path}: ${tensors} tensors`, ...(dtype ? [dtype] : []), `${(bytes / 1e6).toFixed(1)} MB`].join(', ');
+  const line = ({ kind, path, tensors, bytes, dtype }: Written): string => {
+    if (tensors === undefined) return `${NAMES[kind]} ${path}`;
+    return [`${NAMES[kind]} ${path}: ${tensors} tensors`, ...(dtype ? [dtype] : []), `${(bytes / 1e6).toFixed(1)} MB`].join(', ');
+  };
   const other = isTrainedBase === false ? [`${base} is not the model that the adapter was trained on`] : [];
   return [`Exported ${folder}${CHOSEN[chosen]}`, ...other, ...written.map(line)];
 }

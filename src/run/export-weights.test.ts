@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { seededRandom } from '../../models/random.ts';
+import { toollessTemplate } from '../../test/fixtures/tokens/templates.ts';
 import type { Sample } from '../core/types.ts';
 import { EmbeddedModel } from '../nn/embedded-model.ts';
 import { LORA_TARGETS } from '../nn/lora.ts';
@@ -210,6 +211,35 @@ async function baseFolder(at = 'base', config: object = BASE): Promise<string> {
   for (const name of ['tokenizer.json', 'generation_config.json']) await writeFile(join(dir, name), `{"${name}":"of the base"}`);
   return dir;
 }
+
+describe('a base whose chat template leaves tools out', () => {
+  const models = fileURLToPath(new URL('../../models/base', import.meta.url));
+
+  it('gets one that writes them: in the folders, and beside the GGUF file', async () => {
+    const base = await baseFolder();
+    const from = await checkpoint({ config: { ...CONFIG, base_model_name_or_path: base } });
+    for (const name of ['tokenizer.json', 'tokenizer_config.json']) await copyFile(join(models, name), join(from, name));
+    await writeFile(join(from, 'chat_template.jinja'), toollessTemplate);
+    const request = { from, adapter: out('a'), merged: out('m'), ggufAdapter: out('shop.gguf') };
+    const { written } = await exportCheckpoint(request);
+    expect(written.at(-1)).toMatchObject({ kind: 'chat-template', path: out('shop.jinja') });
+    const texts = ['shop.jinja', 'a/chat_template.jinja', 'm/chat_template.jinja'].map((name) => readFile(out(name), 'utf8'));
+    const [beside, ...inside] = await Promise.all(texts);
+    expect(beside).toMatch(/<tool_response>[\s\S]*<tools>/);
+    expect(beside!.endsWith(toollessTemplate)).toBe(true);
+    expect(inside).toEqual([beside, beside]);
+    await rm(out('shop.gguf'));
+    await expect(exportCheckpoint({ from, ggufAdapter: out('shop.gguf') })).rejects.toThrow('shop.jinja already exists');
+    expect(existsSync(out('shop.gguf'))).toBe(false);
+  });
+
+  it('and one that writes them stays as it is', async () => {
+    const from = await checkpoint();
+    for (const name of ['tokenizer.json', 'tokenizer_config.json']) await copyFile(join(models, name), join(from, name));
+    await exportCheckpoint({ from, ggufAdapter: out('shop.gguf') });
+    expect(await leftovers()).toEqual(['shop.gguf']);
+  });
+});
 
 describe('the whole model as a Hugging Face folder', () => {
   /** W + (alpha / rank) · B A, entry by entry. */

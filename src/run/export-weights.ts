@@ -13,6 +13,8 @@ import type { LoraSettings } from '../nn/lora.ts';
 import { readAdapterConfig, readConfig } from '../nn/model-files.ts';
 import { type ModelSource, openSource, readRegular, sourceDigest } from '../nn/model-source.ts';
 import { readSafetensors, type Tensor } from '../nn/safetensors.ts';
+import { createChatTemplate } from '../tokens/chat-template.ts';
+import { loadTokenizer } from '../tokens/tokenizer.ts';
 import { modelTextFiles } from '../tokens/tokenizer-files.ts';
 import { checkModelFolder, sync, TOKENIZER_FILES } from './checkpoint.ts';
 import { type ChosenCheckpoint, chooseCheckpoint, makeFolder } from './directory.ts';
@@ -20,6 +22,7 @@ import { DTYPES, type Dtype, type Pair, writeMerged } from './merged-weights.ts'
 import { IS_GGUF, resolveModel } from './model-path.ts';
 
 const CONFIG = 'config.json';
+const TEMPLATE = 'chat_template.jinja';
 const ADAPTER_CONFIG = 'adapter_config.json';
 const ADAPTER_WEIGHTS = 'adapter_model.safetensors';
 /** Beside TOKENIZER_FILES. */
@@ -41,9 +44,10 @@ export interface ExportRequest {
 }
 
 export interface Written {
-  readonly kind: 'adapter' | 'merged' | 'gguf-adapter';
+  readonly kind: 'adapter' | 'merged' | 'gguf-adapter' | 'chat-template';
   readonly path: string;
-  readonly tensors: number;
+  /** Of weights. */
+  readonly tensors?: number;
   readonly bytes: number;
   /** Of the whole model. */
   readonly dtype?: Dtype;
@@ -85,15 +89,40 @@ export async function exportCheckpoint(request: ExportRequest, stop?: AbortSigna
   const isTrainedBase = adapter && model ? await checkBase(adapter, model, request.base) : undefined;
   // Prepared first, so that nothing is written if any of them is impossible.
   const writes: Write[] = [];
-  if (adapterPath !== undefined) writes.push(adapterWrite(adapter!, adapterPath, request.base));
+  const template = await templateWithTools([folder, ...(base === undefined ? [] : [base])]);
+  if (adapterPath !== undefined) writes.push(adapterWrite(adapter!, adapterPath, request.base, template));
   if (merged !== undefined) {
-    const merging = { model: model!, adapter, from: [base ?? folder, folder], stop };
+    const merging = { model: model!, adapter, from: [base ?? folder, folder], template, stop };
     writes.push(await mergedWrite(merging, merged, request.dtype));
   }
-  if (ggufAdapter !== undefined) writes.push(ggufWrite(adapter!, config ?? parseConfig(model!.fields), ggufAdapter));
+  if (ggufAdapter !== undefined) {
+    writes.push(ggufWrite(adapter!, config ?? parseConfig(model!.fields), ggufAdapter));
+    if (template !== undefined) writes.push(await templateWrite(ggufAdapter, template));
+  }
   const written: Written[] = [];
   for (const { write, ...one } of writes) written.push({ ...one, bytes: await completed(one.path, write) });
   return { ...chosen, ...defined({ base, isTrainedBase }), written };
+}
+
+/**
+ * What the model saw in training, if its own chat template leaves out tools or calls: other programs would leave them out too. A tokenizer
+ * that cannot be read here is none that was trained with.
+ */
+async function templateWithTools(models: readonly string[]): Promise<string | undefined> {
+  for (const model of models) {
+    const template = await loadTokenizer(model)
+      .then(createChatTemplate)
+      .catch(() => undefined);
+    if (template !== undefined) return template.withOwnForm;
+  }
+  return undefined;
+}
+
+/** Beside a GGUF adapter, which cannot hold it. */
+async function templateWrite(ggufAdapter: string, template: string): Promise<Write> {
+  const path = ggufAdapter.replace(/(\.gguf)?$/i, '.jinja');
+  await checkFree(path);
+  return { kind: 'chat-template', path, write: (to) => writeFile(to, template) };
 }
 
 // The adapter of a PEFT folder.
@@ -186,7 +215,7 @@ function checkShapes({ folder, pairs }: Adapter, shapes: ModelSource['shapes'], 
   }
 }
 
-function adapterWrite({ folder, fields, pairs }: Adapter, path: string, base: string | undefined): Write {
+function adapterWrite({ folder, fields, pairs }: Adapter, path: string, base?: string, template?: string): Write {
   // All are named, because PEFT adapts only some by default.
   const modules = new Set([...pairs.values()].map(({ part }) => part));
   const ours = { target_modules: [...modules], inference_mode: true, lora_dropout: 0 };
@@ -196,6 +225,7 @@ function adapterWrite({ folder, fields, pairs }: Adapter, path: string, base: st
     await writeJson(join(to, ADAPTER_CONFIG), config);
     // No config.json: transformers would look for a whole model here.
     await copyFiles(folder, to, [ADAPTER_WEIGHTS, ...TOKENIZER_FILES, ...OTHER_FILES]);
+    if (template !== undefined) await writeFile(join(to, TEMPLATE), template);
   };
   return { kind: 'adapter', path, tensors: 2 * pairs.size, write };
 }
@@ -208,10 +238,13 @@ interface Merging {
   readonly adapter: Adapter | undefined;
   /** Models whose files beside the weights are taken; later ones win. */
   readonly from: readonly string[];
+  /** Instead of theirs. */
+  readonly template: string | undefined;
   readonly stop: AbortSignal | undefined;
 }
 
-async function mergedWrite({ model, adapter, from, stop }: Merging, path: string, given: Dtype | undefined): Promise<Write> {
+async function mergedWrite(merging: Merging, path: string, given: Dtype | undefined): Promise<Write> {
+  const { model, adapter, from, template, stop } = merging;
   const { torch_dtype, ...fields } = model.fields;
   const said = Object.entries(DTYPES).find(([, { config }]) => config === (fields['dtype'] ?? torch_dtype));
   // A GGUF file says none: f16 loses least of what its blocks hold.
@@ -219,6 +252,7 @@ async function mergedWrite({ model, adapter, from, stop }: Merging, path: string
   const scale = adapter === undefined ? 0 : adapter.settings.alpha / adapter.settings.rank;
   const texts: Record<string, string> = {};
   for (const one of from) Object.assign(texts, await modelTextFiles(one));
+  if (template !== undefined) texts[TEMPLATE] = template;
   const write = async (to: string): Promise<void> => {
     await mkdir(to);
     for (const [name, text] of Object.entries(texts)) await writeFile(join(to, name), text);

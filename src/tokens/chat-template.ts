@@ -11,7 +11,7 @@ import type { Json, Message, Tool, ToolCall } from '../core/types.ts';
 import { compileJinja, pythonNumber, type Render, WHITE_SPACE } from './jinja.ts';
 import { cachedRendering, type TextAfterTurn } from './template-cache.ts';
 import type { Tokenizer } from './tokenizer.ts';
-import { inOwnForm, type OwnForm, ownFormFor, type ShownMessage } from './tool-form.ts';
+import { type OwnForm, ownFormFor, withOwnForm } from './tool-form.ts';
 
 /** The features of a conversation before an assistant turn that change how templates write what follows. */
 export interface Setting {
@@ -43,6 +43,8 @@ export interface ChatTemplate {
   textOf(messages: readonly Message[], tools: readonly Tool[], generationPrompt: boolean): string | undefined;
   /** Which of tools and calls this template leaves out, so that they are written in our own form. */
   readonly ownForm: OwnForm;
+  /** The Jinja source with our own form in it, for other programs; undefined if the template leaves nothing out. */
+  readonly withOwnForm: string | undefined;
   /** Whether the template handles reasoning (`</think>`). */
   readonly knowsThoughts: boolean;
   /** The control token that closes an assistant turn of text, if one directly follows the text. */
@@ -58,22 +60,17 @@ const TOOL: Tool = {
 const ASKED: Setting = { system: false, tools: false, user: true, prefilled: false };
 
 export function createChatTemplate(tokenizer: Tokenizer): ChatTemplate {
-  const render = compile(tokenizer.chatTemplate);
+  let render = compile(tokenizer.chatTemplate);
   const protector = createProtector(tokenizer.controlTokens, tokenizer.chatTemplate);
-  let ownForm: OwnForm = { tools: undefined, calls: false };
   let argumentsShape = findArgumentsShape((messages) => renderWith(messages, [], false));
-  ownForm = ownFormFor((messages, tools) => textOf(messages, tools, false));
+  const ownForm = ownFormFor((messages, tools) => textOf(messages, tools, false));
+  const rewritten = ownForm.tools || ownForm.calls ? withOwnForm(ownForm, tokenizer.chatTemplate) : undefined;
+  if (rewritten !== undefined) render = compile(rewritten);
   // Our own form takes the text that was sampled.
   if (ownForm.calls) argumentsShape = 'text';
   const openings = new Map<string, string>();
 
-  function renderWith(
-    given: readonly object[],
-    givenTools: readonly object[],
-    generationPrompt: boolean,
-    numberMark = '',
-  ): string {
-    const { messages, tools } = inOwnForm(ownForm, given as readonly ShownMessage[], givenTools);
+  function renderWith(messages: readonly object[], tools: readonly object[], generationPrompt: boolean, numberMark = ''): string {
     const shown = { messages, tools: tools.length === 0 ? null : tools, add_generation_prompt: generationPrompt };
     return render({ ...tokenizer.specialTokens, ...shown }, numberMark);
   }
@@ -145,6 +142,7 @@ export function createChatTemplate(tokenizer: Tokenizer): ChatTemplate {
     },
     textOf,
     ownForm,
+    withOwnForm: rewritten,
     knowsThoughts: tokenizer.chatTemplate.includes('</think>'),
     endOfTurn,
   };

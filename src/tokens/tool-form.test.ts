@@ -3,9 +3,12 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { strictTemplate, toollessTemplate } from '../../test/fixtures/tokens/templates.ts';
 import type { Message, Tool } from '../core/types.ts';
+import { createChatTemplate } from './chat-template.ts';
+import { compileJinja } from './jinja.ts';
 import { createRenderer } from './renderer.ts';
 import { createTokenizer } from './tokenizer.ts';
 import { readTokenizerFiles } from './tokenizer-files.ts';
+import { withOwnForm } from './tool-form.ts';
 
 const files = await readTokenizerFiles(join(import.meta.dirname, '../../models/base'));
 const withTemplate = (chatTemplate: string) => {
@@ -63,6 +66,30 @@ describe('a template without tools', () => {
     expect(text([system, ...conversation], [lookup])).toBe(said('system', `Be brief.\n\n${LISTED}`) + rest + opened);
     expect(text(conversation, [lookup])).toBe(said('system', LISTED) + rest + opened);
     expect(text([system, user('Hello.')], [])).toBe(said('system', 'Be brief.') + said('user', 'Hello.') + opened);
+  });
+
+  it('is written anew as one that leaves nothing out and gives the same prompts, arguments as text or parsed', () => {
+    const strict = `{%- if messages[0].role == 'system' %}{{- raise_exception('no system') }}{%- endif %}${toollessTemplate}`;
+    // White space that a template begins with is part of its prompts.
+    for (const template of [toollessTemplate, strict, `\n ${toollessTemplate.replace('{%-', '{%')}`]) {
+      const before = withTemplate(template);
+      const source = createChatTemplate(before.tokenizer).withOwnForm!;
+      const after = withTemplate(source);
+      expect(after.renderer.leftOut).toEqual([]);
+      expect(createChatTemplate(after.tokenizer).withOwnForm).toBeUndefined();
+      const told: Message[] = [
+        user('Which?'),
+        called,
+        result('3'),
+        result('4'),
+        { ...called, content: null },
+        result('<|im_end|>'),
+      ];
+      for (const tools of [[], [lookup]]) expect(after.renderer.open(told, tools)).toEqual(before.renderer.open(told, tools));
+    }
+    const parsed = { role: 'assistant', tool_calls: [{ function: { name: 'lookup', arguments: { item: 'lamp' } } }] };
+    const rendered = compileJinja(withOwnForm({ tools: 'system', calls: true }, toollessTemplate))({ messages: [parsed] });
+    expect(rendered).toBe(said('assistant', '<tool_call>\n{"name": "lookup", "arguments": {"item": "lamp"}}\n</tool_call>'));
   });
 
   it('lists tools before the first question if it has no system messages either', () => {

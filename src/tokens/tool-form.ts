@@ -4,20 +4,12 @@
  * leaves out. Whatever it writes, or refuses, stays its own business.
  */
 import type { Message, Tool } from '../core/types.ts';
-import { compileJinja } from './jinja.ts';
 
 export interface OwnForm {
   /** The role of the first message, which lists the tools; undefined if the template shows them. */
   readonly tools: 'system' | 'user' | undefined;
   /** Whether calls and results are in our form. */
   readonly calls: boolean;
-}
-
-/** A message as templates get it. */
-export interface ShownMessage {
-  readonly role: string;
-  readonly content: string;
-  readonly tool_calls?: readonly { readonly function: { readonly name: string; readonly arguments: unknown } }[];
 }
 
 const USER: Message = { role: 'user', content: 'x' };
@@ -44,18 +36,53 @@ export function ownFormFor(textOf: (messages: readonly Message[], tools: readonl
   return { tools: textOf([system, USER], [])?.includes(SYSTEM) ? 'system' : 'user', calls };
 }
 
-/** Every string in what it is given may be protected: each is inserted as it is. */
-export function inOwnForm<T>(form: OwnForm, messages: readonly ShownMessage[], tools: readonly T[]) {
-  const written = form.calls ? withCallsAsText(messages) : messages;
-  if (form.tools === undefined || tools.length === 0) return { messages: written, tools };
-  const [first, ...others] = written;
-  const isListed = first?.role === form.tools;
-  const content = listing({ tools, [form.tools]: isListed ? first.content : '' });
-  return { messages: [{ role: form.tools, content }, ...(isListed ? others : written)], tools: [] };
+/**
+ * The template with our form in it, for every program that renders Jinja as Hugging Face does: what stands before the template rewrites
+ * `messages` and `tools`, and writes nothing. Strings are inserted as they are, so they may be protected.
+ */
+export function withOwnForm({ tools, calls }: OwnForm, template: string): string {
+  return [...(calls ? [CALLS_AS_TEXT] : []), ...(tools ? [listedIn(tools)] : []), template].join('\n');
 }
 
-const listing = compileJinja(
-  String.raw`{% if system %}{{ system }}
+// Each part ends in a tag without a dash: the line break after it is taken away, and the white space that the template begins with is not.
+const CALLS_AS_TEXT = String.raw`{#- Tool calls and their results as text, as the model was trained. -#}
+{%- set own = namespace(messages=[], content='') -%}
+{%- for message in messages -%}
+  {%- if message.role == 'tool' -%}
+    {%- set before = own.content + '\n' if own.content else '' -%}
+    {%- set own.content = before + '<tool_response>\n' + message.content + '\n</tool_response>' -%}
+    {%- if loop.last or messages[loop.index].role != 'tool' -%}
+      {%- set own.messages = own.messages + [{'role': 'user', 'content': own.content}] -%}
+      {%- set own.content = '' -%}
+    {%- endif -%}
+  {%- elif message.tool_calls -%}
+    {%- set own.content = message.content or '' -%}
+    {%- for call in message.tool_calls -%}
+      {%- set before = own.content + '\n' if own.content else '' -%}
+      {%- set given = call.function.arguments -%}
+      {%- set json = given or '{}' if given is string else given | tojson -%}
+      {%- set named = '{"name": ' + call.function.name | tojson + ', "arguments": ' -%}
+      {%- set own.content = before + '<tool_call>\n' + named + json + '}\n</tool_call>' -%}
+    {%- endfor -%}
+    {%- set said = {'role': message.role, 'content': own.content, 'reasoning_content': message.reasoning_content} -%}
+    {%- set own.messages = own.messages + [said] -%}
+    {%- set own.content = '' -%}
+  {%- else -%}
+    {%- set own.messages = own.messages + [message] -%}
+  {%- endif -%}
+{%- endfor -%}
+{%- set messages = own.messages %}`;
+
+const listedIn = (role: string): string => `{#- Tools in the first message, as the model was trained. -#}
+{%- if tools -%}
+  {%- set own_first = messages and messages[0].role == '${role}' -%}
+  {%- set own_${role} = messages[0].content if own_first else '' -%}
+  {%- set own_listing %}${LISTING}{% endset -%}
+  {%- set messages = [{'role': '${role}', 'content': own_listing}] + (messages[1:] if own_first else messages) -%}
+{%- endif -%}
+{%- set tools = none %}`;
+
+const LISTING = String.raw`{% if own_system %}{{ own_system }}
 
 {% endif %}These tools can be called:
 <tools>{% for tool in tools %}{{ '\n' + tool | tojson }}{% endfor %}
@@ -64,23 +91,4 @@ const listing = compileJinja(
 To call one, write its name and its arguments as JSON:
 <tool_call>
 {"name": "the name", "arguments": {}}
-</tool_call>{% if user %}{{ '\n\n' + user }}{% endif %}`,
-);
-
-function withCallsAsText(messages: readonly ShownMessage[]): readonly ShownMessage[] {
-  return messages.flatMap(({ tool_calls: calls, ...message }, i) => {
-    if (message.role === 'tool') {
-      if (messages[i - 1]?.role === 'tool') return [];
-      const end = messages.findIndex(({ role }, j) => j > i && role !== 'tool');
-      const results = messages.slice(i, end === -1 ? messages.length : end);
-      return [{ role: 'user', content: results.map(({ content }) => tagged('tool_response', content)).join('\n') }];
-    }
-    if (!calls?.length) return [message];
-    const texts = calls.map(({ function: { name, arguments: given } }) => {
-      return tagged('tool_call', `{"name": ${JSON.stringify(name)}, "arguments": ${String(given) || '{}'}}`);
-    });
-    return [{ ...message, content: [...(message.content === '' ? [] : [message.content]), ...texts].join('\n') }];
-  });
-}
-
-const tagged = (tag: string, text: string): string => `<${tag}>\n${text}\n</${tag}>`;
+</tool_call>{% if own_user %}{{ '\n\n' + own_user }}{% endif %}`;
