@@ -29,7 +29,9 @@ const MAX_CACHE_BYTES_PER_WORKER = 5 * 2 ** 25;
 /** Positions in a page of the key/value cache: a part of what the kernels sum at once. */
 const PAGE = 64;
 /** What all workers together keep of a forward pass for the backward; what does not fit is computed again. */
-const ACTIVATION_BYTES = 3 * 2 ** 26;
+const ACTIVATION_BYTES = 2 ** 28;
+/** The most for what the microbatches of a batch share. */
+const TRUNK_BYTES = 5 * 2 ** 25;
 const MAX_BYTES = 65_536 * 65_536;
 
 export interface ArenaPlan {
@@ -55,6 +57,8 @@ type Allocate = (use: Use, floats: number) => number;
  * sequence end.
  */
 const MICROBATCH_ROWS = 512;
+/** With fewer, reading the weights takes longer than multiplying by them. */
+const FEWEST_ROWS = 128;
 
 /**
  * Plans for as many of the threads as fit: results do not depend on them, so that more cores never mean a smaller model. Throws
@@ -85,8 +89,7 @@ function layOut({ config, lora, layout, use, threads }: ArenaPlan) {
   // Parameters rounded up to whole vectors: the length of each flat buffer; the tail is always zero.
   const flatLength = Math.ceil((trained?.length ?? 0) / 4) * 4;
   const lanes = Math.max(1, Math.min(MOST_LANES, Math.floor(LANE_BYTES / (flatLength * 4 || 1))));
-  // With a frozen base, samples that share a long prompt come in larger microbatches, because each computes the prompt once.
-  const microbatchRows = { usual: MICROBATCH_ROWS, sharing: MICROBATCH_ROWS * (lora === undefined ? 1 : 1.5) };
+  const microbatchRows = planMicrobatchRows(config, lora);
   // The most rows, and targets, in one microbatch.
   const trainRows = Math.max(config.contextLength, microbatchRows.sharing + Math.ceil(config.contextLength / 2));
   const cache = planCache(config, threads);
@@ -101,6 +104,7 @@ function layOut({ config, lora, layout, use, threads }: ArenaPlan) {
     /** `lanes` buffers, flatLength floats apart. */
     gradients: flat('gradients', lanes),
     reference: flat('reference'),
+    trunk: planTrunk(config, trains && lora !== undefined ? lanes : 0, allocate),
     cosines: allocate('scratch', (config.contextLength * config.headDim) / 2),
     sines: allocate('scratch', (config.contextLength * config.headDim) / 2),
     served: planServed(config, allocate),
@@ -118,6 +122,25 @@ function layOut({ config, lora, layout, use, threads }: ArenaPlan) {
   };
   /** In pages of 64 KiB. */
   return { ...arena, pages: Math.ceil(end / 65_536) };
+}
+
+/**
+ * Beside frozen weights, as many rows as keep all activations on two threads, with room for one that is longer. Samples that share a long
+ * prompt come in larger microbatches, because each computes the prompt once.
+ */
+function planMicrobatchRows(config: LlamaConfig, lora: LoraLayout | undefined) {
+  if (lora === undefined) return { usual: MICROBATCH_ROWS, sharing: MICROBATCH_ROWS };
+  const fitting = ACTIVATION_BYTES / 2 / 4 / (config.layers * floatsOf(activationFloats(config, true).kept));
+  return { usual: Math.max(FEWEST_ROWS, Math.min(MICROBATCH_ROWS, Math.floor(0.75 * fitting))), sharing: MICROBATCH_ROWS * 1.5 };
+}
+
+/** Keys and values of the positions that all samples of a batch begin with, and their gradient in each lane. */
+function planTrunk(config: LlamaConfig, lanes: number, allocate: Allocate) {
+  const { query, qkv } = widthsOf(config);
+  const rowFloats = config.layers * (qkv - query);
+  const rows = lanes === 0 ? 0 : Math.min(config.contextLength, Math.floor(TRUNK_BYTES / 4 / (rowFloats * (1 + lanes))));
+  const region = (copies: number) => allocate('activations', copies * rows * rowFloats);
+  return { rows, keyValues: region(1), slopes: region(lanes) };
 }
 
 /** Such as "weights 0.5 GB, key/value cache 0.5 GB". What the machine gives is only what is touched. */

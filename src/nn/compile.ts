@@ -197,8 +197,16 @@ function attendBothWays(kernels: Kernels, place: Place, integers: PlaceIntegers)
   const [slots, segments] = [place(CONTEXT), integers(0, 0, 25, 25, 11, 15)];
   const shape = [HEADS, 1, HEAD_DIM] as const;
   kernels.rope(qkv, CONTEXT, QKV, HEADS + 1, HEAD_DIM, positions, angles, angles, 1);
-  kernels.attentionForward(qkv, QKV, segments, 2, CONTEXT, ...shape, out, lse, scratch);
-  kernels.attentionBackward(qkv, QKV, segments, 2, CONTEXT, ...shape, lse, out, dQkv, scratch);
+  // A tree of its own, then one that stands on a trunk.
+  const standing = integers(0, 11, 25);
+  const trees: readonly (readonly [number, number, number, number, number])[] = [
+    [segments, 2, CONTEXT, 0, 0],
+    [standing, 1, CONTEXT, place(22 * HEAD_DIM, varied), 11],
+  ];
+  for (const tree of trees) {
+    kernels.attentionForward(qkv, QKV, ...tree, ...shape, out, lse, scratch);
+    kernels.attentionBackward(qkv, QKV, ...tree, ...shape, lse, out, dQkv, place(22 * HEAD_DIM), scratch);
+  }
   const tables = integers(page);
   kernels.storeCacheRows(qkv + HEADS * HEAD_DIM * 4, QKV, CONTEXT, slots, positions, tables, 1, 0, PAGE, 1, HEAD_DIM);
   // Several rows at once, then one alone: the two ways to attend.

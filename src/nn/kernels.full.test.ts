@@ -254,8 +254,9 @@ describe.each(['relaxed', 'plain'] as const)('the %s kernels with merged vector 
         const tree = place(new Float32Array(segments.buffer));
         const [out, lse] = [place(new Float32Array(rows * heads * headDim)), place(new Float32Array(rows * heads))];
         const scratch = place(new Float32Array(attentionScratchFloats(context, headDim)));
-        kernels.attentionForward(qkv, width, tree, 3, context, heads, kvHeads, headDim, out, lse, scratch);
-        kernels.attentionBackward(qkv, width, tree, 3, context, heads, kvHeads, headDim, lse, out, dQkv, scratch);
+        const shape = [heads, kvHeads, headDim] as const;
+        kernels.attentionForward(qkv, width, tree, 3, context, 0, 0, ...shape, out, lse, scratch);
+        kernels.attentionBackward(qkv, width, tree, 3, context, 0, 0, ...shape, lse, out, dQkv, 0, scratch);
       }),
     );
   });

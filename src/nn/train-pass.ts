@@ -12,6 +12,8 @@ import type { Kernels, PassOptions } from './wasm.ts';
 
 /** A tree of sequences in depth-first order, and which of its rows predict a trained token. */
 export interface Microbatch {
+  /** Positions before all of its sequences whose keys and values `computeTrunk` left in the arena; they have no rows here. */
+  readonly trunk: number;
   readonly tokens: Int32Array;
   /** First row, depth and length of each run of rows. A run's prefix is the path so far, cut to that depth. */
   readonly segments: Int32Array;
@@ -53,6 +55,7 @@ export class TrainPass {
   #segmentCount = 0;
   #tokenCount = 0;
   #rowCount = 0;
+  #trunk = 0;
   /** One for each layer; the last ones may share theirs. */
   #activations: readonly Activations[] = [];
 
@@ -88,27 +91,90 @@ export class TrainPass {
   /** Log-probabilities of the targets under the weights at this address: those of all parameters, or of the adapters. */
   forward(weights: number, batch: Microbatch): Float32Array {
     this.#load(weights, batch);
-    const { inputs } = this.#regions;
-    this.#embed(inputs[0]!);
-    this.#layers.forEach((_, l) => {
-      this.#layerForward(l, inputs[l + 1]!);
-    });
+    this.#forwardLayers();
     this.#headForward();
     return new Float32Array(this.#buffer, this.#regions.logprobs, this.#rowCount).slice();
   }
 
-  /** Adds the gradient to the buffer at this address, given d loss / d logprob of the rows of the last forward. */
-  backward(gradients: number, slopes: Float32Array): void {
+  /** Adds the gradient to a lane, given d loss / d logprob of the rows of the last forward. */
+  backward(lane: number, slopes: Float32Array): void {
+    const gradients = this.#laneAt(lane);
     this.#headBackward(gradients, this.#loadSlopes(slopes));
+    this.#backwardLayers(gradients, this.#trunkSlopes(lane), () => {});
+    if (this.#lora !== undefined) return;
+    const embedding = gradients + this.#layout.embedding * 4;
+    this.#kernels.scatterAddRows(embedding, this.#regions.tokens, this.#tokenCount, this.#config.hiddenSize, this.#regions.dx);
+  }
+
+  /** Computes the positions that the next microbatches stand on, and clears what `lanes` lanes know of their gradient. */
+  computeTrunk(weights: number, tokens: Int32Array, lanes: number): void {
+    this.#load(weights, trunkBatch(tokens));
+    this.#forwardLayers((l) => {
+      const { keyValues } = this.#arena.trunk;
+      const from = this.#activations[l]!.qkv + this.#queryWidth * 4;
+      for (let row = 0; row < tokens.length; row++) {
+        this.#kernels.copyFloats(this.#trunkRow(keyValues, l, row), from + row * this.#qkvWidth * 4, this.#keyValueWidth);
+      }
+    });
+    for (let lane = 0; lane < lanes; lane++) {
+      this.#layers.forEach((_, l) => {
+        this.#kernels.fillZero(this.#trunkRow(this.#trunkSlopes(lane), l, 0), tokens.length * this.#keyValueWidth);
+      });
+    }
+  }
+
+  /** Goes back through the trunk with what the microbatches of these lanes left; adds the gradient to the first. */
+  backwardTrunk(weights: number, tokens: Int32Array, lanes: number): void {
+    this.#load(weights, trunkBatch(tokens));
+    this.#forwardLayers();
+    this.#kernels.fillZero(this.#regions.dx, tokens.length * this.#config.hiddenSize);
+    this.#backwardLayers(this.#laneAt(0), 0, (l) => {
+      const to = this.#regions.dQkv + this.#queryWidth * 4;
+      for (let lane = 0; lane < lanes; lane++) {
+        for (let row = 0; row < tokens.length; row++) {
+          const slopes = this.#trunkRow(this.#trunkSlopes(lane), l, row);
+          this.#kernels.addToRows(to + row * this.#qkvWidth * 4, slopes, 1, this.#keyValueWidth);
+        }
+      }
+    });
+  }
+
+  #forwardLayers(computed: (l: number) => void = () => {}): void {
+    const { inputs } = this.#regions;
+    this.#embed(inputs[0]!);
+    this.#layers.forEach((_, l) => {
+      this.#layerForward(l, inputs[l + 1]!);
+      computed(l);
+    });
+  }
+
+  /** From the gradient of the last layer's output, in `dx`. `attended` may add to `dQkv` of a layer. */
+  #backwardLayers(gradients: number, trunkSlopes: number, attended: (l: number) => void): void {
     const last = this.#layers.length - 1;
     for (let l = last; l >= 0; l--) {
       // What layers share was overwritten by the next one.
       if (l < last && this.#activations[l] === this.#activations[l + 1]) this.#layerForward(l, undefined);
-      this.#layerBackward(gradients, l);
+      this.#layerBackward(gradients, l, trunkSlopes, attended);
     }
-    if (this.#lora !== undefined) return;
-    const embedding = gradients + this.#layout.embedding * 4;
-    this.#kernels.scatterAddRows(embedding, this.#regions.tokens, this.#tokenCount, this.#config.hiddenSize, this.#regions.dx);
+  }
+
+  #laneAt(lane: number): number {
+    return this.#arena.gradients + lane * this.#arena.flatLength * 4;
+  }
+
+  /** Where a lane sums the gradient of the trunk's keys and values. */
+  #trunkSlopes(lane: number): number {
+    const { slopes, rows } = this.#arena.trunk;
+    return slopes + lane * this.#layers.length * rows * this.#keyValueWidth * 4;
+  }
+
+  /** Address of a row of a layer in such a region. */
+  #trunkRow(region: number, l: number, row: number): number {
+    return region + (l * this.#arena.trunk.rows + row) * this.#keyValueWidth * 4;
+  }
+
+  get #keyValueWidth(): number {
+    return this.#qkvWidth - this.#queryWidth;
   }
 
   #embed(to: number): void {
@@ -132,6 +198,7 @@ export class TrainPass {
     this.#segmentCount = batch.segments.length / 3;
     this.#tokenCount = batch.tokens.length;
     this.#rowCount = batch.rows.length;
+    this.#trunk = batch.trunk;
     this.#activations = this.#placeActivations();
     new Int32Array(this.#buffer, tokens, this.#tokenCount).set(batch.tokens);
     new Int32Array(this.#buffer, segments, batch.segments.length).set(batch.segments);
@@ -197,7 +264,7 @@ export class TrainPass {
     if (qkvBias !== undefined) kernels.addToRows(a.qkv, this.#vector(qkvBias), n, this.#qkvWidth);
     if (headNorms !== undefined) this.#headNorms(a, this.#vector(headNorms));
     this.#rotate(a.qkv, 1);
-    this.#attentionForward(a);
+    this.#attentionForward(l, a);
     kernels.copyFloats(a.middle, input, n * hiddenSize);
     layer.attentionOut.forward(weights, n, a.attention, a.middle, 1);
 
@@ -210,7 +277,7 @@ export class TrainPass {
   }
 
   /** `dx` holds the gradient of the layer's output on entry and of its input on return, so the residual path needs no copy. */
-  #layerBackward(gradients: number, l: number): void {
+  #layerBackward(gradients: number, l: number, trunkSlopes: number, attended: (l: number) => void): void {
     const kernels = this.#kernels;
     const { hiddenSize, intermediateSize } = this.#config;
     const { dx, dNorm, dAttention, dQkv, dActivated, dGateUp, inputs } = this.#regions;
@@ -228,7 +295,8 @@ export class TrainPass {
     normBackward(a.middle, vectors.postNorm, a.postScale);
 
     layer.attentionOut.backward(weights, gradients, n, a.attention, dx, dAttention);
-    this.#attentionBackward(a);
+    this.#attentionBackward(l, a, trunkSlopes);
+    attended(l);
     this.#rotate(dQkv, -1);
     if (vectors.headNorms !== undefined) this.#headNormsBackward(a, vectors.headNorms, gradients);
     if (vectors.qkvBias !== undefined && this.#lora === undefined) {
@@ -287,22 +355,24 @@ export class TrainPass {
     this.#kernels.rope(qkv, this.#tokenCount, this.#qkvWidth, heads + kvHeads, headDim, positions, cosines, sines, direction);
   }
 
-  #attentionForward(a: Activations): void {
-    const { heads, kvHeads, headDim, contextLength } = this.#config;
-    const { segments, attentionScratch } = this.#regions;
-    this.#kernels.attentionForward(
-      ...([a.qkv, this.#qkvWidth, segments, this.#segmentCount, contextLength] as const),
-      ...([heads, kvHeads, headDim, a.attention, a.lse, attentionScratch] as const),
-    );
+  #attentionForward(l: number, a: Activations): void {
+    const { heads, kvHeads, headDim } = this.#config;
+    const shape = [heads, kvHeads, headDim] as const;
+    const scratch = this.#regions.attentionScratch;
+    this.#kernels.attentionForward(a.qkv, this.#qkvWidth, ...this.#tree(l), ...shape, a.attention, a.lse, scratch);
   }
 
-  #attentionBackward(a: Activations): void {
-    const { heads, kvHeads, headDim, contextLength } = this.#config;
-    const { segments, attentionScratch, dAttention, dQkv } = this.#regions;
-    this.#kernels.attentionBackward(
-      ...([a.qkv, this.#qkvWidth, segments, this.#segmentCount, contextLength] as const),
-      ...([heads, kvHeads, headDim, a.lse, dAttention, dQkv, attentionScratch] as const),
-    );
+  #attentionBackward(l: number, a: Activations, trunkSlopes: number): void {
+    const { heads, kvHeads, headDim } = this.#config;
+    const { attentionScratch, dAttention, dQkv } = this.#regions;
+    const shape = [heads, kvHeads, headDim] as const;
+    const slopes = [dAttention, dQkv, this.#trunkRow(trunkSlopes, l, 0)] as const;
+    this.#kernels.attentionBackward(a.qkv, this.#qkvWidth, ...this.#tree(l), ...shape, a.lse, ...slopes, attentionScratch);
+  }
+
+  #tree(l: number) {
+    const trunk = this.#trunkRow(this.#arena.trunk.keyValues, l, 0);
+    return [this.#regions.segments, this.#segmentCount, this.#config.contextLength, trunk, this.#trunk] as const;
   }
 
   #headForward(): void {
@@ -378,4 +448,11 @@ export class TrainPass {
     this.#kernels.fillZero(dx, this.#tokenCount * hiddenSize);
     this.#kernels.scatterAddRows(dx, rows, this.#rowCount, hiddenSize, dHeadInput);
   }
+}
+
+/** One sequence that predicts nothing. */
+function trunkBatch(tokens: Int32Array): Microbatch {
+  const none = new Int32Array(0);
+  const segments = Int32Array.of(0, 0, tokens.length);
+  return { trunk: 0, tokens, segments, rows: none, targets: none, inverseTemperatures: new Float32Array(0) };
 }

@@ -27,8 +27,10 @@ export async function forwardBatch(
   samples: readonly Sample[],
 ): Promise<Float32Array[]> {
   const results = samples.map(() => new Float32Array(0));
-  await workOff(pool, arena, planMicrobatches(samples, arena), async (worker, sequences) => {
-    const { batch, members } = assemble(sequences);
+  const { trunk, microbatches } = planBatch(samples, arena);
+  if (trunk.length > 0) await pool.call(0, 'trunk', { weights, tokens: trunk, lanes: 0 }, 'TRAINER_FAILED');
+  await workOff(pool, arena, microbatches, async (worker, sequences) => {
+    const { batch, members } = assemble(sequences, trunk.length);
     const logprobs = await pool.call(worker, 'forward', { weights, batch }, 'TRAINER_FAILED');
     for (const { index, predictions } of members) results[index] = valuesAt(predictions, logprobs);
   });
@@ -42,12 +44,14 @@ export async function forwardBackwardBatch(
   samples: readonly Sample[],
   loss: Loss,
 ): Promise<ForwardBackwardResult & { readonly lanes: number }> {
-  const microbatches = planMicrobatches(samples, arena);
+  const { trunk: tokens, microbatches } = planBatch(samples, arena);
   const outputs: (LossOutput | undefined)[] = samples.map(() => undefined);
   const found = samples.map(() => new Float32Array(0));
+  const { parameters: weights } = arena;
+  const lanes = Math.min(arena.lanes, microbatches.length);
+  if (tokens.length > 0) await pool.call(0, 'trunk', { weights, tokens, lanes }, 'TRAINER_FAILED');
   await workOff(pool, arena, microbatches, async (worker, sequences, lane) => {
-    const { batch, members } = assemble(sequences);
-    const weights = arena.parameters;
+    const { batch, members } = assemble(sequences, tokens.length);
     const logprobs = await pool.call(worker, 'forward', { weights, batch }, 'TRAINER_FAILED');
     const slopes = new Float32Array(logprobs.length);
     for (const { index, sample, predictions } of members) {
@@ -57,10 +61,10 @@ export async function forwardBackwardBatch(
       found[index] = own;
       for (let i = 0; i < predictions.length; i++) slopes[predictions[i]!]! += output.gradient[i]! * sample.weight;
     }
-    const gradients = arena.gradients + lane * arena.flatLength * 4;
-    await pool.call(worker, 'backward', { gradients, slopes }, 'TRAINER_FAILED');
+    await pool.call(worker, 'backward', { lane, slopes }, 'TRAINER_FAILED');
   });
-  return { ...sumOfLosses(samples, outputs), logprobs: found, lanes: Math.min(arena.lanes, microbatches.length) };
+  if (tokens.length > 0) await pool.call(0, 'trunk-backward', { weights, tokens, lanes }, 'TRAINER_FAILED');
+  return { ...sumOfLosses(samples, outputs), logprobs: found, lanes };
 }
 
 type Work = (worker: number, microbatch: readonly Sequence[], lane: number) => Promise<void>;
@@ -164,7 +168,8 @@ function spansPerWorker(length: number, workers: number): Span[][] {
   return Array.from({ length: workers }, (_, worker) => spans.slice(worker * share, (worker + 1) * share));
 }
 
-// From samples to microbatches: each is a tree of sequences in which a shared prefix is computed once. Samples are sorted by their tokens,
+// From samples to microbatches: each is a tree of sequences in which a shared prefix is computed once. What all samples share, before anything
+// is trained, can be computed once for all microbatches: the trunk that their trees stand on. Samples are sorted by their tokens,
 // so that shared prefixes are adjacent, and cut into about equal parts. A trained token in a shared prefix is predicted once for all
 // sequences that share it. Only tokens decide about sharing, never groups; the cut depends on the samples alone, never on threads. A
 // sequence ends before its last trained token, which is only a target; samples without trained tokens are left out.
@@ -191,16 +196,36 @@ export interface Sequence extends Omit<Member, 'predictions'> {
   readonly shared: number;
 }
 
-/**
- * The sequences of each microbatch. `assemble` turns them into a microbatch when its turn comes, because assembling all at once would block
- * everything else.
- */
-export function planMicrobatches(samples: readonly Sample[], rows: MicrobatchRows): (readonly Sequence[])[] {
-  return cut(inOrder(samples), rows);
+export interface PlannedBatch {
+  /** What all sequences begin with, computed once for all microbatches; empty if that is not worth it. */
+  readonly trunk: Int32Array;
+  /** `assemble` turns each into a microbatch when its turn comes, because assembling all at once would block everything else. */
+  readonly microbatches: readonly (readonly Sequence[])[];
 }
 
 /** `trainRows`: the most rows, and targets, of a microbatch; a single sequence always fits. */
-type MicrobatchRows = Pick<Arena, 'trainRows' | 'microbatchRows'>;
+type MicrobatchRows = Pick<Arena, 'trainRows' | 'microbatchRows'> & { readonly trunk: Pick<Arena['trunk'], 'rows'> };
+
+/** Fewer microbatches compute what they share faster than a trunk, on which all threads wait. */
+const FEWEST_ON_A_TRUNK = 4;
+const SHORTEST_TRUNK = 32;
+
+export function planBatch(samples: readonly Sample[], rows: MicrobatchRows): PlannedBatch {
+  const sequences = inOrder(samples);
+  const length = Math.min(rows.trunk.rows, sharedUntrained(sequences));
+  if (length >= SHORTEST_TRUNK) {
+    const microbatches = cut(sequences, rows, length);
+    if (microbatches.length >= FEWEST_ON_A_TRUNK) return { trunk: sequences[0]!.input.slice(0, length), microbatches };
+  }
+  return { trunk: new Int32Array(0), microbatches: cut(sequences, rows, 0) };
+}
+
+/** How many positions all sequences share, before the first row that predicts a trained token. */
+function sharedUntrained(sequences: readonly Sequence[]): number {
+  if (sequences.length < 2) return 0;
+  const shared = commonPrefix(sequences[0]!.input, sequences.at(-1)!.input);
+  return sequences.reduce((least, { positions }) => Math.min(least, positions[0]! - 1), shared);
+}
 
 function inOrder(samples: readonly Sample[]): Sequence[] {
   const sequences = samples
@@ -230,9 +255,14 @@ function compareTokens(a: Int32Array, b: Int32Array): number {
  * Parts of about equal size, so that threads finish together: as many as there are whole microbatches, rounded up to a multiple of four if
  * more than two. A part ends where it comes nearest to its share.
  */
-function cut(sequences: readonly Sequence[], { trainRows: capacity, microbatchRows }: MicrobatchRows): Sequence[][] {
-  const total = sequences.reduce((sum, { input, shared }) => sum + input.length - shared, 0);
-  const shared = sequences.reduce((sum, sequence) => sum + sequence.shared, 0) / Math.max(1, sequences.length);
+function cut(
+  sequences: readonly Sequence[],
+  { trainRows: capacity, microbatchRows }: MicrobatchRows,
+  trunk: number,
+): Sequence[][] {
+  const total = sequences.reduce((sum, { input, shared }) => sum + input.length - Math.max(trunk, shared), 0);
+  const shared =
+    sequences.reduce((sum, sequence) => sum + Math.max(0, sequence.shared - trunk), 0) / Math.max(1, sequences.length);
   const wanted = shared * 2 >= microbatchRows.usual ? microbatchRows.sharing : microbatchRows.usual;
   const least = Math.ceil(total / wanted);
   const share = total / (least > 2 ? Math.ceil(least / 4) * 4 : least);
@@ -241,13 +271,14 @@ function cut(sequences: readonly Sequence[], { trainRows: capacity, microbatchRo
   let path = new PredictedPath();
   let left = 0;
   for (const sequence of sequences) {
-    const added = sequence.input.length - sequence.shared;
+    const depth = Math.max(trunk, sequence.shared);
+    const added = sequence.input.length - depth;
     path.cut(sequence.shared);
     const full = rows + added > capacity || path.count + path.missing(sequence) > capacity;
     if (parts.length === 0 || full || added / 2 > left) {
       parts.push([]);
       left += share;
-      rows = sequence.shared;
+      rows = depth - trunk;
       path = new PredictedPath();
     }
     parts.at(-1)!.push(sequence);
@@ -299,8 +330,8 @@ class PredictedPath {
   }
 }
 
-/** Rows in depth-first order: a sequence adds what follows its shared prefix. */
-export function assemble(sequences: readonly Sequence[]): PlannedMicrobatch {
+/** Rows in depth-first order: a sequence adds what follows its shared prefix. All begin with a trunk of that length, which has no rows. */
+export function assemble(sequences: readonly Sequence[], trunk = 0): PlannedMicrobatch {
   const tokens: number[] = [];
   const segments: number[] = [];
   const rows: number[] = [];
@@ -312,7 +343,7 @@ export function assemble(sequences: readonly Sequence[]): PlannedMicrobatch {
   const predicted = new PredictedPath();
   sequences.forEach((sequence, i) => {
     const { index, sample, positions, input, shared } = sequence;
-    const depth = i === 0 ? 0 : shared;
+    const depth = i === 0 ? trunk : shared;
     predicted.cut(depth);
     if (input.length > depth) segments.push(tokens.length, depth, input.length - depth);
     path.length = depth;
@@ -328,6 +359,7 @@ export function assemble(sequences: readonly Sequence[]): PlannedMicrobatch {
     }
   });
   const batch = {
+    trunk,
     tokens: new Int32Array(tokens),
     segments: new Int32Array(segments),
     rows: new Int32Array(rows),

@@ -22,7 +22,7 @@ export type KernelVariant = (typeof KERNEL_VARIANTS)[number];
 // Parameters shared by several kernels.
 type Heads = [heads: number, kvHeads: number, headDim: number];
 type HeadRows = [rows: number, heads: number, headDim: number];
-type Segments = [qkv: number, width: number, segments: number, count: number, context: number];
+type Tree = [segments: number, count: number, context: number, trunk: number, trunkLength: number];
 type Predictions = [logits: number, rows: number, vocabulary: number, targets: number, inverseTemperatures: number];
 type Cache = [tables: number, tableStride: number, layer: number, page: number];
 type CacheRows = [width: number, rows: number, slots: number, positions: number, ...Cache];
@@ -113,8 +113,20 @@ export interface Kernels {
   scatterAddRows(table: number, indices: number, count: number, width: number, rows: number): void;
   fillZero(address: number, count: number): void;
   copyFloats(to: number, from: number, count: number): void;
-  attentionForward(...given: [...Segments, ...Heads, out: number, lse: number, scratch: number]): void;
-  attentionBackward(...given: [...Segments, ...Heads, lse: number, dOut: number, dQkv: number, scratch: number]): void;
+  attentionForward(...given: [qkv: number, width: number, ...Tree, ...Heads, out: number, lse: number, scratch: number]): void;
+  attentionBackward(
+    ...given: [
+      qkv: number,
+      width: number,
+      ...Tree,
+      ...Heads,
+      lse: number,
+      dOut: number,
+      dQkv: number,
+      dTrunk: number,
+      scratch: number,
+    ]
+  ): void;
   logProbabilities(...given: [...Predictions, logprobs: number, sums: number]): void;
   logProbabilitiesBackward(...given: [...Predictions, slopes: number, sums: number]): void;
   storeCacheRows(...given: [source: number, ...CacheRows, kvHeads: number, headDim: number]): void;

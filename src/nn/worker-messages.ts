@@ -32,6 +32,13 @@ interface AdamStep extends Omit<AdamSettings, 'maxGradNorm'> {
   readonly gradientScale: number;
 }
 
+/** The first tokens of all sequences of a batch, and how many lanes its gradient is summed in. */
+interface Trunk {
+  readonly weights: number;
+  readonly tokens: Int32Array;
+  readonly lanes: number;
+}
+
 /** Each kind of call with its result. */
 export interface Calls {
   /** With `stream`, tokens arrive as `StreamedTokens` before the result. */
@@ -43,7 +50,10 @@ export interface Calls {
   serve: { readonly ask: { readonly version: number }; readonly answer: undefined };
   forward: { readonly ask: { readonly weights: number; readonly batch: Microbatch }; readonly answer: Float32Array };
   /** Of the last forward on this worker. */
-  backward: { readonly ask: { readonly gradients: number; readonly slopes: Float32Array }; readonly answer: undefined };
+  backward: { readonly ask: { readonly lane: number; readonly slopes: Float32Array }; readonly answer: undefined };
+  /** Computes what the next microbatches, on any worker, stand on. */
+  trunk: { readonly ask: Trunk; readonly answer: undefined };
+  'trunk-backward': { readonly ask: Trunk; readonly answer: undefined };
   /** Sums of squares of the summed gradient, per span. */
   'sum-lanes': { readonly ask: { readonly spans: readonly Span[]; readonly lanes: number }; readonly answer: readonly number[] };
   /** Also clears the lanes. Returns whether all new weights are finite. */

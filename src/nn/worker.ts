@@ -77,7 +77,13 @@ function execute(message: ToWorker): { readonly answer: Calls[CallKind]['answer'
     case 'forward':
       return { answer: train!.forward(message.weights, message.batch) };
     case 'backward':
-      train!.backward(message.gradients, message.slopes);
+      train!.backward(message.lane, message.slopes);
+      return { answer: undefined };
+    case 'trunk':
+      train!.computeTrunk(message.weights, message.tokens, message.lanes);
+      return { answer: undefined };
+    case 'trunk-backward':
+      train!.backwardTrunk(message.weights, message.tokens, message.lanes);
       return { answer: undefined };
     case 'sum-lanes':
       return { answer: sumLanes(message) };

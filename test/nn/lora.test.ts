@@ -70,6 +70,31 @@ describe('an adapter', () => {
     );
   });
 
+  it.each(Object.entries(SHAPES))(
+    'computes what all samples begin with once, with the log-probabilities and gradient of each alone (%s)',
+    async (_, config) => {
+      const dir = await writeModel(config);
+      const stem = randomTokens(config, 40, 1);
+      const samples = Array.from({ length: 60 }, (_unused, i) => {
+        const tokens = Int32Array.of(...stem, ...randomTokens(config, 30 + (i % 20), i % 50));
+        return { ...randomSample(config, tokens.length, i, { prompt: 44 + (i % 9), weight: 1 / (1 + (i % 7)) }), tokens };
+      });
+      const model = await openAdapted(dir, { threads: 2 });
+      const together = await model.forward(samples);
+      expect((await model.forwardBackward(samples, crossEntropy())).logprobs).toEqual(together);
+      const gradient = model.gradient();
+      await model.dropGradient();
+      for (const [i, sample] of samples.entries()) {
+        expect((await model.forwardBackward([sample], crossEntropy())).logprobs[0]).toEqual(together[i]);
+      }
+      expect(relativeError(gradient, model.gradient())).toBeLessThan(1e-5);
+
+      const other = await openAdapted(dir, { threads: 3 });
+      await other.forwardBackward(samples, crossEntropy());
+      expect(other.gradient()).toEqual(gradient);
+    },
+  );
+
   it('starts as the base itself: A is drawn by the seed’s bounds, B is zero', async () => {
     const dir = await writeModel(REGULAR);
     await using base = await EmbeddedModel.open({ dir, threads: 1, use: 'sampling' });

@@ -7,7 +7,7 @@ import type { Loss } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
 import { planLayout } from '../../src/nn/config.ts';
 import type { EmbeddedModel } from '../../src/nn/embedded-model.ts';
-import { assemble, planMicrobatches } from '../../src/nn/train-step.ts';
+import { assemble, planBatch } from '../../src/nn/train-step.ts';
 import { crossEntropy, ppo } from '../../src/trainer/losses.ts';
 import { openModel, REGULAR, randomSample, randomTokens, relativeError, SHAPES } from '../fixtures/nn/models.ts';
 import { ReferenceModel } from '../fixtures/nn/reference.ts';
@@ -109,7 +109,9 @@ describe('samples that share prefixes', () => {
 
 describe('a microbatch', () => {
   const planned = (samples: readonly Sample[]) =>
-    planMicrobatches(samples, { trainRows: 600, microbatchRows: { usual: 512, sharing: 512 } }).map(assemble);
+    planBatch(samples, { trainRows: 600, microbatchRows: { usual: 512, sharing: 512 }, trunk: { rows: 0 } }).microbatches.map(
+      (one) => assemble(one),
+    );
   const rowsOf = (samples: readonly Sample[]) => planned(samples).map(({ batch }) => batch.tokens.length);
   const sampleOf = (tokens: Int32Array, prompt = 1) => ({ ...randomSample(REGULAR, tokens.length, 1, { prompt }), tokens });
 

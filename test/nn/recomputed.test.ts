@@ -8,12 +8,12 @@ import { type LlamaConfig, planLayout } from '../../src/nn/config.ts';
 import { packServed } from '../../src/nn/decode-pass.ts';
 import { planLora } from '../../src/nn/lora.ts';
 import { TrainPass } from '../../src/nn/train-pass.ts';
-import { assemble, planMicrobatches } from '../../src/nn/train-step.ts';
+import { assemble, planBatch } from '../../src/nn/train-step.ts';
 import { loadKernels, reserveMemory } from '../../src/nn/wasm.ts';
 import { LORA, strongAdapter } from '../fixtures/nn/adapters.ts';
 import { mixedSamples, SHAPES, strongWeights } from '../fixtures/nn/models.ts';
 
-const ROWS = { trainRows: 600, microbatchRows: { usual: 512, sharing: 512 } };
+const ROWS = { trainRows: 600, microbatchRows: { usual: 512, sharing: 512 }, trunk: { rows: 0 } };
 
 /** The gradient of one microbatch, with room for the activations of so many layers. */
 function gradientWith(config: LlamaConfig, adapted: boolean, room: number): Float32Array {
@@ -35,14 +35,14 @@ function gradientWith(config: LlamaConfig, adapted: boolean, room: number): Floa
     new Float32Array(buffer, arena.gradients, layout.length).fill(0);
     new Float32Array(buffer, parameters, lora.length).set(strongAdapter(config, LORA, 4));
   }
-  const { batch } = assemble(planMicrobatches(mixedSamples(config), ROWS)[0]!);
+  const { batch } = assemble(planBatch(mixedSamples(config), ROWS).microbatches[0]!);
   const { kept } = activationFloats(config, adapted);
   const floats = room * (batch.tokens.length * floatsOf(kept) + 16 * Object.keys(kept).length);
   const regions = { ...train!, activations: { ...train!.activations, floats } };
   const pass = new TrainPass({ kernels, buffer, config, layout, lora, arena, regions });
   const logprobs = pass.forward(parameters, batch);
   pass.backward(
-    arena.gradients,
+    0,
     logprobs.map((_, i) => Math.sin(i)),
   );
   return new Float32Array(buffer, arena.gradients, (lora ?? layout).length).slice();

@@ -6,11 +6,14 @@
  * held at a time: a segment keeps the first `depth` positions of the path and replaces the rest, so that every row's keys and
  * values are stored once, whatever shares them. A segment's gradient of keys and values is complete when the path leaves it.
  *
+ * The tree may stand on a trunk: the first positions of every path, which were computed elsewhere. Its rows hold all key heads, then all
+ * value heads, and their gradient is added to rows of the same form.
+ *
  * The forward computes a row as sampling does, and keeps one log-sum-exp per row and head. The backward takes queries in
  * blocks and computes the probabilities again: memory is linear in the length.
  */
 import { attend, attendScratchFloats, keyFloats, padded, storeInPanel, storeInRows, valueFloats } from './attend';
-import { at, dot, exp4, loadPart, storePart } from './simd';
+import { addRow, at, dot, exp4, loadPart, storePart } from './simd';
 import { MR, multiplyEdge, multiplyTile, NR } from './tile';
 
 /** Queries per block of the backward: a multiple of the tile's height. */
@@ -23,26 +26,35 @@ export function attentionScratchFloats(context: i32, headDim: i32): i32 {
   return max(forward, backward);
 }
 
+/** One head's, from rows `width` apart, to the positions from `depth` on. */
+function storeKeysAndValues(
+  from: usize, width: i32, keyWidth: i32, count: i32, headDim: i32, keys: usize, values: usize, depth: i32,
+): void {
+  for (let i = 0; i < count; i++) {
+    const key = at(from, i * width);
+    storeInPanel(key, headDim, keys, depth + i);
+    storeInRows(at(key, keyWidth), headDim, values, depth + i);
+  }
+}
+
 /** `out` has rows of heads·headDim, `lse` rows of heads. */
 export function attentionForward(
-  qkv: usize, width: i32, segments: usize, count: i32, context: i32, heads: i32, kvHeads: i32, headDim: i32,
-  out: usize, lse: usize, scratch: usize,
+  qkv: usize, width: i32, segments: usize, count: i32, context: i32, trunk: usize, trunkLength: i32,
+  heads: i32, kvHeads: i32, headDim: i32, out: usize, lse: usize, scratch: usize,
 ): void {
   const scale: f32 = 1 / sqrt<f32>(<f32>headDim);
   const keys = scratch;
   const values = at(keys, keyFloats(context, headDim));
   const scores = at(values, valueFloats(context, headDim));
   const group = heads / kvHeads;
+  const keyWidth = kvHeads * headDim;
   for (let g = 0; g < kvHeads; g++) {
+    storeKeysAndValues(at(trunk, g * headDim), 2 * keyWidth, keyWidth, trunkLength, headDim, keys, values, 0);
     for (let s = 0; s < count; s++) {
       const row = load<i32>(at(segments, s * 3));
       const depth = load<i32>(at(segments, s * 3 + 1));
       const length = load<i32>(at(segments, s * 3 + 2));
-      for (let i = 0; i < length; i++) {
-        const k = at(qkv, (row + i) * width + (heads + g) * headDim);
-        storeInPanel(k, headDim, keys, depth + i);
-        storeInRows(at(k, kvHeads * headDim), headDim, values, depth + i);
-      }
+      storeKeysAndValues(at(qkv, row * width + (heads + g) * headDim), width, keyWidth, length, headDim, keys, values, depth);
       for (let h = g * group; h < (g + 1) * group; h++) {
         for (let i = 0; i < length; i += MR) {
           const r = row + i;
@@ -119,6 +131,16 @@ function closePositions(from: i32, end: i32, dKey: usize, width: i32, keyWidth: 
     const to = at(dKey, load<i32>(at(rowOf, p)) * width);
     memory.copy(to, at(dKeys, p * stride), <usize>headDim << 2);
     memory.copy(at(to, keyWidth), at(dValues, p * stride), <usize>headDim << 2);
+  }
+}
+
+/** The trunk's positions: other trees stand on it too. */
+function addToTrunk(length: i32, dTrunk: usize, keyWidth: i32, headDim: i32): void {
+  const stride = padded(headDim);
+  for (let p = 0; p < length; p++) {
+    const to = at(dTrunk, p * 2 * keyWidth);
+    addRow(to, at(dKeys, p * stride), headDim);
+    addRow(at(to, keyWidth), at(dValues, p * stride), headDim);
   }
 }
 
@@ -199,10 +221,10 @@ function backwardBlock(
   }
 }
 
-/** Overwrites `dQkv`. */
+/** Overwrites `dQkv`, and adds to `dTrunk`. */
 export function attentionBackward(
-  qkv: usize, width: i32, segments: usize, count: i32, context: i32, heads: i32, kvHeads: i32, headDim: i32,
-  lse: usize, dOut: usize, dQkv: usize, scratch: usize,
+  qkv: usize, width: i32, segments: usize, count: i32, context: i32, trunk: usize, trunkLength: i32,
+  heads: i32, kvHeads: i32, headDim: i32, lse: usize, dOut: usize, dQkv: usize, dTrunk: usize, scratch: usize,
 ): void {
   const scale: f32 = 1 / sqrt<f32>(<f32>headDim);
   const group = heads / kvHeads;
@@ -211,7 +233,8 @@ export function attentionBackward(
   layOutPath(scratch, context, headDim);
   for (let g = 0; g < kvHeads; g++) {
     const keyOffset = (heads + g) * headDim;
-    let end = 0;
+    openPositions(at(trunk, g * headDim), 0, 0, trunkLength, 2 * keyWidth, keyWidth, headDim);
+    let end = trunkLength;
     for (let s = 0; s < count; s++) {
       const row = load<i32>(at(segments, s * 3));
       const depth = load<i32>(at(segments, s * 3 + 1));
@@ -230,6 +253,7 @@ export function attentionBackward(
         }
       }
     }
-    closePositions(0, end, at(dQkv, keyOffset), width, keyWidth, headDim);
+    closePositions(trunkLength, end, at(dQkv, keyOffset), width, keyWidth, headDim);
+    addToTrunk(trunkLength, at(dTrunk, g * headDim), keyWidth, headDim);
   }
 }
