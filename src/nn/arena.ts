@@ -362,7 +362,7 @@ function planDecode(
 /** Columns of a tile; matrices that the kernels multiply by are padded to a multiple. */
 const PANEL = 16;
 
-export const GEMM_SCRATCH = 192 * 384 + 384 * 2048 + 6 * PANEL;
+export const GEMM_SCRATCH = 192 * 384 + 384 * 2048 + 8 * PANEL;
 
 /** `count` rounded up to whole panels. */
 function padded(count: number): number {

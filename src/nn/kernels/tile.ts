@@ -17,6 +17,7 @@ export const NR: i32 = 16;
 
 let wide: bool = false;
 let aside: usize = 0;
+let zeros: usize = 0;
 
 /** Whether neighbouring vector operations are merged; decides between equal ways of computing. */
 export function setWide(on: bool): void {
@@ -24,10 +25,12 @@ export function setWide(on: bool): void {
 }
 
 /** Floats that `setTileScratch` needs. */
-export const TILE_FLOATS: i32 = MR * NR;
+export const TILE_FLOATS: i32 = MR * NR + 2 * NR;
 
 export function setTileScratch(scratch: usize): void {
   aside = scratch;
+  zeros = at(scratch, MR * NR);
+  memory.fill(zeros, 0, 2 * NR << 2);
 }
 
 // Both loads before both stores: otherwise the two halves cannot be merged.
@@ -44,10 +47,11 @@ function put2(c: usize, left: v128, right: v128, mode: i32): void {
   }
 }
 
-/** The value that a sum begins with. */
+// What sums begin with is loaded either way, from C or from a row of zeros: neighbouring values that come out of branches cannot be merged.
+
 @inline
-function begin(c: usize, mode: i32): v128 {
-  return mode == RESUME ? v128.load(c) : f32x4.splat(0);
+function beginsAt(c: usize, mode: i32): usize {
+  return mode == RESUME ? c : zeros;
 }
 
 /** Rows past `rows` repeat the last one: computed, never stored by the caller, and nothing outside A is read. */
@@ -65,12 +69,19 @@ function tile16(
   let a3 = rowAt(a, aRow, rows, 3);
   let a4 = rowAt(a, aRow, rows, 4);
   let a5 = rowAt(a, aRow, rows, 5);
-  let c00 = begin(c, mode), c01 = begin(c + 16, mode), c02 = begin(c + 32, mode), c03 = begin(c + 48, mode);
-  let c10 = begin(c + cRow, mode), c11 = begin(c + cRow + 16, mode), c12 = begin(c + cRow + 32, mode), c13 = begin(c + cRow + 48, mode);
-  let c20 = begin(c + cRow * 2, mode), c21 = begin(c + cRow * 2 + 16, mode), c22 = begin(c + cRow * 2 + 32, mode), c23 = begin(c + cRow * 2 + 48, mode);
-  let c30 = begin(c + cRow * 3, mode), c31 = begin(c + cRow * 3 + 16, mode), c32 = begin(c + cRow * 3 + 32, mode), c33 = begin(c + cRow * 3 + 48, mode);
-  let c40 = begin(c + cRow * 4, mode), c41 = begin(c + cRow * 4 + 16, mode), c42 = begin(c + cRow * 4 + 32, mode), c43 = begin(c + cRow * 4 + 48, mode);
-  let c50 = begin(c + cRow * 5, mode), c51 = begin(c + cRow * 5 + 16, mode), c52 = begin(c + cRow * 5 + 32, mode), c53 = begin(c + cRow * 5 + 48, mode);
+  let begin = beginsAt(c, mode);
+  const next: usize = mode == RESUME ? cRow : 0;
+  let c00 = v128.load(begin), c01 = v128.load(begin, 16), c02 = v128.load(begin, 32), c03 = v128.load(begin, 48);
+  begin += next;
+  let c10 = v128.load(begin), c11 = v128.load(begin, 16), c12 = v128.load(begin, 32), c13 = v128.load(begin, 48);
+  begin += next;
+  let c20 = v128.load(begin), c21 = v128.load(begin, 16), c22 = v128.load(begin, 32), c23 = v128.load(begin, 48);
+  begin += next;
+  let c30 = v128.load(begin), c31 = v128.load(begin, 16), c32 = v128.load(begin, 32), c33 = v128.load(begin, 48);
+  begin += next;
+  let c40 = v128.load(begin), c41 = v128.load(begin, 16), c42 = v128.load(begin, 32), c43 = v128.load(begin, 48);
+  begin += next;
+  let c50 = v128.load(begin), c51 = v128.load(begin, 16), c52 = v128.load(begin, 32), c53 = v128.load(begin, 48);
   for (let k = K; k > 0; k--) {
     const b0 = v128.load(b);
     const b1 = v128.load(b, 16);
@@ -142,12 +153,19 @@ function tile8(
   let a3 = rowAt(a, aRow, rows, 3);
   let a4 = rowAt(a, aRow, rows, 4);
   let a5 = rowAt(a, aRow, rows, 5);
-  let c00 = begin(c, mode), c01 = begin(c + 16, mode);
-  let c10 = begin(c + cRow, mode), c11 = begin(c + cRow + 16, mode);
-  let c20 = begin(c + cRow * 2, mode), c21 = begin(c + cRow * 2 + 16, mode);
-  let c30 = begin(c + cRow * 3, mode), c31 = begin(c + cRow * 3 + 16, mode);
-  let c40 = begin(c + cRow * 4, mode), c41 = begin(c + cRow * 4 + 16, mode);
-  let c50 = begin(c + cRow * 5, mode), c51 = begin(c + cRow * 5 + 16, mode);
+  let begin = beginsAt(c, mode);
+  const next: usize = mode == RESUME ? cRow : 0;
+  let c00 = v128.load(begin), c01 = v128.load(begin, 16);
+  begin += next;
+  let c10 = v128.load(begin), c11 = v128.load(begin, 16);
+  begin += next;
+  let c20 = v128.load(begin), c21 = v128.load(begin, 16);
+  begin += next;
+  let c30 = v128.load(begin), c31 = v128.load(begin, 16);
+  begin += next;
+  let c40 = v128.load(begin), c41 = v128.load(begin, 16);
+  begin += next;
+  let c50 = v128.load(begin), c51 = v128.load(begin, 16);
   for (let k = K; k > 0; k--) {
     const b0 = v128.load(b);
     const b1 = v128.load(b, 16);
@@ -216,8 +234,9 @@ export function multiplyEdge(
 
 /** One row of C, 32 columns in two halves of 16: those of B lie `bHalf` bytes apart, those of C one after the other. */
 export function multiplyStrip(a: usize, b: usize, bStep: usize, bHalf: usize, K: i32, c: usize, mode: i32): void {
-  let c0 = begin(c, mode), c1 = begin(c + 16, mode), c2 = begin(c + 32, mode), c3 = begin(c + 48, mode);
-  let c4 = begin(c + 64, mode), c5 = begin(c + 80, mode), c6 = begin(c + 96, mode), c7 = begin(c + 112, mode);
+  const begin = beginsAt(c, mode);
+  let c0 = v128.load(begin), c1 = v128.load(begin, 16), c2 = v128.load(begin, 32), c3 = v128.load(begin, 48);
+  let c4 = v128.load(begin, 64), c5 = v128.load(begin, 80), c6 = v128.load(begin, 96), c7 = v128.load(begin, 112);
   let right = b + bHalf;
   for (let k = K; k > 0; k--) {
     const s = v128.load32_splat(a);
@@ -241,7 +260,8 @@ export function multiplyStrip(a: usize, b: usize, bStep: usize, bHalf: usize, K:
 
 /** One row of C, 16 columns. */
 export function multiplyHalfStrip(a: usize, b: usize, bStep: usize, K: i32, c: usize, mode: i32): void {
-  let c0 = begin(c, mode), c1 = begin(c + 16, mode), c2 = begin(c + 32, mode), c3 = begin(c + 48, mode);
+  const begin = beginsAt(c, mode);
+  let c0 = v128.load(begin), c1 = v128.load(begin, 16), c2 = v128.load(begin, 32), c3 = v128.load(begin, 48);
   for (let k = K; k > 0; k--) {
     const s = v128.load32_splat(a);
     c0 = fma(s, v128.load(b), c0);
