@@ -25,13 +25,13 @@ export const STAGED_ROWS = 2048;
 const MAX_SLOTS = 128;
 /** Limits for all workers together and for one: many threads share what fits, rather than asking for more than WASM can address. */
 const CACHE_BYTES = 2 ** 30;
-const MAX_CACHE_BYTES_PER_WORKER = 5 * 2 ** 25;
+const MAX_CACHE_BYTES_PER_WORKER = 2 ** 27;
 /** Positions in a page of the key/value cache: a part of what the kernels sum at once. */
-const PAGE = 64;
+const PAGE = 32;
 /** What all workers together keep of a forward pass for the backward; what does not fit is computed again. */
-const ACTIVATION_BYTES = 2 ** 28;
+const ACTIVATION_BYTES = 5 * 2 ** 25;
 /** The most for what the microbatches of a batch share. */
-const TRUNK_BYTES = 5 * 2 ** 25;
+const TRUNK_BYTES = 2 ** 27;
 const MAX_BYTES = 65_536 * 65_536;
 
 export interface ArenaPlan {
@@ -88,7 +88,9 @@ function layOut({ config, lora, layout, use, threads }: ArenaPlan) {
   const trained: Flat | undefined = lora ?? (trains ? layout : undefined);
   // Parameters rounded up to whole vectors: the length of each flat buffer; the tail is always zero.
   const flatLength = Math.ceil((trained?.length ?? 0) / 4) * 4;
-  const lanes = Math.max(1, Math.min(MOST_LANES, Math.floor(LANE_BYTES / (flatLength * 4 || 1))));
+  const fitting = Math.floor(LANE_BYTES / (flatLength * 4 || 1));
+  // Beside frozen weights, each lane also has a gradient of what all samples share.
+  const lanes = lora === undefined ? Math.max(1, Math.min(MOST_LANES, fitting)) : Math.max(2, Math.min(4, fitting));
   const microbatchRows = planMicrobatchRows(config, lora);
   // The most rows, and targets, in one microbatch.
   const trainRows = Math.max(config.contextLength, microbatchRows.sharing + Math.ceil(config.contextLength / 2));

@@ -8,6 +8,9 @@ import { type LlamaConfig, linearsOf } from './config.ts';
 import { checkFinite, type ModelSource } from './model-source.ts';
 import type { Kernels } from './wasm.ts';
 
+/** Rows that are read at once: what was read stays in the process's memory for a while. */
+const READ_ROWS = 128;
+
 interface Filling {
   readonly kernels: Kernels;
   readonly buffer: ArrayBufferLike;
@@ -46,7 +49,7 @@ export async function fillServed(source: ModelSource, filling: Filling): Promise
     for (const name of names) {
       const rows = source.shapes.get(name)![0]!;
       for (let first = 0; first < rows; ) {
-        const count = Math.min(rows - first, STAGED_ROWS - staged);
+        const count = Math.min(rows - first, STAGED_ROWS - staged, READ_ROWS);
         floats(arena.staging + staged * inputs * 4, count * inputs).set(await read(name, first, count));
         first += count;
         staged += count;
@@ -71,8 +74,8 @@ export async function fillServed(source: ModelSource, filling: Filling): Promise
   await vector(served.finalNorm, 'model.norm.weight');
   await matrix(served.head, hiddenSize, config.tied ? 'model.embed_tokens.weight' : 'lm_head.weight');
   if (served.embedding === undefined) return;
-  for (let first = 0; first < vocabSize; first += STAGED_ROWS) {
-    const values = await read('model.embed_tokens.weight', first, Math.min(STAGED_ROWS, vocabSize - first));
+  for (let first = 0; first < vocabSize; first += READ_ROWS) {
+    const values = await read('model.embed_tokens.weight', first, Math.min(READ_ROWS, vocabSize - first));
     floats(served.embedding + first * hiddenSize * 4, values.length).set(values);
   }
 }
