@@ -1,7 +1,7 @@
 /**
  * `npm run demo:llm`: trains SmolLM2-135M-Instruct on examples/llm-shop, and says how many of the held-out tasks it solved at temperature 1
- * before and after. Runs the commands that a user would type, and prints each of them. `-- --model <path or hub id>` takes another model;
- * all other arguments are added to `trainyard train`. Without `--model`: the hub's cache, or else the GGUF file in a wheel on PyPI.
+ * before and after. Runs the commands that a user would type, and prints each of them. `-- --model <path or hub id>` takes another model,
+ * `--run <folder>` another place for the run; all other arguments are added to `trainyard train`. Without `--model`: the hub's cache, or else the GGUF file in a wheel on PyPI.
  */
 import { spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
@@ -25,10 +25,12 @@ const RECIPE = [
 
 async function main(): Promise<void> {
   const more = process.argv.slice(2);
-  const at = more.indexOf('--model');
-  const [, given] = at === -1 ? [] : more.splice(at, 2);
-  const model = await modelFor(given);
-  const run = freeRun('llm-shop');
+  const take = (flag: string): string | undefined => {
+    const at = more.indexOf(flag);
+    return at === -1 ? undefined : more.splice(at, 2)[1];
+  };
+  const model = await modelFor(take('--model'));
+  const run = take('--run') ?? freeRun('llm-shop');
   const [before, after] = [`${run}-before`, `${run}-after`];
   trainyard('eval', ENTRY, '--model', model, '--temperature', '1', ...SIZES, '--run', before);
   trainyard('train', ENTRY, '--model', model, ...SIZES, ...RECIPE, '--run', run, ...more);
