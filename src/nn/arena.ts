@@ -25,7 +25,7 @@ export const STAGED_ROWS = 2048;
 const MAX_SLOTS = 128;
 /** Limits for all workers together and for one: many threads share what fits, rather than asking for more than WASM can address. */
 const CACHE_BYTES = 2 ** 30;
-const MAX_CACHE_BYTES_PER_WORKER = 2 ** 27;
+const MAX_CACHE_BYTES_PER_WORKER = 7 * 2 ** 24;
 /** Positions in a page of the key/value cache: a part of what the kernels sum at once. */
 const PAGE = 32;
 /** What all workers together keep of a forward pass for the backward; what does not fit is computed again. */
