@@ -14,6 +14,12 @@ suite('plain lines', () => {
     expect(said).toEqual([' before training', ' after step 20', ' after training', '']);
   });
 
+  it('say that success is unknown where nothing was graded, instead of 0 %', () => {
+    const event = evalEnd('only', 0, 0);
+    const ungraded = { ...event, score: { ...event.score, meanReward: null, failed: event.score.n } };
+    expect(lines(ungraded)[0]).toMatch(/^Held-out success: unknown, none of \d+ tasks was graded, \d+ failed, at/);
+  });
+
   it('say of a step what it took, saving included, and what was stale or failed', () => {
     expect(lines(stepEnd())[0]).toMatch(
       /^step {3}1 {2}reward 0\.50 █{12}░{12} {2}8\/11 groups with signal {2}4000 tokens {2}2\.0 s$/,

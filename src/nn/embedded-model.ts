@@ -79,6 +79,18 @@ interface ModelParts {
   readonly base: AdapterBase | undefined;
 }
 
+function arenaFor(
+  config: LlamaConfig,
+  lora: LoraSettings | undefined,
+  { threads = defaultThreads(), use = 'training', context }: UseOptions,
+): Arena {
+  if (!Number.isSafeInteger(threads) || threads < 1) {
+    throw new TrainyardError('USAGE', `threads is ${threads}, expected a whole number of at least 1`);
+  }
+  const bounded = { ...config, contextLength: boundedContext(config, context) };
+  return planArena({ config: bounded, layout: planLayout(config), lora: lora && planLora(config, lora), use, threads });
+}
+
 export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   readonly constrains = true;
   readonly config: LlamaConfig;
@@ -109,6 +121,8 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     const config = parseConfig(source.fields);
     const lora = adapter?.settings ?? (options.use === 'sampling' ? undefined : loraFor(options.lora, config));
     if (typeof options.lora === 'object') checkSameLora(dir, adapter?.settings, options.lora);
+    // A model that does not fit is refused before its files, which are large, are read.
+    arenaFor(config, lora, options);
     const digest = lora === undefined ? '' : await sourceDigest(source);
     const base = lora && { path: resolve(adapter?.base ?? dir), digest, source: source.fields };
     const model = await EmbeddedModel.#start({ source, config, lora, base }, options);
@@ -155,18 +169,15 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   }
 
   private constructor({ source, config, lora, base }: ModelParts, options: UseOptions) {
-    const { threads: count = defaultThreads(), variant = bestVariant(), use = 'training', context } = options;
-    if (!Number.isSafeInteger(count) || count < 1) {
-      throw new TrainyardError('USAGE', `threads is ${count}, expected a whole number of at least 1`);
-    }
+    const { variant = bestVariant(), context } = options;
     this.#options = options;
     this.#variant = variant;
     this.#parts = { config, lora, base, fields: source.fields };
     this.config = { ...config, contextLength: boundedContext(config, context) };
     this.#layout = planLayout(config);
     this.#lora = lora && planLora(config, lora);
+    this.#arena = arenaFor(config, lora, options);
     const setup = { config: this.config, lora: this.#lora };
-    this.#arena = planArena({ ...setup, layout: this.#layout, use, threads: count });
     this.#memory = reserveMemory(this.#arena, this.config);
     const shared = { ...setup, memory: this.#memory, compiled: compileKernels(variant), arena: this.#arena };
     const { workers } = this.#arena;

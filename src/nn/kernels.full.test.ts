@@ -172,6 +172,15 @@ describe('compiling in both ways', () => {
     expect(optimised(first)).toEqual({ merged: true, written: false });
   });
 
+  it.runIf(MERGES)('merges the sums of a tile, which all the speed of products rests on', () => {
+    const compile = `(await import(${JSON.stringify(new URL('./compile.ts', import.meta.url).href)})).compileMerged('relaxed')`;
+    const flags = ['--conditions=trainyard-source', '--trace-wasm-revectorize', '--input-type=module'];
+    const trace = execFileSync(process.execPath, [...flags, '-e', compile], { encoding: 'utf8', maxBuffer: 2 ** 26 });
+    // What goes round a loop, in pairs: two for each of six rows.
+    const sums = trace.match(/: Phi\(#\d+, #\d+\)/g) ?? [];
+    expect(sums.length).toBeGreaterThanOrEqual(12);
+  });
+
   it.runIf(MERGES)('makes modules of different bytes', () => {
     const marks = (module: WebAssembly.Module) => WebAssembly.Module.customSections(module, 'merged').length;
     expect([marks(compileMerged('plain')!), marks(compileAsWritten('plain').module)]).toEqual([1, 0]);

@@ -203,7 +203,10 @@ export class SampleLoop {
     this.#options.failed(sequence.id, {
       code: 'ENGINE_FAILED',
       message: `version ${this.#version} gave a token the log-probability ${logprob}, expected a finite number`,
-      hint: 'the served weights overflow: publish those of a checkpoint from before, and lower the learning rate',
+      hint:
+        this.#version === 0
+          ? 'the model’s own weights give numbers too large for float32: use another copy of the model, or another model'
+          : 'the served weights overflow: publish those of a checkpoint from before, and lower the learning rate',
     });
   }
 

@@ -220,7 +220,7 @@ class FirstAnswer {
     this.#telling = setInterval(() => {
       const waited = performance.now() - since;
       if (waited > LONGEST_FIRST_MS) return this.end();
-      const message = `waiting for the first answer of ${this.#name}, ${Math.round(waited / 1000)} s; it counts towards no deadline`;
+      const message = `${this.#name} has not answered its first call yet, after ${Math.round(waited / 1000)} s; the wait counts towards no deadline`;
       this.#warn('WAITING_FOR_POLICY', message);
     }, TELL_MS);
   }

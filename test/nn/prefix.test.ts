@@ -107,6 +107,35 @@ describe('samples that share prefixes', () => {
   });
 });
 
+describe('a batch', () => {
+  const ROWS = { trainRows: 200, microbatchRows: { usual: 64, sharing: 64 }, trunk: { rows: 50 } };
+  const stem = randomTokens(REGULAR, 60, 1);
+  const samplesWith = (common: number, prompt: number, count = 40): Sample[] =>
+    Array.from({ length: count }, (_, i) => {
+      const tokens = Int32Array.of(...stem.subarray(0, common), i % 48, ...randomTokens(REGULAR, 30, i));
+      return { ...randomSample(REGULAR, tokens.length, i, { prompt }), tokens };
+    });
+  const trunkOf = (samples: readonly Sample[]) => planBatch(samples, ROWS).trunk;
+
+  it('stands on what all samples begin with, as far as there is room, before the first row that predicts', () => {
+    expect(trunkOf(samplesWith(40, 45))).toEqual(stem.slice(0, 40));
+    expect(trunkOf(samplesWith(60, 65))).toEqual(stem.slice(0, 50));
+    // Position 38 is trained, so row 37 predicts.
+    expect(trunkOf(samplesWith(40, 38))).toEqual(stem.slice(0, 37));
+    const { trunk, microbatches } = planBatch(samplesWith(40, 45), ROWS);
+    const batches = microbatches.map((one) => assemble(one, trunk.length).batch);
+    expect(batches.reduce((sum, { tokens }) => sum + tokens.length, 0)).toBe(40 * 30);
+    for (const { segments, trunk: length } of batches) expect([segments[1], length]).toEqual([40, 40]);
+  });
+
+  it('has no trunk where it would not pay: little in common, or few microbatches', () => {
+    expect(trunkOf(samplesWith(31, 45))).toHaveLength(0);
+    expect(trunkOf(samplesWith(40, 45, 3))).toHaveLength(0);
+    expect(trunkOf(samplesWith(40, 45, 1))).toHaveLength(0);
+    expect(trunkOf([])).toHaveLength(0);
+  });
+});
+
 describe('a microbatch', () => {
   const planned = (samples: readonly Sample[]) =>
     planBatch(samples, { trainRows: 600, microbatchRows: { usual: 512, sharing: 512 }, trunk: { rows: 0 } }).microbatches.map(
