@@ -15,9 +15,9 @@ suite('plain lines', () => {
   });
 
   it('say that success is unknown where nothing was graded, instead of 0 %', () => {
-    const event = evalEnd('only', 0, 0);
+    const event = evalEnd('only', 0, 0) as Extract<RunEvent, { type: 'eval-end' }>;
     const ungraded = { ...event, score: { ...event.score, meanReward: null, failed: event.score.n } };
-    expect(lines(ungraded)[0]).toMatch(/^Held-out success: unknown, none of \d+ tasks was graded, \d+ failed, at/);
+    expect(lines(ungraded)[0]).toMatch(/^Held-out success: unknown \(none graded\) of \d+ tasks, \d+ failed, at/);
   });
 
   it('say of a step what it took, saving included, and what was stale or failed', () => {

@@ -140,12 +140,9 @@ export function planText(model: string, { parameters, trained, loraRank, context
 
 function evaluation({ when, step, score, temperature = 0, seconds }: Event<'eval-end'>): string {
   const names = { only: '', before: ' before training', during: ` after step ${step}`, after: ' after training' };
-  const success =
-    score.meanReward === null
-      ? `unknown, none of ${score.n} tasks was graded`
-      : `${styleText('bold', percent(score.success))} of ${score.n} tasks`;
+  const success = score.meanReward === null ? 'unknown (none graded)' : styleText('bold', percent(score.success));
   const [failed, ungraded] = [some(', ', score.failed, 'failed'), some(', ', score.ungraded, 'not graded')];
-  return `Held-out success${names[when]}: ${success}${failed}${ungraded}, at temperature ${temperature} (${took(seconds)})`;
+  return `Held-out success${names[when]}: ${success} of ${score.n} tasks${failed}${ungraded}, at temperature ${temperature} (${took(seconds)})`;
 }
 
 /** Such as `  3 stale`; empty if n is 0. */
@@ -271,9 +268,8 @@ function callsLine({ n, medianSeconds, p95Seconds, promptTokens, completionToken
 
 function rowOf(name: string, { success, ci, meanReward, n, failed, ungraded }: TagReport): readonly string[] {
   const [low, high] = ci.map((end) => (100 * end).toFixed(1));
-  const reward = meanReward === null ? 'none' : meanReward.toFixed(3);
-  const shares = meanReward === null ? ['unknown', '–'] : [percent(success), `${low} – ${high} %`];
-  return [name, ...shares, reward, `${n}`, `${failed}`, `${ungraded}`];
+  const [share, reward] = meanReward === null ? ['unknown', 'none'] : [percent(success), meanReward.toFixed(3)];
+  return [name, share, `${low} – ${high} %`, reward, `${n}`, `${failed}`, `${ungraded}`];
 }
 
 function chances(byK: Readonly<Record<string, number>>): string {

@@ -141,8 +141,7 @@ function planTrunk(config: LlamaConfig, lanes: number, allocate: Allocate) {
   const { query, qkv } = widthsOf(config);
   const rowFloats = config.layers * (qkv - query);
   const rows = lanes === 0 ? 0 : Math.min(config.contextLength, Math.floor(TRUNK_BYTES / 4 / (rowFloats * (1 + lanes))));
-  const region = (copies: number) => allocate('activations', copies * rows * rowFloats);
-  return { rows, keyValues: region(1), slopes: region(lanes) };
+  return { rows, address: allocate('activations', (1 + lanes) * rows * rowFloats) };
 }
 
 /** Such as "weights 0.5 GB, key/value cache 0.5 GB". What the machine gives is only what is touched. */

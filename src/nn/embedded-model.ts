@@ -79,11 +79,8 @@ interface ModelParts {
   readonly base: AdapterBase | undefined;
 }
 
-function arenaFor(
-  config: LlamaConfig,
-  lora: LoraSettings | undefined,
-  { threads = defaultThreads(), use = 'training', context }: UseOptions,
-): Arena {
+function arenaFor(config: LlamaConfig, lora: LoraSettings | undefined, options: UseOptions): Arena {
+  const { threads = defaultThreads(), use = 'training', context } = options;
   if (!Number.isSafeInteger(threads) || threads < 1) {
     throw new TrainyardError('USAGE', `threads is ${threads}, expected a whole number of at least 1`);
   }

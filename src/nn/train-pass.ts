@@ -38,6 +38,9 @@ interface Layer extends Readonly<Record<LinearName, TrainedLinear>> {
 type VectorPlaces = Readonly<Record<'inputNorm' | 'postNorm', number>> &
   Readonly<Record<'qkvBias' | 'headNorms', number | undefined>>;
 
+/** The place of what a layer computed of the trunk, before the lanes that sum its gradient. */
+const KEPT = -1;
+
 export class TrainPass {
   readonly #kernels: Kernels;
   readonly #buffer: ArrayBufferLike;
@@ -48,6 +51,7 @@ export class TrainPass {
   readonly #regions: TrainRegions;
   readonly #queryWidth: number;
   readonly #qkvWidth: number;
+  readonly #keyValueWidth: number;
   readonly #layers: readonly Layer[];
   readonly #head: TrainedLinear;
   readonly #finalNorm: number;
@@ -69,6 +73,7 @@ export class TrainPass {
     this.#regions = regions;
     this.#queryWidth = widthsOf(config).query;
     this.#qkvWidth = widthsOf(config).qkv;
+    this.#keyValueWidth = this.#qkvWidth - this.#queryWidth;
     const linears = linearsOf(config);
     this.#layers = layout.layers.map((offsets, l) => {
       const served = arena.served.layers[l]!;
@@ -100,7 +105,7 @@ export class TrainPass {
   backward(lane: number, slopes: Float32Array): void {
     const gradients = this.#laneAt(lane);
     this.#headBackward(gradients, this.#loadSlopes(slopes));
-    this.#backwardLayers(gradients, this.#trunkSlopes(lane), () => {});
+    this.#backwardLayers(lane);
     if (this.#lora !== undefined) return;
     const embedding = gradients + this.#layout.embedding * 4;
     this.#kernels.scatterAddRows(embedding, this.#regions.tokens, this.#tokenCount, this.#config.hiddenSize, this.#regions.dx);
@@ -109,18 +114,12 @@ export class TrainPass {
   /** Computes the positions that the next microbatches stand on, and clears what `lanes` lanes know of their gradient. */
   computeTrunk(weights: number, tokens: Int32Array, lanes: number): void {
     this.#load(weights, trunkBatch(tokens));
+    const floats = tokens.length * this.#keyValueWidth;
+    const keep = (kept: number, computed: number) => this.#kernels.copyFloats(kept, computed, this.#keyValueWidth);
     this.#forwardLayers((l) => {
-      const { keyValues } = this.#arena.trunk;
-      const from = this.#activations[l]!.qkv + this.#queryWidth * 4;
-      for (let row = 0; row < tokens.length; row++) {
-        this.#kernels.copyFloats(this.#trunkRow(keyValues, l, row), from + row * this.#qkvWidth * 4, this.#keyValueWidth);
-      }
+      this.#eachTrunkRow(l, KEPT, this.#activations[l]!.qkv, keep);
+      for (let lane = 0; lane < lanes; lane++) this.#kernels.fillZero(this.#trunkAt(l, lane), floats);
     });
-    for (let lane = 0; lane < lanes; lane++) {
-      this.#layers.forEach((_, l) => {
-        this.#kernels.fillZero(this.#trunkRow(this.#trunkSlopes(lane), l, 0), tokens.length * this.#keyValueWidth);
-      });
-    }
   }
 
   /** Goes back through the trunk with what the microbatches of these lanes left; adds the gradient to the first. */
@@ -128,15 +127,22 @@ export class TrainPass {
     this.#load(weights, trunkBatch(tokens));
     this.#forwardLayers();
     this.#kernels.fillZero(this.#regions.dx, tokens.length * this.#config.hiddenSize);
-    this.#backwardLayers(this.#laneAt(0), 0, (l) => {
-      const to = this.#regions.dQkv + this.#queryWidth * 4;
-      for (let lane = 0; lane < lanes; lane++) {
-        for (let row = 0; row < tokens.length; row++) {
-          const slopes = this.#trunkRow(this.#trunkSlopes(lane), l, row);
-          this.#kernels.addToRows(to + row * this.#qkvWidth * 4, slopes, 1, this.#keyValueWidth);
-        }
-      }
+    const add = (slopes: number, sum: number) => this.#kernels.addToRows(sum, slopes, 1, this.#keyValueWidth);
+    this.#backwardLayers(0, (l) => {
+      for (let lane = 0; lane < lanes; lane++) this.#eachTrunkRow(l, lane, this.#regions.dQkv, add);
     });
+  }
+
+  /** A layer's keys and values of the trunk, or their gradient in a lane. */
+  #trunkAt(l: number, lane: number): number {
+    const { address, rows } = this.#arena.trunk;
+    return address + ((lane + 1) * this.#layers.length + l) * rows * this.#keyValueWidth * 4;
+  }
+
+  /** With the addresses of each row there, and of its keys and values among rows of queries, keys and values. */
+  #eachTrunkRow(l: number, lane: number, qkv: number, use: (row: number, own: number) => void): void {
+    const [from, own] = [this.#trunkAt(l, lane), qkv + this.#queryWidth * 4];
+    for (let r = 0; r < this.#tokenCount; r++) use(from + r * this.#keyValueWidth * 4, own + r * this.#qkvWidth * 4);
   }
 
   #forwardLayers(computed: (l: number) => void = () => {}): void {
@@ -148,33 +154,18 @@ export class TrainPass {
     });
   }
 
-  /** From the gradient of the last layer's output, in `dx`. `attended` may add to `dQkv` of a layer. */
-  #backwardLayers(gradients: number, trunkSlopes: number, attended: (l: number) => void): void {
+  /** From the gradient of the last layer's output, in `dx`. `attended` may add to a layer's `dQkv`. */
+  #backwardLayers(lane: number, attended?: (l: number) => void): void {
     const last = this.#layers.length - 1;
     for (let l = last; l >= 0; l--) {
       // What layers share was overwritten by the next one.
       if (l < last && this.#activations[l] === this.#activations[l + 1]) this.#layerForward(l, undefined);
-      this.#layerBackward(gradients, l, trunkSlopes, attended);
+      this.#layerBackward(lane, l, attended);
     }
   }
 
   #laneAt(lane: number): number {
     return this.#arena.gradients + lane * this.#arena.flatLength * 4;
-  }
-
-  /** Where a lane sums the gradient of the trunk's keys and values. */
-  #trunkSlopes(lane: number): number {
-    const { slopes, rows } = this.#arena.trunk;
-    return slopes + lane * this.#layers.length * rows * this.#keyValueWidth * 4;
-  }
-
-  /** Address of a row of a layer in such a region. */
-  #trunkRow(region: number, l: number, row: number): number {
-    return region + (l * this.#arena.trunk.rows + row) * this.#keyValueWidth * 4;
-  }
-
-  get #keyValueWidth(): number {
-    return this.#qkvWidth - this.#queryWidth;
   }
 
   #embed(to: number): void {
@@ -277,7 +268,8 @@ export class TrainPass {
   }
 
   /** `dx` holds the gradient of the layer's output on entry and of its input on return, so the residual path needs no copy. */
-  #layerBackward(gradients: number, l: number, trunkSlopes: number, attended: (l: number) => void): void {
+  #layerBackward(lane: number, l: number, attended: ((l: number) => void) | undefined): void {
+    const gradients = this.#laneAt(lane);
     const kernels = this.#kernels;
     const { hiddenSize, intermediateSize } = this.#config;
     const { dx, dNorm, dAttention, dQkv, dActivated, dGateUp, inputs } = this.#regions;
@@ -295,8 +287,8 @@ export class TrainPass {
     normBackward(a.middle, vectors.postNorm, a.postScale);
 
     layer.attentionOut.backward(weights, gradients, n, a.attention, dx, dAttention);
-    this.#attentionBackward(l, a, trunkSlopes);
-    attended(l);
+    this.#attentionBackward(l, a, lane);
+    attended?.(l);
     this.#rotate(dQkv, -1);
     if (vectors.headNorms !== undefined) this.#headNormsBackward(a, vectors.headNorms, gradients);
     if (vectors.qkvBias !== undefined && this.#lora === undefined) {
@@ -362,17 +354,17 @@ export class TrainPass {
     this.#kernels.attentionForward(a.qkv, this.#qkvWidth, ...this.#tree(l), ...shape, a.attention, a.lse, scratch);
   }
 
-  #attentionBackward(l: number, a: Activations, trunkSlopes: number): void {
+  #attentionBackward(l: number, a: Activations, lane: number): void {
     const { heads, kvHeads, headDim } = this.#config;
     const { attentionScratch, dAttention, dQkv } = this.#regions;
     const shape = [heads, kvHeads, headDim] as const;
-    const slopes = [dAttention, dQkv, this.#trunkRow(trunkSlopes, l, 0)] as const;
+    const slopes = [dAttention, dQkv, this.#trunkAt(l, lane)] as const;
     this.#kernels.attentionBackward(a.qkv, this.#qkvWidth, ...this.#tree(l), ...shape, a.lse, ...slopes, attentionScratch);
   }
 
   #tree(l: number) {
-    const trunk = this.#trunkRow(this.#arena.trunk.keyValues, l, 0);
-    return [this.#regions.segments, this.#segmentCount, this.#config.contextLength, trunk, this.#trunk] as const;
+    const { contextLength } = this.#config;
+    return [this.#regions.segments, this.#segmentCount, contextLength, this.#trunkAt(l, KEPT), this.#trunk] as const;
   }
 
   #headForward(): void {
