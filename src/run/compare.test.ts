@@ -63,6 +63,9 @@ describe('two evaluations', () => {
     const b = measured('b', tasks, { settings: { n: 4, temperature: 1, entry: 'x.ts', code: { 'x.ts': 'd2' } } });
     expect(compare(a, b).otherDifferences).toEqual(['n: 1 and 4', 'temperature: 0 and 1', 'the code of the agent or the grader']);
     expect(compare(a, a).otherDifferences).toEqual([]);
+    const bounded = (context: unknown) => ({ ...a, settings: { ...a.settings, context } });
+    expect(compare(bounded('the model’s own'), bounded(512)).otherDifferences).toEqual(['context: "the model’s own" and 512']);
+    expect(compare(bounded(undefined), bounded(512)).otherDifferences).toEqual([]);
   });
 
   it('have no difference of rewards where nothing was graded in both', () => {

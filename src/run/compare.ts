@@ -152,7 +152,7 @@ function modelIn({ engine, model, baseURL }: Record<string, unknown>): string {
 function decisive({ limits, callTokens, ...rest }: Record<string, unknown>): Measured['settings'] {
   const isUsual =
     isApi(rest['engine']) && isDeepStrictEqual(limits, API_DEFAULTS.limits) && callTokens === API_DEFAULTS.limits.tokens;
-  const { entry, flow, n, temperature, trainable } = rest;
+  const { entry, flow, n, temperature, trainable, engine, context = 'the model’s own' } = rest;
   const { limits: usual, callTokens: usualTokens } = EVAL_DEFAULTS;
   return {
     entry,
@@ -161,6 +161,8 @@ function decisive({ limits, callTokens, ...rest }: Record<string, unknown>): Mea
     temperature,
     ...(isUsual ? { limits: usual, callTokens: usualTokens } : { limits, callTokens }),
     trainable,
+    // A server has its own.
+    context: engine === undefined || engine === 'embedded' ? context : undefined,
   };
 }
 
@@ -245,8 +247,9 @@ function differencesIn(a: Measured['settings'], b: Measured['settings']): readon
   return names.flatMap((name) => {
     const [left, right] = [JSON.stringify(a[name]), JSON.stringify(b[name])];
     if (left === right) return [];
-    // The code of a training run is unknown.
-    if (name === 'code') return left === undefined || right === undefined ? [] : ['the code of the agent or the grader'];
+    // The code of a training run is unknown, and so is the context of a server.
+    if ((name === 'code' || name === 'context') && (left === undefined || right === undefined)) return [];
+    if (name === 'code') return ['the code of the agent or the grader'];
     return [`${name}: ${left ?? 'not given'} and ${right ?? 'not given'}`];
   });
 }

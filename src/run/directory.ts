@@ -244,7 +244,7 @@ export async function chooseCheckpoint(path: string): Promise<ChosenCheckpoint> 
   if (step !== undefined) return { folder: join(folder, checkpointName(step)), chosen: isBest ? 'best' : 'last' };
   const found = `checkpoint: expected a model folder or the directory of a run with checkpoints, found ${path}`;
   throw new TrainyardError('FILE_NOT_FOUND', found, {
-    hint: 'give --checkpoint runs/<name>, or one of the folders in its checkpoints',
+    hint: 'name the directory of a training run, such as runs/<name>, or one of the folders in its checkpoints',
   });
 }
 
