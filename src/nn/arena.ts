@@ -65,6 +65,9 @@ const FEWEST_ROWS = 128;
  * MODEL_INVALID if the model does not fit into WASM's address space with one.
  */
 export function planArena(plan: ArenaPlan): Arena {
+  if (!Number.isSafeInteger(plan.threads) || plan.threads < 1) {
+    throw new TrainyardError('USAGE', `threads is ${plan.threads}, expected a whole number of at least 1`);
+  }
   const arena = layOut(plan);
   if (arena.pages * 65_536 <= MAX_BYTES) return arena;
   if (plan.threads === 1) throw tooLarge(arena, plan);

@@ -81,9 +81,6 @@ interface ModelParts {
 
 function arenaFor(config: LlamaConfig, lora: LoraSettings | undefined, options: UseOptions): Arena {
   const { threads = defaultThreads(), use = 'training', context } = options;
-  if (!Number.isSafeInteger(threads) || threads < 1) {
-    throw new TrainyardError('USAGE', `threads is ${threads}, expected a whole number of at least 1`);
-  }
   const bounded = { ...config, contextLength: boundedContext(config, context) };
   return planArena({ config: bounded, layout: planLayout(config), lora: lora && planLora(config, lora), use, threads });
 }
@@ -118,7 +115,8 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     const config = parseConfig(source.fields);
     const lora = adapter?.settings ?? (options.use === 'sampling' ? undefined : loraFor(options.lora, config));
     if (typeof options.lora === 'object') checkSameLora(dir, adapter?.settings, options.lora);
-    // A model that does not fit is refused before its files, which are large, are read.
+    // First of all: config.json may claim any size. Then, before its files are read, whether the model fits.
+    checkTensors(source, planLayout(config));
     arenaFor(config, lora, options);
     const digest = lora === undefined ? '' : await sourceDigest(source);
     const base = lora && { path: resolve(adapter?.base ?? dir), digest, source: source.fields };
@@ -151,8 +149,6 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   }
 
   static async #start(parts: ModelParts, options: UseOptions): Promise<EmbeddedModel> {
-    // First of all: config.json may claim any size.
-    checkTensors(parts.source, planLayout(parts.config));
     const model = new EmbeddedModel(parts, options);
     try {
       await model.#fill(parts.source);
@@ -322,7 +318,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
 
   /** Resets the accumulated gradient to zero. */
   dropGradient(): Promise<void> {
-    return this.#train(async () => this.#clearGradient());
+    return this.#train(async () => this.#forgetGradient());
   }
 
   /**
@@ -386,8 +382,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
       this.#flat(this.#arena.firstMoments).set(optimizer?.firstMoments ?? new Float32Array(this.#flatLayout.length));
       this.#flat(this.#arena.secondMoments).set(optimizer?.secondMoments ?? new Float32Array(this.#flatLayout.length));
       this.#steps = optimizer?.step ?? 0;
-      this.#isSpoiled = false;
-      this.#clearGradient();
+      this.#forgetGradient();
     });
   }
 
@@ -443,6 +438,11 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   }
 
   /** After a failure, any lane may hold data. */
+  #forgetGradient(): void {
+    this.#isSpoiled = false;
+    this.#clearGradient();
+  }
+
   #clearGradient(): void {
     this.#lanes = 0;
     new Float32Array(this.#memory.buffer, this.#arena.gradients, this.#arena.lanes * this.#arena.flatLength).fill(0);

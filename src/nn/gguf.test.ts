@@ -241,6 +241,17 @@ describe('a GGUF file that cannot be used', () => {
   });
 
   it('is refused if it is a folder, or is not there', async () => {
+    for (const by of [8, 32]) {
+      const moved = ggufBytes(METADATA, TENSORS);
+      const name = Buffer.from('blk.0.attn_k.weight');
+      // After the name: the number of dimensions, two of them, and the type.
+      const at = Buffer.from(moved.buffer, moved.byteOffset, moved.byteLength).indexOf(name) + name.length + 4 + 16 + 4;
+      const view = new DataView(moved.buffer, moved.byteOffset);
+      view.setBigUint64(at, view.getBigUint64(at, true) + BigInt(by), true);
+      await expect(openBytes(moved)).rejects.toThrow(
+        /has the tensor model.layers.0.self_attn.k_proj.weight at byte \d+, expected \d+/,
+      );
+    }
     await expect(openGguf(tmpdir())).rejects.toMatchObject({ code: 'MODEL_INVALID' });
     await expect(openGguf('/nowhere/model.gguf')).rejects.toMatchObject({ code: 'MODEL_INVALID', hint: 'name a .gguf file' });
   });

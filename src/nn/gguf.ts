@@ -39,6 +39,7 @@ async function sourceOf(file: FileHandle, { metadata, tensors, fileBytes }: Gguf
     throw invalidGguf(path, `is one of ${parts} parts, expected a whole model`, 'join them: llama-gguf-split --merge');
   const placed = new Map(tensors.map((tensor) => [nameOf(tensor, path), place(tensor, fileBytes, path)]));
   if (placed.size < tensors.length) throw invalidGguf(path, 'has two tensors of one name');
+  checkOrder(placed, Number(metadata.get('general.alignment') ?? 32), path);
   const read = rowReader(file, path);
   const factors = placed.get(ROPE_FACTORS);
   placed.delete(ROPE_FACTORS);
@@ -111,6 +112,17 @@ function place({ name, type, dimensions, start }: GgufTensor, fileBytes: number,
   const end = start + rows * rowBytes;
   if (end <= fileBytes) return { shape, rows, rowBytes, start, type };
   throw invalidGguf(path, `has ${fileBytes} bytes, expected at least ${end}, where the tensor ${name} ends`);
+}
+
+/** Tensors follow each other, aligned, as the format demands: a wrong offset would be read as other numbers. */
+function checkOrder(placed: ReadonlyMap<string, PlacedTensor>, alignment: number, path: string): void {
+  let expected: number | undefined;
+  for (const [name, { start, rows, rowBytes }] of [...placed].toSorted(([, a], [, b]) => a.start - b.start)) {
+    if (start % alignment !== 0 || (expected !== undefined && start !== expected)) {
+      throw invalidGguf(path, `has the tensor ${name} at byte ${start}, expected ${expected ?? `a multiple of ${alignment}`}`);
+    }
+    expected = Math.ceil((start + rows * rowBytes) / alignment) * alignment;
+  }
 }
 
 type ReadRows = (tensor: PlacedTensor, first: number, count: number) => Promise<Float32Array>;

@@ -155,12 +155,8 @@ function decisive({ limits, callTokens, ...rest }: Record<string, unknown>): Mea
   const { entry, flow, n, temperature, trainable, engine, context = 'the model’s own' } = rest;
   const { limits: usual, callTokens: usualTokens } = EVAL_DEFAULTS;
   return {
-    entry,
-    flow,
-    n,
-    temperature,
+    ...{ entry, flow, n, temperature, trainable },
     ...(isUsual ? { limits: usual, callTokens: usualTokens } : { limits, callTokens }),
-    trainable,
     // A server has its own.
     context: engine === undefined || engine === 'embedded' ? context : undefined,
   };
@@ -246,11 +242,12 @@ function differencesIn(a: Measured['settings'], b: Measured['settings']): readon
   const names = [...new Set([...Object.keys(a), ...Object.keys(b)])];
   return names.flatMap((name) => {
     const [left, right] = [JSON.stringify(a[name]), JSON.stringify(b[name])];
-    if (left === right) return [];
     // The code of a training run is unknown, and so is the context of a server.
-    if ((name === 'code' || name === 'context') && (left === undefined || right === undefined)) return [];
-    if (name === 'code') return ['the code of the agent or the grader'];
-    return [`${name}: ${left ?? 'not given'} and ${right ?? 'not given'}`];
+    const isUnknown = (left === undefined || right === undefined) && (name === 'code' || name === 'context');
+    if (left === right || isUnknown) return [];
+    return [
+      name === 'code' ? 'the code of the agent or the grader' : `${name}: ${left ?? 'not given'} and ${right ?? 'not given'}`,
+    ];
   });
 }
 

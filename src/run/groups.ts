@@ -86,7 +86,7 @@ export function isAccepted({ name, accepts }: Pick<Workflow, 'name' | 'accepts'>
   });
 }
 
-interface CuratedBatch extends GroupBatch {
+export interface CuratedBatch extends GroupBatch {
   /** Everything that marks excluded, including from groups without signal. */
   readonly excluded: readonly Exclusion[];
   /** Rollouts that were excluded as a whole. */

@@ -41,7 +41,7 @@ function warnings(tried: ReturnType<typeof batch>, workflow: { accepts?: () => b
 function failure(tried: ReturnType<typeof batch>, model = '/models/other', accepts?: () => boolean): string {
   const workflow = accepts === undefined ? {} : { accepts };
   try {
-    return endingWithoutSignal(tried, { model, workflow });
+    return endingWithoutSignal([tried], { model, workflow });
   } catch (thrown) {
     if (!(thrown instanceof TrainyardError)) throw thrown;
     return `${thrown.code}: ${thrown.message}\n${thrown.hint}`;
@@ -58,6 +58,13 @@ describe('a run without signal', () => {
     expect(failure(batch([{ turns: said('same') }, { turns: said('same') }]))).toContain(
       '2 answers: all were equal, one was "same"',
     );
+  });
+
+  it('is solved only if every rollout of every try succeeded', () => {
+    const [solved, missed] = [batch([1, 1]), batch([0, 0])];
+    const trained = { model: '/models/other', workflow: {} };
+    expect(endingWithoutSignal([solved, solved, solved], trained)).toBe('solved');
+    expect(() => endingWithoutSignal([missed, solved, solved], trained)).toThrow('2 × 0 by the grader');
   });
 
   it('says which rewards were given, and by whom', () => {

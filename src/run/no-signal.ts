@@ -1,6 +1,6 @@
 /**
  * Why a step had nothing to learn from, in words: what the policy answered, which rewards it got and from whom, which groups were refused,
- * and what to do about it. Looks at the rollouts of the last try only and blames nothing that they do not show.
+ * and what to do about it. Looks at the rollouts of one try only and blames nothing that they do not show.
  */
 import { resolve } from 'node:path';
 import type { Workflow } from '../core/contracts.ts';
@@ -44,10 +44,11 @@ export function tellNoSignalYet(batch: GroupBatch, { workflow }: Pick<Trained, '
   tell({ type: 'warning', code: 'NO_SIGNAL', message: `${message}; trying others` });
 }
 
-/** Several steps had no signal: returns `solved` if every rollout succeeded, otherwise throws NO_SIGNAL. */
-export function endingWithoutSignal(batch: Tried, trained: Trained): RunEnding {
-  if (isSolved(batch)) return 'solved';
-  throw noSignal(batch, trained, 'in several tries ');
+/** Several tries had no signal: returns `solved` if every rollout of all of them succeeded, otherwise throws NO_SIGNAL. */
+export function endingWithoutSignal(tries: readonly Tried[], trained: Trained): RunEnding {
+  const unsolved = tries.findLast((batch) => !isSolved(batch));
+  if (unsolved === undefined) return 'solved';
+  throw noSignal(unsolved, trained, 'in several tries ');
 }
 
 export function noSignal(batch: Tried, trained: Trained, tried = ''): TrainyardError {

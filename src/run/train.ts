@@ -17,7 +17,7 @@ import { AgreementBound } from '../trainer/agreement.ts';
 import { heldOutFileOf, type TrainRequest, unusualIn } from './check-settings.ts';
 import { createRunDirectory, eventLog, type RunDirectory, reopenRunDirectory } from './directory.ts';
 import { HeldOut } from './evaluate.ts';
-import { groupsOf, withoutMarked } from './groups.ts';
+import { type CuratedBatch, groupsOf, withoutMarked } from './groups.ts';
 import { endingWithoutSignal, nothingTrainable, tellNoSignalYet } from './no-signal.ts';
 import { openParts, type Rollouts, type RunParts } from './parts.ts';
 import { planResumedTraining, planTraining, type ResumeRequest, type TrainPlan } from './plan.ts';
@@ -133,7 +133,7 @@ async function learn(training: Training): Promise<TrainResult> {
   const before = await heldOut.full('before', 0);
   const scheduler = groupsOf(plan, from, rollouts, (done, of) => progress('rolling-out', done, of));
   const trained = { model: training.parts.policy.name, workflow: plan.entry.workflow };
-  let [step, withoutSignal] = [from.step, 0];
+  let [step, tries]: [number, CuratedBatch[]] = [from.step, []];
   let ending = await assess(step, training, heldOut);
   try {
     while (ending === undefined) {
@@ -145,10 +145,10 @@ async function learn(training: Training): Promise<TrainResult> {
       if (batch.trainedTokens === 0) {
         if (trajectories.length > 0) throw nothingTrainable(trajectories);
         tellNoSignalYet(groups, plan.entry, tell);
-        if (++withoutSignal === MOST_WITHOUT_SIGNAL) ending = endingWithoutSignal(groups, trained);
+        if (tries.push(groups) === MOST_WITHOUT_SIGNAL) ending = endingWithoutSignal(tries, trained);
         continue;
       }
-      withoutSignal = 0;
+      tries = [];
       step++;
       const [learningRate, means, { excluded }] = [learningRateAt(step, settings), meansOf(trajectories), groups];
       const next = { step, batch, excluded, learningRate, groups: scheduler.position, means, best: heldOut.best?.step };
