@@ -1,7 +1,8 @@
 /**
  * `npm run demo:llm`: trains SmolLM2-135M-Instruct on examples/llm-shop, and says how many of the held-out tasks it solved at temperature 1
  * before and after. Runs the commands that a user would type, and prints each of them. `-- --model <path or hub id>` takes another model,
- * `--run <folder>` another place for the run; all other arguments are added to `trainyard train`. Without `--model`: the hub's cache, or else the GGUF file in a wheel on PyPI.
+ * `--run <folder>` another place for the run; all other arguments are added to `trainyard train`. Without `--model`: the hub's cache, or else
+ * the GGUF file in a wheel on PyPI.
  */
 import { spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';

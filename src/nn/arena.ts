@@ -57,7 +57,7 @@ type Allocate = (use: Use, floats: number) => number;
  * sequence end.
  */
 const MICROBATCH_ROWS = 512;
-/** With fewer, reading the weights takes longer than multiplying by them. */
+/** With fewer, reading the weights takes a good part of the time. */
 const FEWEST_ROWS = 128;
 
 /**
