@@ -107,6 +107,6 @@ export type { RolloutBatchRequest } from './run/groups.ts';
 export type { EvaluationResumeRequest, ResumeRequest } from './run/plan.ts';
 export type { RolloutResult, TaskResult } from './run/results.ts';
 export { BASE_MODEL } from './run/settings.ts';
-export { evaluateOnly, resume, resumeEvaluation, rolloutBatch, train, verify } from './run/start.ts';
+export { evaluateOnly, resume, resumeEvaluation, rolloutBatch, sft, train, verify } from './run/start.ts';
 export type { TrainOptions, TrainResult } from './run/train.ts';
 export type { Difference, Verification, VerifyOptions } from './run/verify.ts';

@@ -38,28 +38,33 @@ const examples: readonly ChatCompletionMessageParam[] = [
   ...answered('What is the stock of the warm coat?', 'warm coat', { price: 85, stock: 12 }, 'There are 12 left.'),
 ];
 
-export default defineWorkflow(async (ctx) => {
-  const { name: model, baseURL, apiKey } = ctx.model();
-  const client = new OpenAI({ baseURL, apiKey });
-  const messages: ChatCompletionMessageParam[] = [
-    { role: 'system', content: 'You are a shop assistant. Look items up with the tool, then answer.' },
-    ...examples,
-    ...ctx.prompt,
-  ];
+export default shopAgent(examples);
 
-  for (let turn = 0; turn < MAX_TURNS; turn++) {
-    const completion = await client.chat.completions.create({ model, messages, tools }, { signal: ctx.signal });
-    const reply = completion.choices[0]?.message;
-    if (!reply?.tool_calls?.length) return reply?.content;
+/** `shown`: answered questions that stand before the customer's. */
+export function shopAgent(shown: readonly ChatCompletionMessageParam[]) {
+  return defineWorkflow(async (ctx) => {
+    const { name: model, baseURL, apiKey } = ctx.model();
+    const client = new OpenAI({ baseURL, apiKey });
+    const messages: ChatCompletionMessageParam[] = [
+      { role: 'system', content: 'You are a shop assistant. Look items up with the tool, then answer.' },
+      ...shown,
+      ...ctx.prompt,
+    ];
 
-    messages.push(reply);
-    for (const call of reply.tool_calls) {
-      if (call.type !== 'function') continue;
-      messages.push({ role: 'tool', tool_call_id: call.id, content: lookup(call.function.name, call.function.arguments) });
+    for (let turn = 0; turn < MAX_TURNS; turn++) {
+      const completion = await client.chat.completions.create({ model, messages, tools }, { signal: ctx.signal });
+      const reply = completion.choices[0]?.message;
+      if (!reply?.tool_calls?.length) return reply?.content;
+
+      messages.push(reply);
+      for (const call of reply.tool_calls) {
+        if (call.type !== 'function') continue;
+        messages.push({ role: 'tool', tool_call_id: call.id, content: lookup(call.function.name, call.function.arguments) });
+      }
     }
-  }
-  return 'gave up';
-});
+    return 'gave up';
+  });
+}
 
 function lookup(name: string, argumentsText: string): string {
   if (name !== 'lookup') return 'no such tool';

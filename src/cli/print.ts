@@ -88,14 +88,43 @@ export function describe(event: RunEvent, entry = ''): readonly string[] {
     }
     case 'done':
       return 'ending' in event ? trainingSummary(event, entry) : evaluationSummary(event);
+    case 'sft-start':
+      return sftStart(event);
+    case 'sft-step':
+      return event.validationLoss === undefined ? [] : [sftStep(event)];
+    case 'sft-end':
+      return sftEnd(event);
     case 'progress':
     case 'error':
       return [];
   }
 }
 
+function sftStart(event: Event<'sft-start'>): readonly string[] {
+  const { from, conversations, tasks, leftOut, tokens, validationTokens, epochs } = event;
+  const taught = `${count(conversations, 'conversation')} of ${count(tasks, 'task')} from ${printableLine(from)}`;
+  const sizes = `${tokens} tokens, at most ${count(epochs, 'time')}${validationTokens > 0 ? `; ${validationTokens} to measure` : ''}`;
+  const left = Object.entries(leftOut).map(([why, n]) => `  left out: ${n} ${printableLine(why)}`);
+  return [`Teaching ${taught}: ${sizes}`, ...left, ...places(event)];
+}
+
+function sftStep({ step, steps, loss, validationLoss = Number.NaN, seconds }: Event<'sft-step'>): string {
+  const losses = `loss ${loss.toFixed(3)}, on tasks not taught ${validationLoss.toFixed(3)}`;
+  return `taught ${step} of ${steps} steps: ${losses} (${took(seconds)} the last)`;
+}
+
+const SFT_ENDINGS = { epochs: 'Taught', patience: 'Taught, until it no longer helped,', interrupted: 'Interrupted' } as const;
+
+function sftEnd({ steps, checkpoint, validationLoss, ending, seconds }: Event<'sft-end'>): readonly string[] {
+  const { before = Number.NaN, after = Number.NaN } = validationLoss ?? {};
+  const change = validationLoss === undefined ? '' : `: loss on tasks not taught ${before.toFixed(3)} → ${after.toFixed(3)}`;
+  const where = checkpoint === null ? [] : [`The taught model is in ${printableLine(checkpoint)}`];
+  return [`${SFT_ENDINGS[ending]} for ${count(steps, 'step')} in ${took(seconds)}${change}`, ...where];
+}
+
 function progressLines({ phase, done, of, failed = 0 }: Event<'progress'>): readonly string[] {
   if (of === 0) return [];
+  if (phase === 'teaching') return [`Teaching: ${done} of ${of} steps`];
   return [`${phase === 'evaluating' ? 'Evaluating' : 'Rolling out'}: ${done} of ${of} rollouts${some(', ', failed, 'failed')}`];
 }
 
@@ -120,7 +149,7 @@ function evaluationStart(event: Event<'eval-start'>): readonly string[] {
   return [`${doing}, temperature ${temperature}${unless}, seed ${seed}`, ...places(event)];
 }
 
-function places({ model, server, run, plan }: Event<'run-start'> | Event<'eval-start'>): readonly string[] {
+function places({ model, server, run, plan }: Event<'run-start'> | Event<'eval-start'> | Event<'sft-start'>): readonly string[] {
   return [
     ...(plan === undefined ? [] : [planText(model, plan)]),
     ...(server === undefined ? [] : [`Policy ${printableLine(model)}`]),

@@ -1,12 +1,14 @@
-/** `trainyard train`: maps flags to run/train, for new and resumed runs. Returns the exit code. */
+/** `trainyard train` and `trainyard sft`: map flags to run/train, for new and resumed runs, and to run/sft. Return the exit code. */
 import { TrainyardError } from '../core/errors.ts';
 import type { Emit } from '../core/events.ts';
-import type { TrainSettings } from '../run/check-settings.ts';
-import { EVAL_DEFAULTS } from '../run/settings.ts';
+import { defined } from '../core/json.ts';
+import type { SftSettings, TrainSettings } from '../run/check-settings.ts';
+import { EVAL_DEFAULTS, shellWord } from '../run/settings.ts';
 import { resume, train } from '../run/train.ts';
 import { guarded } from './guarded.ts';
-import { openReport, wayOn } from './print.ts';
+import { jsonLines, openReport, textLines, wayOn } from './print.ts';
 import { exitOf } from './program.ts';
+import { asCalled } from './text.ts';
 import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
 
 interface TrainFlags extends Partial<Omit<TrainSettings, 'entry'>>, LimitFlags {
@@ -41,6 +43,27 @@ export async function trainCommand(given: string | undefined, { json, resume: ea
         ? await train({ ...settings, entry: named! }, emit, options)
         : await resume({ ...settings, run: earlier, ...(entry === undefined ? {} : { entry }) }, emit, options);
     if (interrupts.by === 'SIGPIPE') onLeave();
+    return ending === 'interrupted' ? exitOf(interrupts.by) : 0;
+  });
+}
+
+interface SftFlags extends Partial<Omit<SftSettings, 'from'>>, Pick<LimitFlags, 'baseUrl'> {
+  readonly json: boolean;
+}
+
+export async function sftCommand(from: string, { json, baseUrl: baseURL, ...flags }: SftFlags): Promise<number> {
+  const emit = (json ? jsonLines : textLines)(process.stdout);
+  return await guarded(emit, { steps: true }, async (interrupts) => {
+    const { finish, stop } = interrupts;
+    const { sft } = await import('../run/sft.ts');
+    const { checkpoint, ending } = await sft({ ...flags, from, ...defined({ baseURL }) }, emit, { finish, stop, since: 0 });
+    const [model, next] = [shellWord(checkpoint ?? ''), asCalled];
+    const lines = [
+      'Measure it, on tasks that were not taught, or go on with reinforcement learning:',
+      `  ${next(`trainyard eval <entry> --model ${model}`)}`,
+      `  ${next(`trainyard train <entry> --model ${model}`)}`,
+    ];
+    if (!json && checkpoint !== null) console.log(lines.join('\n'));
     return ending === 'interrupted' ? exitOf(interrupts.by) : 0;
   });
 }

@@ -14,6 +14,7 @@ import {
   EVAL_DEFAULTS,
   isApi,
   SERVE_DEFAULTS,
+  SFT_DEFAULTS,
   TINKER_DEFAULTS,
   TRAIN_DEFAULTS,
   WEIGHTING_NAMES,
@@ -132,6 +133,13 @@ const ISOLATION: Flag = [
   'where rollouts run: none (in this process) or process (each in a sandboxed one) (default: as the entry says)',
   ['none', 'process'],
 ];
+const TRAINED: Flag = [
+  '--trained <what>',
+  'all parameters, or adapters (LoRA) (default: all of a model below 20 million)',
+  oneOf(['all', 'adapters'], ' or '),
+];
+const LORA_RANK: Flag = ['--lora-rank <n>', 'rank of the adapters (default: 16, at a Tinker server 32)', positive];
+const LORA_ALPHA: Flag = ['--lora-alpha <x>', 'adapters count alpha / rank times (default: twice the rank)', number];
 const SEED: Flag = ['--seed <n>', 'seed of everything random', natural];
 const threads = (of: string): Flag => [
   '--threads <n>',
@@ -142,7 +150,7 @@ const threads = (of: string): Flag => [
 /** What rollouts need. Each flag is the setting of the same name. */
 const ROLLOUTS: readonly Flag[] = [
   ...MODEL,
-  ['--lora-rank <n>', 'rank of the adapters (default: 16, at a Tinker server 32)', positive],
+  LORA_RANK,
   ['--call-tokens <n>', 'most tokens one model call may sample', positive],
   ...LIMITS,
   DEADLINE,
@@ -183,12 +191,8 @@ const TRAIN: readonly Flag[] = [
   ['--weighting <what>', `what counts alike in a step: ${WEIGHTING_NAMES.join(', ')}`, oneOf(WEIGHTING_NAMES, ' or ')],
   ['--turn-discount <x>', 'how much of what later turns earn counts for a turn, 0 to 1', share],
   ['--max-error-share <x>', 'end the run when more of the gradings fail, 0 to 1', share],
-  [
-    '--trained <what>',
-    'all parameters, or adapters (LoRA) (default: all of a model below 20 million)',
-    oneOf(['all', 'adapters'], ' or '),
-  ],
-  ['--lora-alpha <x>', 'adapters count alpha / rank times (default: twice the rank)', number],
+  TRAINED,
+  LORA_ALPHA,
   ['--learning-rate <x>', 'of the first steps; it falls to a tenth', number],
   ['--temperature <x>', 'of training rollouts', number],
   ['--clip-low <x>', 'how far below 1 PPO lets the ratio count', number],
@@ -200,6 +204,23 @@ const TRAIN: readonly Flag[] = [
   ['--checkpoint-every <n>', 'steps between checkpoints', positive],
   ['--max-time <time>', 'begin no step after 90s, 10m or 2h', duration],
   ['--max-tokens <n>', 'begin no step after so many sampled tokens', positive],
+  ['--warm-start <from>', 'first teach the policy the successes of this run, or the conversations of this JSONL file'],
+  ['--warm-start-epochs <n>', 'most passes over them', positive],
+];
+
+const SFT: readonly Flag[] = [
+  ...MODEL.filter(([flag]) => !flag.startsWith('--api-key-env')),
+  ['--run <dir>', 'directory of this run (default: runs/sft-<time>)'],
+  ['--epochs <n>', 'most passes over the conversations', positive],
+  ['--batch <n>', 'conversations per optimizer step', positive],
+  ['--validation <share>', 'share of the tasks to leave out, to see when to end; 0 for none', share],
+  ['--patience <n>', 'end after so many measurements, in a row, without a lower loss on those; 0 never', natural],
+  ['--learning-rate <x>', 'of the first steps; it falls to a tenth', number],
+  TRAINED,
+  LORA_RANK,
+  LORA_ALPHA,
+  threads('the embedded policy'),
+  SEED,
 ];
 
 const EVAL: readonly Flag[] = [
@@ -295,6 +316,9 @@ export function addVerbs(program: Command, ended: Ended): void {
   add('train', 'improve the policy on the tasks by reinforcement learning', events, [...SHARED, ...TRAIN], TRAIN_DEFAULTS)
     .argument(...ENTRY)
     .action(async (entry, flags) => ended(await (await import('./train.ts')).trainCommand(entry, flags)));
+  add('sft', 'teach the policy what a run’s successes, or a file’s conversations, say', events, SFT, SFT_DEFAULTS)
+    .argument('<from>', 'directory of a run, or a JSONL file in OpenAI’s fine-tuning format')
+    .action(async (from, flags) => ended(await (await import('./train.ts')).sftCommand(from, flags)));
   add('eval', 'measure the policy on held-out tasks', events, [...SHARED, ...EVAL], EVAL_DEFAULTS)
     .argument(...ENTRY)
     .action(async (entry, flags) => ended(await (await import('./eval.ts')).evalCommand(entry, flags)));

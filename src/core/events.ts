@@ -92,7 +92,7 @@ export interface StepReport extends Measured {
   readonly saveSeconds: number;
 }
 
-export type Phase = 'evaluating' | 'rolling-out' | 'training' | 'saving';
+export type Phase = 'evaluating' | 'rolling-out' | 'training' | 'saving' | 'teaching';
 
 /** Why a run ended: all steps done, every rollout perfect, no better evaluation for a while, a budget used up, or Ctrl-C. */
 export type RunEnding = 'steps' | 'solved' | 'patience' | 'max-time' | 'max-tokens' | 'interrupted';
@@ -130,6 +130,21 @@ export interface TrainDone extends Unusual {
 export interface EvalDone extends EvaluationReport {
   readonly type: 'done';
   readonly run: string | null;
+  readonly seconds: number;
+}
+
+/** Why supervised fine-tuning ended: all passes done, no lower validation loss for a while, or Ctrl-C. */
+export type SftEnding = 'epochs' | 'patience' | 'interrupted';
+
+export interface SftDone {
+  readonly type: 'sft-end';
+  readonly run: string;
+  readonly steps: number;
+  /** That of the lowest validation loss. Null if no step was taken. */
+  readonly checkpoint: string | null;
+  /** Mean over tokens, before the first step and at the checkpoint. Absent if nothing was left out to measure it. */
+  readonly validationLoss?: { readonly before: number; readonly after: number };
+  readonly ending: SftEnding;
   readonly seconds: number;
 }
 
@@ -186,6 +201,33 @@ export type RunEvent =
       readonly reward: number | null;
     }
   | { readonly type: 'warning' | 'error'; readonly code: string; readonly message: string; readonly hint?: string }
+  | {
+      readonly type: 'sft-start';
+      readonly run: string;
+      readonly from: string;
+      readonly model: string;
+      readonly server?: string;
+      readonly plan?: ModelPlan;
+      readonly conversations: number;
+      readonly tasks: number;
+      /** Rollouts, conversations or responses, by the reason why they are not taught. */
+      readonly leftOut: Readonly<Record<string, number>>;
+      /** Taught in each pass, and left out to measure the validation loss. */
+      readonly tokens: number;
+      readonly validationTokens: number;
+      readonly epochs: number;
+    }
+  | {
+      readonly type: 'sft-step';
+      readonly step: number;
+      readonly steps: number;
+      /** Means over tokens. */
+      readonly loss: number;
+      readonly validationLoss?: number;
+      readonly tokens: number;
+      readonly seconds: number;
+    }
+  | SftDone
   | TrainDone
   | EvalDone;
 

@@ -18,7 +18,9 @@ import {
   BASE_MODEL,
   ENGINES,
   EVAL_DEFAULTS,
+  freeRun,
   isApi,
+  SFT_DEFAULTS,
   shellWord,
   TRAIN_DEFAULTS,
   usualHeldOut,
@@ -151,21 +153,47 @@ const trainShape = {
   maxTime: z.number('expected seconds').gt(0).optional(),
   /** Sampled tokens after which no new step starts. */
   maxTokens: positive.optional(),
+  /** A run whose successes, or a file whose conversations, the policy is taught before it is trained. */
+  warmStart: file.optional(),
+  /** Most passes over them. */
+  warmStartEpochs: count,
+};
+
+const { engine, model, baseModel, baseURL, trained, loraRank, loraAlpha, context, seed, threads } = runShape;
+const sftShape = {
+  ...{ engine, model, baseModel, baseURL, trained, loraRank, loraAlpha, context, seed, threads },
+  /** A run, of which the successes are taught, or a JSONL file of conversations. */
+  from: file,
+  run: file,
+  /** Most passes over the conversations. */
+  epochs: count,
+  /** Conversations per optimizer step. */
+  batch: count,
+  /** Share of the tasks that are not taught, to see when to end. 0: none. */
+  validation: z.number().min(0).lt(1),
+  /** Ends after so many measurements of the validation loss without a new lowest one. 0: never. */
+  patience: natural,
+  learningRate: positive.max(1),
 };
 
 const runSchema = z.strictObject(runShape);
 const evaluationSchema = z.strictObject({ ...runShape, ...evaluationShape });
 const trainSchema = z.strictObject({ ...runShape, ...trainShape });
+const sftSchema = z.strictObject(sftShape);
 
 export type RunSettings = Readonly<Required<z.infer<typeof runSchema>>>;
 export type EvaluationSettings = Readonly<Required<z.infer<typeof evaluationSchema>>>;
 export type TrainSettings = Readonly<Required<z.infer<typeof trainSchema>>>;
+export type SftSettings = Readonly<Required<z.infer<typeof sftSchema>>>;
+export type SftRequest = Pick<SftSettings, 'from'> & Partial<SftSettings>;
 export type EvaluationRequest = Pick<EvaluationSettings, 'entry'> & Partial<EvaluationSettings>;
 export type TrainRequest = Pick<TrainSettings, 'entry'> & Partial<TrainSettings>;
 
 /** Combinations of settings that are not allowed. */
-function conflictsIn(settings: EvaluationSettings | TrainSettings): readonly (string | false)[] {
-  const { flow, flows, engine, baseModel, baseURL, apiKeyEnv, loraRank, loraAlpha, trained } = settings;
+function conflictsIn(settings: EvaluationSettings | TrainSettings | SftSettings): readonly (string | false)[] {
+  const { engine, baseModel, baseURL, loraRank, loraAlpha, trained } = settings;
+  const { flow, flows, apiKeyEnv }: Partial<RunSettings> = settings as Partial<RunSettings>;
+  const trains = 'steps' in settings || 'epochs' in settings;
   const embedded = (['trained', 'loraAlpha', 'context'] as const).find((name) => settings[name] !== undefined);
   const { username = '', password = '' } = baseURL === undefined ? {} : new URL(baseURL);
   return [
@@ -174,7 +202,7 @@ function conflictsIn(settings: EvaluationSettings | TrainSettings): readonly (st
     isApi(engine) && loraRank !== undefined && 'loraRank: expected engine embedded or tinker beside it: an API trains nothing',
     engine === 'embedded' &&
       loraRank !== undefined &&
-      !('steps' in settings) &&
+      !trains &&
       'loraRank: expected engine tinker beside it: an evaluation trains no adapter',
     engine !== 'embedded' && embedded !== undefined && `${embedded}: expected engine embedded beside it`,
     trained === 'all' && loraRank !== undefined && 'loraRank: expected adapters to be trained, found trained: all',
@@ -209,6 +237,10 @@ function conflictsInTraining(settings: TrainSettings): readonly (string | false)
 /** Tinker's default: gradients of large models are small, and some servers average where ours sums. */
 const TINKER_EPSILON = 1e-12;
 
+export function adamFor(engine: RunSettings['engine']): TrainSettings['adam'] {
+  return engine === 'tinker' ? { ...TRAIN_DEFAULTS.adam, epsilon: TINKER_EPSILON } : TRAIN_DEFAULTS.adam;
+}
+
 export function evaluationSettings(request: EvaluationRequest): EvaluationSettings {
   checkEntry(request.entry);
   const { n = 1, run, rows } = request;
@@ -232,6 +264,18 @@ export function evaluationSettings(request: EvaluationRequest): EvaluationSettin
   });
 }
 
+export function sftSettings(request: SftRequest): SftSettings {
+  const engine = engineOf(request);
+  if (isApi(engine)) throw new TrainyardError('USAGE', `engine: expected embedded or tinker, found ${engine}: it trains nothing`);
+  return checkSettings({
+    ...SFT_DEFAULTS,
+    ...defined(request),
+    ...{ engine, from: request.from, model: resolve(request.model ?? BASE_MODEL) },
+    baseURL: baseURLOf(engine, request),
+    run: request.run ?? freeRun('sft'),
+  });
+}
+
 /** Throws USAGE: an API tells neither tokens nor log-probabilities, so nothing could be trained on exactly what was sampled. */
 function untrainable({ entry, model = 'NAME', baseURL }: TrainRequest, engine: ApiName): TrainyardError {
   const agent = typeof entry === 'string' ? shellWord(entry) : '<entry>';
@@ -252,7 +296,7 @@ export function trainSettings(request: TrainRequest): TrainSettings {
   const wantsAdapters = engine === 'embedded' && (loraRank ?? loraAlpha) !== undefined;
   return checkSettings({
     ...TRAIN_DEFAULTS,
-    ...(engine === 'tinker' && { adam: { ...TRAIN_DEFAULTS.adam, epsilon: TINKER_EPSILON } }),
+    adam: adamFor(engine),
     ...defined(request),
     entry: request.entry,
     engine,
@@ -266,7 +310,7 @@ export function trainSettings(request: TrainRequest): TrainSettings {
 }
 
 /** A checkpoint whose weights are at a Tinker server needs the tinker engine. */
-function engineOf({ engine, model }: Partial<TrainSettings | EvaluationSettings>): RunSettings['engine'] {
+function engineOf({ engine, model }: Partial<Pick<RunSettings, 'engine' | 'model'>>): RunSettings['engine'] {
   const chosen = engine ?? (model !== undefined && existsSync(join(model, 'tinker.json')) ? 'tinker' : EVAL_DEFAULTS.engine);
   if (chosen === 'tinker' && model === undefined) {
     throw new TrainyardError('USAGE', 'model: expected the folder of the model at the Tinker server, found none', {
@@ -293,8 +337,9 @@ function isIterable(value: unknown): boolean {
 }
 
 /** Returns the settings unchanged, or throws USAGE. */
-export function checkSettings<T extends EvaluationSettings | TrainSettings>(settings: T): T {
-  const { error } = ('steps' in settings ? trainSchema : evaluationSchema).safeParse(settings);
+export function checkSettings<T extends EvaluationSettings | TrainSettings | SftSettings>(settings: T): T {
+  const schema = 'steps' in settings ? trainSchema : 'epochs' in settings ? sftSchema : evaluationSchema;
+  const { error } = schema.safeParse(settings);
   const problems =
     error?.issues.map(({ path, message }) => (path.length === 0 ? message : `${path.join('.')}: ${message}`)) ??
     conflictsIn(settings).filter((problem) => problem !== false);

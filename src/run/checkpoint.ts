@@ -154,7 +154,7 @@ export async function savedSteps(dir: string): Promise<readonly number[]> {
 /** Keeps the newest checkpoints and the best one. */
 export async function pruneCheckpoints(trainer: Trainer, dir: string, best: number | undefined): Promise<void> {
   for (const step of (await savedSteps(dir)).slice(0, -KEPT)) {
-    if (step !== best) await remove(trainer, join(dir, checkpointName(step)));
+    if (step !== best) await removeCheckpoint(trainer, join(dir, checkpointName(step)));
   }
 }
 
@@ -171,11 +171,11 @@ export async function discardUncommitted(trainer: Trainer, dir: string, lastStep
   }
   for (const name of await readdir(dir)) {
     const left = UNFINISHED.test(name) || name === checkpointName(lastStep + 1);
-    if (left) await remove(trainer, join(dir, name));
+    if (left) await removeCheckpoint(trainer, join(dir, name));
   }
 }
 
-async function remove(trainer: Trainer, folder: string): Promise<void> {
+export async function removeCheckpoint(trainer: Trainer, folder: string): Promise<void> {
   await trainer.forget(folder);
   await rm(folder, { recursive: true, force: true });
 }

@@ -37,16 +37,23 @@ export async function createRunDirectory(path: string, record: object, { trains 
   await boundary('USAGE', `cannot create the run directory ${path}`, () => makeFolder(root));
   const id = randomUUID();
   return await locked(path, root, id, async () => {
-    const held = (await readdir(root)).filter((name) => !name.startsWith('lock') && name !== RUN_FILE + UNFINISHED);
-    if (held.length > 0) {
-      const hint = held.includes(RUN_FILE)
-        ? `go on with it: ${resumeCommand(path, verbOf(root))}; or give --run another directory`
-        : 'give --run another directory, or remove this one';
-      throw new TrainyardError('RUN_NOT_EMPTY', `${path} already holds ${held.slice(0, 3).join(', ')}`, { hint });
-    }
+    await requireEmpty(path);
     await writeRunFile(root, { ...record, id });
     if (trains) await mkdir(join(root, 'checkpoints'));
   });
+}
+
+/** Throws RUN_NOT_EMPTY if the directory holds anything but a lock. */
+export async function requireEmpty(path: string): Promise<void> {
+  const held = existsSync(path)
+    ? (await readdir(path)).filter((name) => !name.startsWith('lock') && name !== RUN_FILE + UNFINISHED)
+    : [];
+  if (held.length === 0) return;
+  const hint =
+    held.includes(RUN_FILE) && !isSft(path)
+      ? `go on with it: ${resumeCommand(path, verbOf(path))}; or give --run another directory`
+      : 'give --run another directory, or remove this one';
+  throw new TrainyardError('RUN_NOT_EMPTY', `${path} already holds ${held.slice(0, 3).join(', ')}`, { hint });
 }
 
 export async function reopenRunDirectory(path: string, { trains = true } = {}): Promise<RunDirectory> {
@@ -88,6 +95,11 @@ export function readRunFile(path: string, missing: ErrorCode = 'RESUME_IMPOSSIBL
 
 export function isEvaluation(record: unknown): boolean {
   return typeof record === 'object' && record !== null && 'kind' in record && record.kind === 'evaluation';
+}
+
+/** Such a run is not resumed. */
+export function isSft(root: string): boolean {
+  return tried(() => (readRunFile(root) as { readonly kind?: unknown }).kind) === 'sft';
 }
 
 function verbOf(root: string): 'train' | 'eval' {

@@ -82,7 +82,7 @@ const MAY_CHANGE: ReadonlySet<string> = new Set<keyof TrainSettings>([
 ]);
 /** Settings that can be a path or a value. Values are not recorded; of tasks, only digests are. */
 const GIVEN_AS_VALUES: ReadonlySet<string> = new Set<keyof TrainSettings>(['entry', 'tasks', 'heldOut']);
-const PATHS = ['entry', 'flows', 'model', 'tasks', 'heldOut'] as const;
+const PATHS = ['entry', 'flows', 'model', 'tasks', 'heldOut', 'warmStart'] as const;
 const MOST_NAMED = 5;
 
 export async function planTraining(request: TrainRequest): Promise<TrainPlan> {
@@ -90,6 +90,13 @@ export async function planTraining(request: TrainRequest): Promise<TrainPlan> {
   const checked = await preflight(settings);
   const record = await trainRecord(settings, checked);
   return { settings, ...checked, record, isResumed: false, kernels: record.kernels, identity: identityOf(record) };
+}
+
+/** The same plan for another first policy, such as a checkpoint. */
+export async function startingWith(plan: TrainPlan, model: string): Promise<TrainPlan> {
+  const settings = { ...plan.settings, model: resolve(model) };
+  const record = await trainRecord(settings, plan);
+  return { ...plan, settings, record, identity: identityOf(record) };
 }
 
 export async function planResumedTraining(request: ResumeRequest): Promise<TrainPlan> {
@@ -184,8 +191,8 @@ function resumedSettings(begun: TrainRecord['settings'], request: ResumeRequest)
     throw impossible(message, 'leave it out, or begin a new run from one of this one’s checkpoints with --model');
   }
   // Defaults for settings that older runs did not record.
-  const { engine, minTasks, weighting, maxErrorShare, graderRetries, graderMemoryMb } = TRAIN_DEFAULTS;
-  const later = { engine, minTasks, weighting, maxErrorShare, graderRetries, graderMemoryMb };
+  const { engine, minTasks, weighting, maxErrorShare, graderRetries, graderMemoryMb, warmStartEpochs } = TRAIN_DEFAULTS;
+  const later = { engine, minTasks, weighting, maxErrorShare, graderRetries, graderMemoryMb, warmStartEpochs };
   const settings: Record<string, unknown> = { ...later, ...begun, ...given, run: request.run };
   requireValues(settings, 'the run', 'tasks');
   // Shown relative to the working directory.

@@ -62,6 +62,9 @@ export const EVAL_DEFAULTS = {
   maxErrorShare: 0.25,
 } as const;
 
+/** Passes over what is taught; it ends earlier if that no longer helps. */
+const SFT_EPOCHS = 3;
+
 export const TRAIN_DEFAULTS = {
   ...EVAL_DEFAULTS,
   minTasks: 4,
@@ -88,6 +91,25 @@ export const TRAIN_DEFAULTS = {
   checkpointEvery: 1,
   maxTime: undefined,
   maxTokens: undefined,
+  warmStart: undefined,
+  warmStartEpochs: SFT_EPOCHS,
+} as const;
+
+export const SFT_DEFAULTS = {
+  ...{ engine: EVAL_DEFAULTS.engine, model: BASE_MODEL, seed: EVAL_DEFAULTS.seed, threads: EVAL_DEFAULTS.threads },
+  ...{
+    baseModel: undefined,
+    baseURL: undefined,
+    trained: undefined,
+    loraRank: undefined,
+    loraAlpha: undefined,
+    context: undefined,
+  },
+  epochs: SFT_EPOCHS,
+  batch: 16,
+  validation: 0.1,
+  patience: 2,
+  learningRate: TRAIN_DEFAULTS.learningRate,
 } as const;
 
 const HOST = '127.0.0.1';

@@ -6,6 +6,9 @@
 /** Trains to the last step. Finds all problems with the request before it creates the run directory. */
 export const train: typeof import('./train.ts').train = async (...given) => (await import('./train.ts')).train(...given);
 
+/** Teaches the policy what a run's successes, or a file's conversations, say. */
+export const sft: typeof import('./sft.ts').sft = async (...given) => (await import('./sft.ts')).sft(...given);
+
 /** Resumes a run that was interrupted, killed or stopped by a budget, optionally with more `steps`. */
 export const resume: typeof import('./train.ts').resume = async (...given) => (await import('./train.ts')).resume(...given);
 

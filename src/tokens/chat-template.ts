@@ -39,6 +39,11 @@ export interface ChatTemplate {
    * token closes the turn, or if the template refuses these messages.
    */
   encodeAfterTurn(next: readonly Message[], setting: Setting): AfterTurn | undefined;
+  /**
+   * Ids by which the policy would say the last message, an assistant's, after the prompt of the others, up to the token that closes the
+   * turn. Undefined if the template does not write it as its generation prompt begins it, or does not close it.
+   */
+  encodeSpoken(messages: readonly Message[], tools: readonly Tool[]): Int32Array | undefined;
   /** The rendered text, unprotected: for finding out how the template writes, never for prompts. Undefined if it refuses. */
   textOf(messages: readonly Message[], tools: readonly Tool[], generationPrompt: boolean): string | undefined;
   /** Which of tools and calls this template leaves out, so that they are written in our own form. */
@@ -99,6 +104,17 @@ export function createChatTemplate(tokenizer: Tokenizer): ChatTemplate {
     return tokenizer.encodeRendered(renderWith(shaped, shapedTools, generationPrompt, mark + mark), restore);
   }
 
+  function encodeSpoken(messages: readonly Message[], tools: readonly Tool[]): Int32Array | undefined {
+    const { mark, protect, restore } = begin(messages, tools);
+    const shaped = shapeMessages(messages, shapeWith(mark), protect);
+    const shapedTools = tools.map((tool) => shapeTool(tool, protect));
+    const before = renderWith(shaped.slice(0, -1), shapedTools, true, mark + mark);
+    const whole = renderWith(shaped, shapedTools, false, mark + mark);
+    const at = endOfTurn === undefined ? -1 : whole.indexOf(endOfTurn, before.length);
+    if (at === -1 || !whole.startsWith(before)) return undefined;
+    return tokenizer.encodeRendered(whole.slice(before.length, at + endOfTurn!.length), restore);
+  }
+
   function openingOf(setting: Setting): string {
     const key = JSON.stringify(setting);
     const opening = openings.get(key) ?? renderWith(openingMessages(setting), setting.tools ? [TOOL] : [], true);
@@ -140,6 +156,7 @@ export function createChatTemplate(tokenizer: Tokenizer): ChatTemplate {
       const ids = tokenizer.encodeRendered(after.text.slice(at), after.restore);
       return { ids, keepsReasoning: after.keepsReasoning };
     },
+    encodeSpoken: (messages, tools) => refusing(() => encodeSpoken(messages, tools)),
     textOf,
     ownForm,
     withOwnForm: rewritten,

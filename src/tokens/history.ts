@@ -231,7 +231,7 @@ function isUsed({ index, response }: Turn, turns: readonly Turn[]): boolean {
 
 // ── when two things are the same ─────────────────────────────────────────────────────────────────────────────────────────
 
-function sameMessage(a: Message, b: Message): boolean {
+export function sameMessage(a: Message, b: Message): boolean {
   if (a === b) return true;
   const callsOfA = a.tool_calls ?? [];
   const callsOfB = b.tool_calls ?? [];

@@ -48,6 +48,11 @@ export interface Renderer {
    * would write what came before in another way once these messages follow: then the prompt has to be rendered afresh.
    */
   extend(previous: PreviousTurn, newMessages: readonly Message[]): Int32Array | undefined;
+  /**
+   * Ids that the policy would have sampled to give this response to these messages, up to the token that closes the turn. Undefined where
+   * the template writes a response in another way than a generation prompt begins one. Throws REQUEST_INVALID like `open`.
+   */
+  spoken(messages: readonly Message[], tools: readonly Tool[], response: Message): Int32Array | undefined;
   /** Ids that begin a call of this tool, or of any, to be put behind the prompt; undefined where this model's calls cannot be begun. */
   readonly callBeginning: CallBeginning;
   /** What may follow `callBeginning`: arguments that fit the tool's schema, and the end. Undefined where that cannot be told in bytes. */
@@ -111,6 +116,7 @@ export function createRenderer(tokenizer: Tokenizer): Renderer {
       const closed = stopReason === 'stop' && sampledIds.at(-1) === after[0];
       return grown(promptIds, sampledIds, closed ? after.subarray(1) : after);
     },
+    spoken: (messages, tools, response) => template.encodeSpoken([...messages, response], tools),
     ...forcedCalls(template, tokenizer, responseFormat.format, vocabulary),
     formatConstraint(schema) {
       const known = responseFormat.thinks === 'unmarked' ? vocabulary() : undefined;

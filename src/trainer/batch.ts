@@ -73,7 +73,8 @@ export function attachReference(batch: Batch, logprobs: readonly Float32Array[])
   return { ...batch, samples };
 }
 
-function tokensIn({ mask }: Sample): number {
+/** Trained ones. */
+export function tokensIn({ mask }: Sample): number {
   return mask.reduce((tokens, one) => tokens + one, 0);
 }
 

@@ -90,6 +90,9 @@ export function follow(before: ViewState, event: RunEvent, now: number): ViewSta
     }
     case 'transcript':
     case 'error':
+    case 'sft-start':
+    case 'sft-step':
+    case 'sft-end':
       return state;
   }
 }

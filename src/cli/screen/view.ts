@@ -29,6 +29,7 @@ const PHASES: Readonly<Record<Phase, string>> = {
   'rolling-out': 'rolling out',
   training: 'training',
   saving: 'saving',
+  teaching: 'warm start, step',
 };
 
 export function viewOf(state: ViewState, columns: number, rows: number): readonly Line[] {
