@@ -3,8 +3,12 @@
  * before and after. Runs the commands that a user would type, and prints each of them. `-- --model <path or hub id>` takes another model,
  * `--run <folder>` another place for the run; all other arguments are added to `trainyard train`. Without `--model`: the hub's cache, or else
  * the GGUF file in a wheel on PyPI.
+ *
+ * `npm run demo:warm-start` (this script with `--warm-start`): the same without answered questions in the prompt, where reinforcement learning
+ * alone finds nothing to reinforce. A teacher's successes are collected first, then taught, then reinforced in ten steps.
  */
-import { spawnSync } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { messageOf } from '../src/core/errors.ts';
@@ -24,18 +28,52 @@ const RECIPE = [
   ...['--steps', '25', '--groups-per-step', '8', '--group', '8', '--refill', '1', '--eval-every', '0'],
 ];
 
+const BARE_ENTRY = shortPath(join(ROOT, 'examples/llm-shop/without-examples.ts'));
+const TRAINING_TASKS = shortPath(join(ROOT, 'examples/llm-shop/train.jsonl'));
+/** Of a prompt without examples. */
+const BARE_SIZES = ['--context', '512', ...SIZES.slice(2)];
+/** Of the 800 training tasks. */
+const TAUGHT_ROWS = '1-160';
+const BARE_STEPS = ['--steps', '10'];
+
 async function main(): Promise<void> {
   const more = process.argv.slice(2);
   const take = (flag: string): string | undefined => {
     const at = more.indexOf(flag);
     return at === -1 ? undefined : more.splice(at, 2)[1];
   };
+  const isWarm = more[0] === '--warm-start' && more.shift() !== undefined;
   const model = await modelFor(take('--model'));
-  const run = take('--run') ?? freeRun('llm-shop');
+  const run = take('--run') ?? freeRun(isWarm ? 'warm-start' : 'llm-shop');
+  if (isWarm) return await warmStart(model, run, more);
   const [before, after] = [`${run}-before`, `${run}-after`];
   trainyard('eval', ENTRY, '--model', model, '--temperature', '1', ...SIZES, '--run', before);
   trainyard('train', ENTRY, '--model', model, ...SIZES, ...RECIPE, '--run', run, ...more);
   trainyard('eval', ENTRY, '--checkpoint', run, '--temperature', '1', ...SIZES, '--run', after);
+  trainyard('diff', before, after);
+  console.log(`\nheld-out success at temperature 1: ${successOf(before)} → ${successOf(after)}`);
+}
+
+async function warmStart(model: string, run: string, more: readonly string[]): Promise<void> {
+  const [taught, before, alone, after] = ['taught', 'before', 'alone', 'after'].map((name) => `${run}-${name}`) as [
+    string,
+    string,
+    string,
+    string,
+  ];
+  const teacher = spawn(process.execPath, [join(ROOT, 'examples/llm-shop/teacher.ts')], { stdio: ['ignore', 'pipe', 'inherit'] });
+  process.once('exit', () => teacher.kill());
+  const [line] = (await once(teacher.stdout, 'data')) as [Buffer];
+  const url = /http\S+/.exec(line.toString())![0];
+  const api = ['--engine', 'openai', '--base-url', url, '--model', 'teacher'];
+  trainyard('eval', BARE_ENTRY, '--held-out', TRAINING_TASKS, '--rows', TAUGHT_ROWS, ...api, '--run', taught);
+  teacher.kill();
+  trainyard('eval', BARE_ENTRY, '--model', model, '--temperature', '1', ...BARE_SIZES, '--run', before);
+  console.log('\nReinforcement learning alone, which ends in NO_SIGNAL:');
+  const training = [BARE_ENTRY, '--model', model, ...BARE_SIZES, ...RECIPE, ...BARE_STEPS];
+  ran('train', ...training, '--run', alone, ...more);
+  trainyard('train', ...training, '--warm-start', taught, '--run', run, ...more);
+  trainyard('eval', BARE_ENTRY, '--checkpoint', run, '--temperature', '1', ...BARE_SIZES, '--run', after);
   trainyard('diff', before, after);
   console.log(`\nheld-out success at temperature 1: ${successOf(before)} → ${successOf(after)}`);
 }
@@ -48,11 +86,16 @@ async function modelFor(given: string | undefined): Promise<string> {
 
 /** Ends the demo with the command's exit code if that fails: it has said why. */
 function trainyard(...words: readonly string[]): void {
+  const status = ran(...words);
+  if (status !== 0) process.exit(status ?? 1);
+}
+
+function ran(...words: readonly string[]): number | null {
   console.log(`\n$ trainyard ${words.join(' ')}`);
   const { status } = spawnSync(process.execPath, ['--conditions=trainyard-source', join(ROOT, 'src/cli/main.ts'), ...words], {
     stdio: 'inherit',
   });
-  if (status !== 0) process.exit(status ?? 1);
+  return status;
 }
 
 function successOf(evaluation: string): string {
