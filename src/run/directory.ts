@@ -97,9 +97,16 @@ export function isEvaluation(record: unknown): boolean {
   return typeof record === 'object' && record !== null && 'kind' in record && record.kind === 'evaluation';
 }
 
-/** Such a run is not resumed. */
-export function isSft(root: string): boolean {
+function isSft(root: string): boolean {
   return tried(() => (readRunFile(root) as { readonly kind?: unknown }).kind) === 'sft';
+}
+
+/** Throws USAGE. */
+export function refuseSft(path: string): void {
+  if (!isSft(path)) return;
+  throw new TrainyardError('USAGE', `${path} holds supervised fine-tuning, which has no rollouts and is not resumed`, {
+    hint: 'the same command again begins it anew if it was interrupted; give --model its checkpoint to measure or train that',
+  });
 }
 
 function verbOf(root: string): 'train' | 'eval' {

@@ -12,6 +12,7 @@ import { exclusionsIn, placeOf } from '../core/turns.ts';
 import type { Exclusion, ForkCause, Mark, Message, Trajectory, Turn } from '../core/types.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { stitch } from '../tokens/stitch.ts';
+import { refuseSft } from './directory.ts';
 
 export interface RolloutLine {
   readonly rolloutId: string;
@@ -38,6 +39,7 @@ export interface RolloutLine {
 export async function openStoreOf(path: string, run?: string): Promise<Store> {
   const file = existsSync(path) && statSync(path).isDirectory() ? join(path, 'store.sqlite') : path;
   const hint = 'give the directory of a run, or a store file';
+  refuseSft(path);
   if (!existsSync(file)) throw new TrainyardError('FILE_NOT_FOUND', `${file} does not exist`, { hint });
   return await openSqliteStore(file, run);
 }

@@ -17,7 +17,7 @@ import { KERNEL_VARIANTS, type KernelVariant } from '../nn/wasm.ts';
 import type { EvaluationRequest, EvaluationSettings, RunSettings, TrainRequest, TrainSettings } from './check-settings.ts';
 import { baseURLOf, checkSettings, evaluationSettings, rowsOf, trainSettings } from './check-settings.ts';
 import { digestOfFiles, modelDigest } from './checkpoint.ts';
-import { isEvaluation, readRunFile } from './directory.ts';
+import { isEvaluation, readRunFile, refuseSft } from './directory.ts';
 import { withModelPath } from './model-path.ts';
 import { checkModelNamed } from './open-policy.ts';
 import { type Checked, changedSources, preflight, sourcesOf } from './preflight.ts';
@@ -139,6 +139,7 @@ export async function planEvaluation(request: EvaluationRequest): Promise<Evalua
 
 export async function planResumedEvaluation(request: EvaluationResumeRequest): Promise<EvaluationPlan> {
   const { run } = request;
+  refuseSft(run);
   const begun = evaluationIn(run);
   if (begun === undefined)
     throw impossible(`${run} holds a training run, not an evaluation`, `go on with it: ${resumeCommand(run)}`);
@@ -171,6 +172,7 @@ export function evaluationIn(run: string): EvaluationRecord | undefined {
 }
 
 function trainRecordIn(run: string): TrainRecord {
+  refuseSft(run);
   const found = readRunFile(run);
   if (isEvaluation(found)) {
     throw impossible(`${run} holds an evaluation, not a training run`, `go on with it: ${resumeCommand(run, 'eval')}`);
