@@ -17,9 +17,10 @@ import { crossEntropy } from '../trainer/losses.ts';
 import { adamFor, type SftRequest, type SftSettings, sftSettings } from './check-settings.ts';
 import { checkpointName, modelDigest, removeCheckpoint, saveCheckpoint, savedSteps } from './checkpoint.ts';
 import { type Demonstrations, readDemonstrations } from './demonstrations.ts';
-import { createRunDirectory, eventLog, eventsIn, type RunDirectory, readRunFile } from './directory.ts';
+import { createRunDirectory, eventLog, eventsIn, type RunDirectory, readRunFile, requireEmpty } from './directory.ts';
 import { withModelPath } from './model-path.ts';
 import { openSampled, planToTell } from './open-policy.ts';
+import { startingWith, type TrainPlan } from './plan.ts';
 import { learningRateAt, TRAIN_DEFAULTS } from './settings.ts';
 import { samplesDigest } from './step.ts';
 
@@ -72,10 +73,15 @@ export async function sft(request: SftRequest, emit: Emit = () => {}, options: S
   });
 }
 
-/** Teaches the policy beside a training run and gives the checkpoint to begin it with. */
-export async function warmStart(request: SftRequest, emit: Emit, options: SftOptions): Promise<string> {
-  const { checkpoint, ending } = await sft(request, emit, options);
-  if (ending !== 'interrupted' && checkpoint !== null) return checkpoint;
+/** Teaches the policy in a directory beside a training run's, and gives the plan to begin the training with that checkpoint. */
+export async function warmStarted(plan: TrainPlan, emit?: Emit, options?: SftOptions): Promise<TrainPlan> {
+  const { settings, heldOut } = plan;
+  await requireEmpty(settings.run);
+  const { engine, model, baseModel, baseURL, trained, loraRank, loraAlpha, context, seed, threads, learningRate } = settings;
+  const policy = { engine, model, baseModel, baseURL, trained, loraRank, loraAlpha, context, seed, threads, learningRate };
+  const own = { from: settings.warmStart!, epochs: settings.warmStartEpochs, run: `${settings.run}-warm-start` };
+  const { checkpoint, ending } = await sft({ ...policy, ...own }, emit, { ...options, heldOut });
+  if (ending !== 'interrupted' && checkpoint !== null) return await startingWith(plan, checkpoint);
   throw new TrainyardError('CANCELLED', 'interrupted during the warm start', { hint: 'the same command begins it anew' });
 }
 

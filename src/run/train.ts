@@ -15,12 +15,12 @@ import { START } from '../rollout/scheduler.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { AgreementBound } from '../trainer/agreement.ts';
 import { heldOutFileOf, type TrainRequest, unusualIn } from './check-settings.ts';
-import { createRunDirectory, eventLog, type RunDirectory, reopenRunDirectory, requireEmpty } from './directory.ts';
+import { createRunDirectory, eventLog, type RunDirectory, reopenRunDirectory } from './directory.ts';
 import { HeldOut } from './evaluate.ts';
 import { type CuratedBatch, groupsOf, withoutMarked } from './groups.ts';
 import { endingWithoutSignal, nothingTrainable, tellNoSignalYet } from './no-signal.ts';
 import { openParts, type Rollouts, type RunParts } from './parts.ts';
-import { planResumedTraining, planTraining, type ResumeRequest, startingWith, type TrainPlan } from './plan.ts';
+import { planResumedTraining, planTraining, type ResumeRequest, type TrainPlan } from './plan.ts';
 import { meansOf, rolloutReport, trajectoriesOf } from './results.ts';
 import { restorePolicy } from './resume.ts';
 import { learningRateAt } from './settings.ts';
@@ -55,18 +55,8 @@ export interface TrainOptions {
 /** Finds all problems with the request before it creates the run directory. */
 export async function train(request: TrainRequest, emit?: Emit, options?: TrainOptions): Promise<TrainResult> {
   const plan = await planTraining(request);
-  return await execute(plan.settings.warmStart === undefined ? plan : await warmed(plan, emit, options), emit, options);
-}
-
-/** Teaches the policy first, in a directory beside the run's; the training then begins with that checkpoint. */
-async function warmed(plan: TrainPlan, emit: Emit = () => {}, options?: TrainOptions): Promise<TrainPlan> {
-  const { settings, heldOut } = plan;
-  await requireEmpty(settings.run);
-  const { warmStart } = await import('./sft.ts');
-  const { engine, model, baseModel, baseURL, trained, loraRank, loraAlpha, context, seed, threads, learningRate } = settings;
-  const policy = { engine, model, baseModel, baseURL, trained, loraRank, loraAlpha, context, seed, threads, learningRate };
-  const own = { from: settings.warmStart!, epochs: settings.warmStartEpochs, run: `${settings.run}-warm-start` };
-  return await startingWith(plan, await warmStart({ ...policy, ...own }, emit, { ...options, heldOut }));
+  if (plan.settings.warmStart === undefined) return await execute(plan, emit, options);
+  return await execute(await (await import('./sft.ts')).warmStarted(plan, emit, options), emit, options);
 }
 
 export async function resume(request: ResumeRequest, emit?: Emit, options?: TrainOptions): Promise<TrainResult> {
