@@ -35,7 +35,7 @@ const worlds: fc.Arbitrary<World> = fc.record({
 const BEGINNING = { version: 0, groups: START };
 
 const given = (options: Partial<SchedulerOptions> & Pick<SchedulerOptions, 'runOne'>): SchedulerOptions => ({
-  ...{ batchSize: 1, groupSize: 1, refill: 1, staleness: 0, concurrency: 1, lastVersion: 1 },
+  ...{ batchSize: 1, groupSize: 1, refill: 1, staleness: 0, stale: 'drop', concurrency: 1, lastVersion: 1 },
   plan: (number) => ({ groupId: String(number), task: { id: String(number), prompt: [] } }),
   hasSignal: () => true,
   ...options,
@@ -53,6 +53,7 @@ function simulate(world: World, from: { version: number; groups: Position } = BE
   let running = 0;
   let tick = 0;
   const options: SchedulerOptions = {
+    stale: 'drop',
     ...world,
     lastVersion: world.steps,
     plan: (number) => {

@@ -141,7 +141,9 @@ async function learn(training: Training): Promise<TrainResult> {
       const groups = await withoutMarked(await scheduler.take(), log.store);
       const rolloutSeconds = (performance.now() - start) / 1000;
       const trajectories = trajectoriesOf(groups.groups);
-      const batch = batchOf(trajectories, settings);
+      const { staleness: most, stale: rule } = settings;
+      const stale = most > 0 ? { policyVersion: step, most, rule } : undefined;
+      const batch = batchOf(trajectories, settings, stale);
       if (batch.trainedTokens === 0) {
         if (trajectories.length > 0) throw nothingTrainable(trajectories);
         tellNoSignalYet(groups, plan.entry, tell);
@@ -151,13 +153,13 @@ async function learn(training: Training): Promise<TrainResult> {
       tries = [];
       step++;
       const [learningRate, means, { excluded }] = [learningRateAt(step, settings), meansOf(trajectories), groups];
-      const next = { step, batch, excluded, learningRate, groups: scheduler.position, means, best: heldOut.best?.step };
-      const { loss, gradNorm, metrics, trainSeconds, saveSeconds } = await takeStep(log, next, progress);
-      scheduler.published(step);
+      const next = { step, batch, excluded, stale, learningRate, groups: scheduler.position, means, best: heldOut.best?.step };
+      const taken = await takeStep(log, next, progress, () => scheduler.published(next.step));
+      const { loss, gradNorm, metrics, trainSeconds, saveSeconds } = taken;
       tell({
         ...{ type: 'step-end', step, policyVersion: step, loss, ...(gradNorm !== undefined && { gradNorm }) },
         ...agreementIn(metrics),
-        ...rolloutReport(groups),
+        ...rolloutReport(groups, stale),
         ...{ trainedTokens: batch.trainedTokens, rolloutSeconds, trainSeconds, saveSeconds },
       });
       ending = await assess(step, training, heldOut);

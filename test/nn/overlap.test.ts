@@ -9,13 +9,14 @@ import { LORA, openAdapted, strongAdapter, writeModel } from '../fixtures/nn/ada
 import { openModel, REGULAR, randomTokens, request, strongWeights } from '../fixtures/nn/models.ts';
 
 const LONG = { ...REGULAR, contextLength: 1024 };
-const OVERLAP: UseOptions = { overlap: true, threads: 1 };
+type Threads = Pick<UseOptions, 'threads' | 'overlap'>;
+const OVERLAP: Threads = { overlap: true, threads: 1 };
 const PROMPT = randomTokens(LONG, 70, 1);
 const long = (seed: number) => request(PROMPT, { seed, maxTokens: 900 });
 const short = (seed: number) => request(PROMPT, { seed, maxTokens: 30 });
 
 interface Kind {
-  readonly open: (options: UseOptions) => Promise<EmbeddedModel>;
+  readonly open: (options: Threads) => Promise<EmbeddedModel>;
   /** What is trained, of another version. */
   readonly weights: (version: number) => Float32Array;
 }
@@ -31,7 +32,7 @@ const KINDS: Readonly<Record<string, Kind>> = {
 /** A running request, once it has drawn its first token. */
 async function begun(model: EmbeddedModel, seed: number): Promise<{ readonly result: Promise<SampleResult> }> {
   const first = Promise.withResolvers<void>();
-  const result = model.sample(long(seed), undefined, () => first.resolve());
+  const result = model.sample(long(seed), undefined, () => void first.resolve() as undefined);
   await first.promise;
   return { result };
 }
