@@ -30,6 +30,11 @@ export function batchOf(trajectories: readonly Trajectory[], settings: TrainSett
   return stale === undefined ? batch : weighStale(batch, stale);
 }
 
+/** Of a batch that this version is trained with. Undefined where nothing can be stale. */
+export function staleRuleAt(policyVersion: number, { staleness, stale }: TrainSettings): StaleRule | undefined {
+  return staleness === 0 ? undefined : { policyVersion, most: staleness, rule: stale };
+}
+
 /** Deterministic: the same batch, learning rate and settings on the same weights give the same weights. */
 export async function update(
   trainer: Trainer,

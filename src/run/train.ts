@@ -24,7 +24,7 @@ import { planResumedTraining, planTraining, type ResumeRequest, type TrainPlan }
 import { meansOf, rolloutReport, trajectoriesOf } from './results.ts';
 import { restorePolicy } from './resume.ts';
 import { learningRateAt } from './settings.ts';
-import { agreementIn, batchOf, checkpointAt, ONCE, type StepLog, takeStep } from './step.ts';
+import { agreementIn, batchOf, checkpointAt, ONCE, type StepLog, staleRuleAt, takeStep } from './step.ts';
 
 /** Steps in a row without any group with signal that end the training. */
 const MOST_WITHOUT_SIGNAL = 3;
@@ -140,9 +140,7 @@ async function learn(training: Training): Promise<TrainResult> {
       const start = performance.now();
       const groups = await withoutMarked(await scheduler.take(), log.store);
       const rolloutSeconds = (performance.now() - start) / 1000;
-      const trajectories = trajectoriesOf(groups.groups);
-      const { staleness: most, stale: rule } = settings;
-      const stale = most > 0 ? { policyVersion: step, most, rule } : undefined;
+      const [trajectories, stale] = [trajectoriesOf(groups.groups), staleRuleAt(step, settings)];
       const batch = batchOf(trajectories, settings, stale);
       if (batch.trainedTokens === 0) {
         if (trajectories.length > 0) throw nothingTrainable(trajectories);
@@ -154,8 +152,8 @@ async function learn(training: Training): Promise<TrainResult> {
       step++;
       const [learningRate, means, { excluded }] = [learningRateAt(step, settings), meansOf(trajectories), groups];
       const next = { step, batch, excluded, stale, learningRate, groups: scheduler.position, means, best: heldOut.best?.step };
-      const taken = await takeStep(log, next, progress, () => scheduler.published(next.step));
-      const { loss, gradNorm, metrics, trainSeconds, saveSeconds } = taken;
+      const published = (): void => scheduler.published(next.step);
+      const { loss, gradNorm, metrics, trainSeconds, saveSeconds } = await takeStep(log, next, progress, published);
       tell({
         ...{ type: 'step-end', step, policyVersion: step, loss, ...(gradNorm !== undefined && { gradNorm }) },
         ...agreementIn(metrics),
