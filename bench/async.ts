@@ -3,7 +3,8 @@
  * as a slow tool or a long answer would: for each call a time of its own, most short and a few very long (log-normal, by the call's seed).
  *
  * The same steps with staleness 0 and 2, in turn, with as many places for rollouts in both: what one batch needs. `speedup` is the ratio of
- * the medians. `busy` is the share of the places' time in which a call was running.
+ * the medians. `busy` is the share of the places' time in which a call was running. Those calls wait outside the policy, so its publishing is
+ * measured alone: beside eight long answers, with room for one version of the weights and for two.
  */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { loadavg, tmpdir } from 'node:os';
@@ -11,7 +12,9 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { defineWorkflow } from '../src/core/define.ts';
 import { type Engine, engineWith } from '../src/core/policy.ts';
+import { EmbeddedModel } from '../src/nn/embedded-model.ts';
 import { gaussian, randomStream } from '../src/nn/random.ts';
+import { BASE_MODEL } from '../src/run/settings.ts';
 import { train } from '../src/run/train.ts';
 import type { Flags } from './main.ts';
 
@@ -78,6 +81,27 @@ async function measure(folder: string, staleness: number, seed: number, threads:
   return { seconds, busy: slept / seconds / SIZE.concurrency, staleGroups, waited };
 }
 
+/** Milliseconds until a version is served while eight answers of 500 tokens are being sampled. */
+async function publishing(overlap: boolean, threads: number | undefined): Promise<number> {
+  await using model = await EmbeddedModel.open({ dir: BASE_MODEL, threads, overlap });
+  const sampling = { temperature: 1, topP: 1, topK: 0, maxTokens: 500 };
+  const begun = Promise.withResolvers<void>();
+  const calls = Array.from({ length: 8 }, (_, seed) =>
+    model.sample(
+      { promptIds: Int32Array.of(1), sampling, stopIds: [], seed },
+      undefined,
+      () => void begun.resolve() as undefined,
+    ),
+  );
+  await begun.promise;
+  const start = performance.now();
+  await model.publish(1);
+  const ms = performance.now() - start;
+  await Promise.all(calls);
+  console.log(`publishing beside eight long answers, room for ${overlap ? 2 : 1}: ${ms.toFixed(1)} ms`);
+  return ms;
+}
+
 const median = (values: readonly number[]): number => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)]!;
 
 export async function run({ threads }: Flags): Promise<Readonly<Record<string, unknown>>> {
@@ -91,12 +115,18 @@ export async function run({ threads }: Flags): Promise<Readonly<Record<string, u
     runs.ahead.push(await measure(folder, 2, seed, threads));
   }
   await rm(folder, { recursive: true });
+  const publishMs: Record<'waiting' | 'ahead', number[]> = { waiting: [], ahead: [] };
+  for (let round = 0; round < ROUNDS; round++) {
+    publishMs.waiting.push(await publishing(false, threads));
+    publishMs.ahead.push(await publishing(true, threads));
+  }
   const of = (which: keyof typeof runs, what: keyof Run): number => median(runs[which].map((one) => one[what]));
   return {
     speedup: of('waiting', 'seconds') / of('ahead', 'seconds'),
     ...{ synchronousSeconds: of('waiting', 'seconds'), asynchronousSeconds: of('ahead', 'seconds') },
     ...{ synchronousBusy: of('waiting', 'busy'), asynchronousBusy: of('ahead', 'busy') },
     ...{ synchronousWaitSeconds: of('waiting', 'waited'), asynchronousWaitSeconds: of('ahead', 'waited') },
+    ...{ synchronousPublishMs: median(publishMs.waiting), asynchronousPublishMs: median(publishMs.ahead) },
     staleGroups: runs.ahead.map(({ staleGroups }) => staleGroups),
   };
 }
