@@ -19,6 +19,7 @@ export interface Benchmark {
 }
 
 const BENCHMARKS: Readonly<Record<string, () => Promise<Benchmark>>> = {
+  async: () => import('./async.ts'),
   gateway: () => import('./gateway.ts'),
   grader: () => import('./grader.ts'),
   llm: () => import('./llm.ts'),

@@ -25,8 +25,9 @@ suite('plain lines', () => {
       /^step {3}1 {2}reward 0\.50 █{12}░{12} {2}8\/11 groups with signal {2}4000 tokens {2}2\.0 s$/,
     );
     expect(lines(stepEnd({ staleGroups: 2, failedGrades: 1 }))[0]).toMatch(
-      /signal {2}2 stale .* 0 rollouts and 1 gradings failed$/,
+      /signal {2}2 stale {2}4.* 0 rollouts and 1 gradings failed$/,
     );
+    expect(lines(stepEnd({ staleGroups: 2, staleRule: 'weigh' }))[0]).toContain('  2 stale (weighed)  ');
   });
 
   it('say below a step what its rewards were made of, by name, eight at most, and how many rollouts were not graded', () => {

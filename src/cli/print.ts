@@ -179,9 +179,13 @@ function some(gap: string, n: number, what: string): string {
   return n > 0 ? `${gap}${n} ${what}` : '';
 }
 
+/** What a step trained on all the same is worth a word. */
+const STALE = { drop: '', weigh: ' (weighed)', keep: ' (kept)' } as const;
+
 function step(event: Event<'step-end'>): string {
   const { failedRollouts, failedGrades, groups, groupsWithoutSignal } = event;
-  const left = some('  ', event.staleGroups, 'stale') + some('  ', event.excludedRollouts, 'excluded');
+  const left =
+    some('  ', event.staleGroups, `stale${STALE[event.staleRule ?? 'drop']}`) + some('  ', event.excludedRollouts, 'excluded');
   const failures = failedRollouts + failedGrades > 0 ? `  ${failedRollouts} rollouts and ${failedGrades} gradings failed` : '';
   const seconds = took(event.rolloutSeconds + event.trainSeconds + event.saveSeconds);
   return (

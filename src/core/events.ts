@@ -1,6 +1,7 @@
 /** What a run reports: one flat JSON object per event, named noun-verb. The terminal, `--json` and events.jsonl show only these. */
 import { messageOf, TrainyardError } from './errors.ts';
 import type { ModelPlan } from './policy.ts';
+import type { StaleRule } from './types.ts';
 
 /** Reward parts and grader metrics by name, each averaged over the graded rollouts that have it. Absent if none do. */
 interface Measured {
@@ -71,8 +72,10 @@ export interface StepReport extends Measured {
   readonly ungraded: number;
   /** Rollouts that marks removed from their groups. */
   readonly excludedRollouts: number;
-  /** Groups discarded because they exceeded the staleness bound, in policy versions. */
+  /** Groups that exceeded the staleness bound, in policy versions. */
   readonly staleGroups: number;
+  /** What happened to them, if there were any: all were dropped, weighed or kept. */
+  readonly staleRule?: StaleRule['rule'];
   /** Tokens sampled for training since the last step. */
   readonly sampledTokens: number;
   readonly trainedTokens: number;

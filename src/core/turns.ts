@@ -1,5 +1,5 @@
-/** How turns and rollouts are named, summarised and excluded from training. Reads no store. */
-import type { Exclusion, Mark, RolloutIdentity, Trajectory, Turn } from './types.ts';
+/** How turns and rollouts are named, summarised, weighted by age and excluded from training. Reads no store. */
+import type { Exclusion, Mark, RolloutIdentity, StaleRule, Trajectory, Turn } from './types.ts';
 
 /** As the engine sampled them, or as the model behind an API counted them. */
 export function tokensOf({ usage, promptIds, sampledIds }: Pick<Turn, 'usage' | 'promptIds' | 'sampledIds'>) {
@@ -43,6 +43,13 @@ export function turnNamed(identity: RolloutIdentity, turns: readonly Turn[], nam
     const id = completionId(identity, sampling.seed);
     return name === id || name === `chatcmpl-${id}` || name === `resp_${id}` || name === `msg_${id}`;
   });
+}
+
+/** What a turn of this version counts: 1 within the bound; beyond it, by the rule, nothing, half for each version too old, or 1. */
+export function staleWeight(policyVersion: number, rule: StaleRule | undefined): number {
+  const tooOld = rule === undefined ? 0 : rule.policyVersion - policyVersion - rule.most;
+  if (tooOld <= 0 || rule?.rule === 'keep') return 1;
+  return rule?.rule === 'weigh' ? 0.5 ** tooOld : 0;
 }
 
 // Exclusion by marks. An excluded rollout is removed before rewards are compared, so it does not count towards its group's mean. An

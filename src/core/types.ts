@@ -264,11 +264,12 @@ export interface Mark extends Exclusion {
   readonly at: number;
 }
 
-/** Turns more than `most` versions behind the one in training are dropped or down-weighted. */
+/** What happens to turns sampled more than `most` versions before the one in training: left out, down-weighted, or kept as they are. */
 export interface StaleRule {
+  /** The version in training. */
   readonly policyVersion: number;
   readonly most: number;
-  readonly rule: 'drop' | 'weigh';
+  readonly rule: 'drop' | 'weigh' | 'keep';
 }
 
 /** Which rollouts produced which policy version. Committed together with the version, after the checkpoint is on disk. */
@@ -281,7 +282,7 @@ export interface BatchManifest {
   readonly excluded?: readonly Exclusion[];
   /** The id that an external trainer uses for the batch; such a step has no checkpoint here. */
   readonly batchId?: string;
-  /** The staleness rule that the caller requested. Reproducing the batch requires the same rule. */
+  /** The staleness rule of the batch; reproducing it requires the same. Default: nothing could be stale. */
   readonly stale?: StaleRule;
   /** Checkpoint folder, relative to the run directory; null if this step wrote none. */
   readonly checkpoint: string | null;

@@ -12,7 +12,7 @@ import { randomUUID } from 'node:crypto';
 import { deadlineSignal, Mutex, orAborted } from '../core/async.ts';
 import type { Clock, Store } from '../core/contracts.ts';
 import { earnedBy } from '../core/reward.ts';
-import { exclusionsIn, exclusionsOf, withoutExcluded } from '../core/turns.ts';
+import { exclusionsIn, exclusionsOf, staleWeight, withoutExcluded } from '../core/turns.ts';
 import type { BatchManifest, Exclusion, Purpose, StaleRule, Trajectory, Turn } from '../core/types.ts';
 import { invalid } from '../gateway/dialects/dialect.ts';
 import { flowRefusal } from './flow-protocol.ts';
@@ -386,13 +386,7 @@ function stepsOf(trajectory: Trajectory, rule: StaleRule | undefined): readonly 
   const turns = trajectory.turns.toSorted((a, b) => a.index - b.index);
   const trained = turns.flatMap((turn) => {
     const earned = earnedBy(trajectory, turn);
-    return earned === undefined ? [] : [{ turn, reward: earned.reward, weight: weightOf(turn, rule) }];
+    return earned === undefined ? [] : [{ turn, reward: earned.reward, weight: staleWeight(turn.policyVersion, rule) }];
   });
   return trained.map((one, index) => ({ ...one, groupId, rolloutId, index, isLast: index === trained.length - 1, value }));
-}
-
-function weightOf({ policyVersion }: Turn, rule: StaleRule | undefined): number {
-  const tooMany = rule === undefined ? 0 : rule.policyVersion - policyVersion - rule.most;
-  if (tooMany <= 0) return 1;
-  return rule?.rule === 'weigh' ? 0.5 ** tooMany : 0;
 }

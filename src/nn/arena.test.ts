@@ -4,8 +4,8 @@ import { type Arena, planArena } from './arena.ts';
 import type { LlamaConfig } from './config.ts';
 import { planLayout } from './config.ts';
 
-const plan = (config: LlamaConfig, threads: number) =>
-  planArena({ config, layout: planLayout(config), lora: undefined, use: 'training', threads });
+const plan = (config: LlamaConfig, threads: number, overlap = false) =>
+  planArena({ config, layout: planLayout(config), lora: undefined, use: 'training', threads, overlap });
 
 /** Every address of the plan, by the path to it; sizes and counts left out. */
 function addresses(value: unknown, path = ''): [string, number][] {
@@ -42,7 +42,7 @@ describe('the plan of the memory', () => {
   };
 
   it.each([1, 2, 16])('gives every region of %d threads a place of its own, within the memory', (threads) => {
-    const arena: Arena = plan(REGULAR, threads);
+    const arena: Arena = plan(REGULAR, threads, threads === 2);
     const places = addresses(arena).map(([, address]) => address);
     expect(new Set(places).size).toBe(places.length);
     expect(Math.max(...places)).toBeLessThan(arena.pages * 65_536);
@@ -64,6 +64,13 @@ describe('the plan of the memory', () => {
     expect(arena.workers.length).toBeLessThan(16);
     expect(arena.pages).toBeLessThanOrEqual(65_536);
     expect(plan(large, 2).workers).toHaveLength(2);
+  });
+
+  it('gives up room for a second version of the weights before it gives up a thread', () => {
+    const large = { ...larger, hiddenSize: 1024, intermediateSize: 4096 };
+    const { length } = plan(large, 16).workers;
+    expect(plan(large, length, true)).toMatchObject({ areas: { length: 1 }, workers: { length } });
+    expect(plan(large, 1, true)).toMatchObject({ areas: { length: 2 }, workers: { length: 1 } });
   });
 
   it('refuses a model that WASM cannot address, and says what it would need', () => {

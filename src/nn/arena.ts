@@ -41,11 +41,13 @@ export interface ArenaPlan {
   readonly lora: LoraLayout | undefined;
   readonly use: 'sampling' | 'training';
   readonly threads: number;
+  /** Room for two versions of what is served, so that publishing waits for no request; given up first if memory is short. */
+  readonly overlap?: boolean | undefined;
 }
 
 export type Arena = Readonly<ReturnType<typeof layOut>>;
 /** The served weights: matrices packed for the kernels, the rest unchanged. */
-export type ServedRegions = Arena['served'];
+export type ServedRegions = Arena['areas'][number]['served'];
 export type TrainRegions = NonNullable<Arena['workers'][number]['train']>;
 export type DecodeRegions = Readonly<Arena['workers'][number]['decode']>;
 
@@ -70,11 +72,12 @@ export function planArena(plan: ArenaPlan): Arena {
   }
   const arena = layOut(plan);
   if (arena.pages * 65_536 <= MAX_BYTES) return arena;
+  if (plan.overlap) return planArena({ ...plan, overlap: false });
   if (plan.threads === 1) throw tooLarge(arena, plan);
   return planArena({ ...plan, threads: plan.threads - 1 });
 }
 
-function layOut({ config, lora, layout, use, threads }: ArenaPlan) {
+function layOut({ config, lora, layout, use, threads, overlap }: ArenaPlan) {
   const sizes: Partial<Record<Use, number>> = {};
   let end = ARENA_START;
   function allocate(use: Use, floats: number): number {
@@ -99,6 +102,7 @@ function layOut({ config, lora, layout, use, threads }: ArenaPlan) {
   const trainRows = Math.max(config.contextLength, microbatchRows.sharing + Math.ceil(config.contextLength / 2));
   const cache = planCache(config, threads);
   const flat = (use: Use, count = 1) => allocate(use, trains ? flatLength * count : 0);
+  const served = planServed(config, allocate);
   const arena = {
     flatLength,
     lanes,
@@ -112,9 +116,12 @@ function layOut({ config, lora, layout, use, threads }: ArenaPlan) {
     trunk: planTrunk(config, trains && lora !== undefined ? lanes : 0, allocate),
     cosines: allocate('scratch', (config.contextLength * config.headDim) / 2),
     sines: allocate('scratch', (config.contextLength * config.headDim) / 2),
-    served: planServed(config, allocate),
     staging: allocate('scratch', isWhole ? 0 : stagedFloats(config)),
-    adapters: lora?.layers.map((layer) => planAdapters(config, lora.rank, layer, allocate)),
+    /** What requests read: one area for each version that can run at once. Frozen weights are the same in all, and training reads them. */
+    areas: Array.from({ length: overlap ? 2 : 1 }, (_, area) => ({
+      served: isWhole && area > 0 ? planServed(config, allocate) : served,
+      adapters: lora?.layers.map((layer) => planAdapters(config, lora.rank, layer, allocate)),
+    })),
     workers: Array.from({ length: threads }, () => ({
       gemmScratch: allocate('scratch', GEMM_SCRATCH),
       train: trains ? planTrain({ config, lora, rows: trainRows, threads }, allocate) : undefined,

@@ -1,5 +1,5 @@
 /**
- * One pass of the served weights over rows of (token, position, slot), with a key/value cache, in one worker. Rows of one slot may be
+ * One pass of the weights in one served area over rows of (token, position, slot), with a key/value cache, in one worker. Rows of one slot may be
  * consecutive positions (a prefill chunk): all keys and values of a layer are stored before any row attends. A row's result depends only on
  * its own sequence, never on what else is in the pass.
  */
@@ -27,6 +27,7 @@ export class DecodePass {
   readonly #positions: Int32Array;
   readonly #slots: Int32Array;
   readonly #headRows: Int32Array;
+  #area: Arena['areas'][number];
   #rowCount = 0;
   #headCount = 0;
 
@@ -35,6 +36,7 @@ export class DecodePass {
     this.#buffer = buffer;
     this.#config = config;
     this.#arena = arena;
+    this.#area = arena.areas[0]!;
     this.#regions = regions;
     this.#lora = lora;
     this.#linears = Object.fromEntries(linearsOf(config).map((linear) => [linear.name, linear])) as Record<LinearName, Linear>;
@@ -47,8 +49,9 @@ export class DecodePass {
     this.#headRows = new Int32Array(buffer, regions.headRows, arena.slotCount);
   }
 
-  /** Starts collecting rows for the next pass. */
-  begin(): void {
+  /** Starts collecting rows for the next pass, which reads this area of the arena. Their slots' pages must be of the same weights. */
+  begin(area = 0): void {
+    this.#area = this.#arena.areas[area]!;
     this.#rowCount = 0;
     this.#headCount = 0;
   }
@@ -73,7 +76,7 @@ export class DecodePass {
   run(): void {
     const { hiddenSize, vocabSize, layers } = this.#config;
     const { tokens, x } = this.#regions;
-    const { embedding, head } = this.#arena.served;
+    const { embedding, head } = this.#area.served;
     if (embedding === undefined) this.#kernels.gatherPacked(head, hiddenSize, vocabSize, tokens, this.#rowCount, x);
     else this.#kernels.gatherRows(embedding, tokens, this.#rowCount, hiddenSize, x);
     for (let l = 0; l < layers; l++) this.#layer(l);
@@ -126,7 +129,7 @@ export class DecodePass {
   #layer(l: number): void {
     const { hiddenSize, intermediateSize, rmsNormEps, heads, kvHeads, headDim } = this.#config;
     const { x, norm, scale, qkv, attention, gateUp, activated, positions } = this.#regions;
-    const layer = this.#arena.served.layers[l]!;
+    const layer = this.#area.served.layers[l]!;
     const kernels = this.#kernels;
     const n = this.#rowCount;
 
@@ -150,9 +153,9 @@ export class DecodePass {
     const { inputs, outputs } = this.#linears[name];
     const kernels = this.#kernels;
     const n = this.#rowCount;
-    kernels.gemmPacked(n, outputs, inputs, a, inputs, this.#arena.served.layers[l]![name], y, outputs, accumulate);
+    kernels.gemmPacked(n, outputs, inputs, a, inputs, this.#area.served.layers[l]![name], y, outputs, accumulate);
     const parts = this.#lora?.layers[l]?.[name];
-    const served = this.#arena.adapters?.[l]?.[name];
+    const served = this.#area.adapters?.[l]?.[name];
     if (this.#lora === undefined || parts === undefined || served === undefined) return;
     const { rank, scale } = this.#lora;
     const { low } = this.#regions;
@@ -186,7 +189,7 @@ export class DecodePass {
   #head(): void {
     const { hiddenSize, vocabSize, rmsNormEps } = this.#config;
     const { x, norm, scale, headRows, attention, logits } = this.#regions;
-    const { finalNorm, head } = this.#arena.served;
+    const { finalNorm, head } = this.#area.served;
     // The attention buffer is free at this point and wide enough for hidden rows.
     this.#kernels.gatherRows(x, headRows, this.#headCount, hiddenSize, attention);
     this.#kernels.rmsNorm(attention, finalNorm, norm, scale, this.#headCount, hiddenSize, rmsNormEps);
@@ -198,12 +201,14 @@ interface Packing {
   readonly kernels: Kernels;
   readonly config: LlamaConfig;
   readonly arena: Arena;
+  /** Which of the arena's areas is filled; the first unless told. */
+  readonly area?: number;
 }
 
 /** Fills the served regions from all parameters, which are being trained. */
-export function packServed({ kernels, config, arena }: Packing, layout: Layout): void {
+export function packServed({ kernels, config, arena, area = 0 }: Packing, layout: Layout): void {
   const { hiddenSize, vocabSize, headDim } = config;
-  const { served } = arena;
+  const { served } = arena.areas[area]!;
   const source = (offset: number) => arena.parameters + offset * 4;
   // Stored as [outputs, inputs], multiplied as [inputs, outputs].
   const pack = (offset: number, inputs: number, outputs: number, to: number) =>
@@ -227,11 +232,11 @@ export function packServed({ kernels, config, arena }: Packing, layout: Layout):
 }
 
 /** Fills the served adapters from those being trained. */
-export function packAdapters({ kernels, config, arena }: Packing, lora: LoraLayout): void {
+export function packAdapters({ kernels, config, arena, area = 0 }: Packing, lora: LoraLayout): void {
   const source = (offset: number) => arena.parameters + offset * 4;
   lora.layers.forEach((layer, l) => {
     for (const { name, inputs } of linearsOf(config)) {
-      const [parts, to] = [layer[name], arena.adapters?.[l]?.[name]];
+      const [parts, to] = [layer[name], arena.areas[area]!.adapters?.[l]?.[name]];
       if (parts === undefined || to === undefined) continue;
       kernels.packMatrix(source(parts[0]!.a), 1, inputs, inputs, parts.length * lora.rank, to.a);
       parts.forEach(({ b, outputs }, i) => {

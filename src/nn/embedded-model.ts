@@ -60,6 +60,8 @@ export interface UseOptions extends ThreadOptions {
   readonly context?: number | undefined;
   /** Trains adapters and leaves the weights as they are. Without it, all parameters are trained. A folder with an adapter has its own. */
   readonly lora?: LoraChoice | undefined;
+  /** Publishing waits for no running request, for the memory of what is served once more. Default false. */
+  readonly overlap?: boolean | undefined;
   /** Of an adapter's first weights. */
   readonly seed?: number | undefined;
   readonly findBase?: FindBase | undefined;
@@ -80,9 +82,10 @@ interface ModelParts {
 }
 
 function arenaFor(config: LlamaConfig, lora: LoraSettings | undefined, options: UseOptions): Arena {
-  const { threads = defaultThreads(), use = 'training', context } = options;
+  const { threads = defaultThreads(), use = 'training', context, overlap } = options;
   const bounded = { ...config, contextLength: boundedContext(config, context) };
-  return planArena({ config: bounded, layout: planLayout(config), lora: lora && planLora(config, lora), use, threads });
+  const shape = { config: bounded, layout: planLayout(config), lora: lora && planLora(config, lora) };
+  return planArena({ ...shape, use, threads, overlap });
 }
 
 export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
@@ -107,6 +110,8 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   #hasReference = false;
   #savedVariant: KernelVariant | undefined;
   #policyVersion = 0;
+  /** Where the served weights are. */
+  #area = 0;
 
   /** Loads a model folder, a .gguf file or a folder with an adapter, and serves it as version 0. `load` reads the optimizer's state. */
   static async open({ dir, ...options }: { readonly dir: string } & UseOptions): Promise<EmbeddedModel> {
@@ -242,24 +247,17 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     const cutOff = Promise.withResolvers<SampleResult>();
     const ids: number[] = [];
     const logprobs: number[] = [];
-    const listener: OnToken = (newIds, newLogprobs) => {
+    const listener: OnToken = (newIds, newLogprobs, policyVersion) => {
       const enough = onTokens!(newIds, newLogprobs);
       ids.push(...newIds.subarray(0, enough?.keep));
       logprobs.push(...newLogprobs.subarray(0, enough?.keep));
       if (enough === undefined) return;
-      // The version cannot change during this call: `publish` waits for it.
-      const { policyVersion } = this;
       const kept = { ids: Int32Array.from(ids), logprobs: Float32Array.from(logprobs) };
       cutOff.resolve({ ...kept, stopReason: 'stop', policyVersion });
       cancel();
     };
-    const { answer, cancel } = this.#pool.start(
-      worker,
-      'sample',
-      { request, stream: onTokens !== undefined },
-      'ENGINE_FAILED',
-      onTokens && listener,
-    );
+    const asked = { request, stream: onTokens !== undefined };
+    const { answer, cancel } = this.#pool.start(worker, 'sample', asked, 'ENGINE_FAILED', onTokens && listener);
     signal?.addEventListener('abort', cancel, { once: true });
     try {
       return await Promise.race([cutOff.promise, answer]);
@@ -322,16 +320,18 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   }
 
   /**
-   * Running requests finish under the old version, because a turn has only one; all others, including new ones, wait for the new version.
-   * So this takes as long as the longest running request has left, whatever else arrives.
+   * Running requests finish under the version they began with, because a turn has only one. With `overlap` nobody waits for them, except
+   * for those of the version before the one being served. Without, all others wait for the new version: this takes as long as the longest
+   * running request has left, whatever else arrives.
    */
   publish(policyVersion: number): Promise<void> {
     return this.#training.run(async () => {
-      await this.#pool.all('drain', () => ({}), 'ENGINE_FAILED');
-      await this.#pool.call(0, 'pack', {}, 'ENGINE_FAILED');
+      const area = (this.#area + 1) % this.#arena.areas.length;
+      await this.#pool.all('drain', () => ({ area }), 'ENGINE_FAILED');
+      await this.#pool.call(0, 'pack', { area }, 'ENGINE_FAILED');
       this.#placement.forget();
-      this.#policyVersion = policyVersion;
-      await this.#pool.all('serve', () => ({ version: policyVersion }), 'ENGINE_FAILED');
+      [this.#policyVersion, this.#area] = [policyVersion, area];
+      await this.#pool.all('serve', () => ({ version: policyVersion, area }), 'ENGINE_FAILED');
     });
   }
 

@@ -59,7 +59,7 @@ export async function fillServed(source: ModelSource, filling: Filling): Promise
     if (staged > 0) await pack();
   };
 
-  const { served } = arena;
+  const { served } = arena.areas[0]!;
   const linears = linearsOf(config);
   for (const [l, to] of served.layers.entries()) {
     const layer = `model.layers.${l}`;

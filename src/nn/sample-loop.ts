@@ -1,7 +1,7 @@
 /**
  * Continuous batching in one worker: requests join and leave between decode passes. Each pass takes one row of every running sequence, then
  * as many prompt rows as fit. A request's tokens depend only on its prompt, settings, seed and the served weights; passes, slots and prefix
- * reuse never show in a result. A request that gets a non-finite log-probability fails alone, and that token is neither returned nor
+ * reuse never show in a result. A request keeps the weights it began with, whatever is served meanwhile. A request that gets a non-finite log-probability fails alone, and that token is neither returned nor
  * streamed.
  */
 import { ConstrainedTokens } from '../core/json-machine.ts';
@@ -25,7 +25,14 @@ interface Waiting {
   readonly prompt: number[];
 }
 
+/** A version, and the area that holds its weights. */
+interface Served {
+  readonly version: number;
+  readonly area: number;
+}
+
 interface Running extends Omit<Waiting, 'prompt'> {
+  readonly served: Served;
   readonly slot: Slot;
   readonly promptLength: number;
   /** Prompt and sampled tokens; the slot's own array. */
@@ -52,9 +59,9 @@ export class SampleLoop {
   readonly #slots: SlotTable;
   #waiting: Waiting[] = [];
   #running: Running[] = [];
-  #onDrained: (() => void) | undefined;
+  #draining: { readonly area: number; readonly drained: () => void } | undefined;
   #admitting = false;
-  #version = 0;
+  #served: Served = { version: 0, area: 0 };
   #scheduled = false;
 
   constructor(options: SampleLoopOptions) {
@@ -75,17 +82,17 @@ export class SampleLoop {
     this.#schedule();
   }
 
-  /** Stops admitting requests; calls back when the running ones have ended. */
-  drain(drained: () => void): void {
-    this.#admitting = false;
-    this.#onDrained = drained;
+  /** Calls back when no running request reads this area. Until `serve`, none is admitted if it is the one being served. */
+  drain(drained: () => void, area = 0): void {
+    if (area === this.#served.area) this.#admitting = false;
+    this.#draining = { area, drained };
     this.#schedule();
   }
 
-  /** Admits requests again, under the weights served as this version. */
-  serve(version: number): void {
+  /** Admits requests under the weights of this area, served as this version; running ones go on with theirs. */
+  serve(version: number, area = 0): void {
     this.#slots.forget();
-    this.#version = version;
+    this.#served = { version, area };
     this.#admitting = true;
     this.#schedule();
   }
@@ -102,13 +109,13 @@ export class SampleLoop {
 
   #tick(): void {
     if (this.#admitting) this.#admit();
-    if (this.#running.length > 0) {
-      this.#decode();
-      this.#schedule();
-    } else if (this.#onDrained !== undefined) {
-      this.#onDrained();
-      this.#onDrained = undefined;
+    const byArea = Map.groupBy(this.#running, ({ served }) => served.area);
+    if (this.#draining !== undefined && !byArea.has(this.#draining.area)) {
+      this.#draining.drained();
+      this.#draining = undefined;
     }
+    for (const [area, running] of byArea) this.#decode(area, running);
+    if (byArea.size > 0) this.#schedule();
   }
 
   #admit(): void {
@@ -140,6 +147,7 @@ export class SampleLoop {
       id,
       request,
       stream,
+      served: this.#served,
       slot,
       promptLength: prompt.length,
       tokens: prompt,
@@ -150,12 +158,12 @@ export class SampleLoop {
     };
   }
 
-  #decode(): void {
+  #decode(area: number, running: readonly Running[]): void {
     const { pass } = this.#options;
     const drawing: Running[] = [];
-    pass.begin();
+    pass.begin(area);
     // Single steps before prompts, so that running sequences never wait for a long prefill.
-    const inOrder = this.#running.toSorted((a, b) => pendingRows(a) - pendingRows(b));
+    const inOrder = running.toSorted((a, b) => pendingRows(a) - pendingRows(b));
     for (const sequence of inOrder) {
       const { slot, tokens } = sequence;
       const end = Math.min(tokens.length, slot.cached + pass.room);
@@ -191,6 +199,7 @@ export class SampleLoop {
   }
 
   #fail({ sequence, token, logprob }: DrawnFor): void {
+    const { version } = sequence.served;
     this.#leave(sequence);
     if (token === NONE) {
       this.#options.failed(sequence.id, {
@@ -202,9 +211,9 @@ export class SampleLoop {
     }
     this.#options.failed(sequence.id, {
       code: 'ENGINE_FAILED',
-      message: `version ${this.#version} gave a token the log-probability ${logprob}, expected a finite number`,
+      message: `version ${version} gave a token the log-probability ${logprob}, expected a finite number`,
       hint:
-        this.#version === 0
+        version === 0
           ? 'the model’s own weights give numbers too large for float32: use another copy of the model, or another model'
           : 'the served weights overflow: publish those of a checkpoint from before, and lower the learning rate',
     });
@@ -214,13 +223,14 @@ export class SampleLoop {
     if (streaming.length === 0) return;
     this.#options.drew({
       ids: streaming.map(({ sequence }) => sequence.id),
+      versions: streaming.map(({ sequence }) => sequence.served.version),
       tokens: Int32Array.from(streaming, ({ token }) => token),
       logprobs: Float32Array.from(streaming, ({ logprob }) => logprob),
     });
   }
 
   #extend({ sequence, token, logprob }: DrawnFor): void {
-    const { id, request, tokens, logprobs, promptLength, limit, constraint } = sequence;
+    const { id, request, served, tokens, logprobs, promptLength, limit, constraint } = sequence;
     constraint?.take(token);
     tokens.push(token);
     logprobs.push(logprob);
@@ -231,7 +241,7 @@ export class SampleLoop {
       ids: Int32Array.from(tokens.slice(promptLength)),
       logprobs: Float32Array.from(logprobs),
       stopReason: stopped ? 'stop' : 'length',
-      policyVersion: this.#version,
+      policyVersion: served.version,
     });
   }
 

@@ -2,7 +2,7 @@
  * Chooses the key/value slot of a new sequence, and how much of another slot's cache it can start from. A slot keeps its tokens and cache
  * after its request ended, so a conversation's next turn continues where the last one stopped, and the requests of a group share their
  * prompt. The cache lies in pages: whole pages with the same beginning belong to several slots at once, and a slot never writes into a page
- * that it shares. Pure bookkeeping: the caller copies the rest of a page. Reuse never changes the result.
+ * that it shares. What was computed from weights that are no longer served is never reused. Pure bookkeeping: the caller copies the rest of a page. Reuse never changes the result.
  */
 
 export interface Slot {
@@ -11,6 +11,8 @@ export interface Slot {
   tokens: number[];
   cached: number;
   busy: boolean;
+  /** Of weights that are no longer served: its request goes on, and nobody starts from it. */
+  outdated: boolean;
   /** Larger is more recent. */
   lastUsed: number;
   /** In order of positions; some may be shared with other slots. */
@@ -51,7 +53,7 @@ export class SlotTable {
 
   constructor({ slots, pages, page }: SlotTableOptions) {
     this.#slots = Array.from({ length: slots }, (_, index) => ({
-      ...{ index, tokens: [], cached: 0, busy: false, lastUsed: 0, pages: [] },
+      ...{ index, tokens: [], cached: 0, busy: false, outdated: false, lastUsed: 0, pages: [] },
     }));
     this.#page = page;
     this.#free = Array.from({ length: pages }, (_, i) => pages - 1 - i);
@@ -68,6 +70,7 @@ export class SlotTable {
     let reused = 0;
     let promised = 0;
     for (const slot of this.#slots) {
+      if (slot.outdated) continue;
       const common = Math.min(usable, commonPrefix(slot.tokens, prompt));
       const available = Math.min(common, slot.cached);
       if (available > reused || (available === reused && available > 0 && slot.cached === available && !slot.busy)) {
@@ -92,13 +95,17 @@ export class SlotTable {
   release(slot: Slot): void {
     slot.busy = false;
     slot.lastUsed = ++this.#clock;
+    if (slot.outdated) this.#empty(slot);
     const kept = Math.ceil(slot.cached / this.#page);
     this.#drop(slot.pages.splice(kept));
   }
 
-  /** The weights changed, so nothing cached is valid any more. */
+  /** Other weights are served now: nothing cached so far is valid for new requests. */
   forget(): void {
-    for (const slot of this.#slots) this.#empty(slot);
+    for (const slot of this.#slots) {
+      if (slot.busy) slot.outdated = true;
+      else this.#empty(slot);
+    }
   }
 
   /** Gives a slot `count` pages that begin with the first `reused` positions of `source`. Changes nothing if there are too few pages. */
@@ -160,6 +167,7 @@ export class SlotTable {
     slot.pages = [];
     slot.tokens = [];
     slot.cached = 0;
+    slot.outdated = false;
   }
 }
 

@@ -73,10 +73,11 @@ export class TrainPass {
     this.#regions = regions;
     this.#queryWidth = widthsOf(config).query;
     this.#qkvWidth = widthsOf(config).qkv;
+    const frozen = arena.areas[0]!.served;
     this.#keyValueWidth = this.#qkvWidth - this.#queryWidth;
     const linears = linearsOf(config);
     this.#layers = layout.layers.map((offsets, l) => {
-      const served = arena.served.layers[l]!;
+      const served = frozen.layers[l]!;
       const { scale = 1, rank = 0 } = lora ?? {};
       const made = linears.map((linear) => {
         const { name } = linear;
@@ -89,8 +90,8 @@ export class TrainPass {
       return { ...(Object.fromEntries(made) as Record<LinearName, TrainedLinear>), vectors: lora ? served : offsets };
     });
     const head = { inputs: config.hiddenSize, outputs: config.vocabSize };
-    this.#head = lora ? new FrozenLinear(kernels, head, arena.served.head) : new WholeLinear(kernels, head, layout.head);
-    this.#finalNorm = lora ? arena.served.finalNorm : layout.finalNorm;
+    this.#head = lora ? new FrozenLinear(kernels, head, frozen.head) : new WholeLinear(kernels, head, layout.head);
+    this.#finalNorm = lora ? frozen.finalNorm : layout.finalNorm;
   }
 
   /** Log-probabilities of the targets under the weights at this address: those of all parameters, or of the adapters. */
@@ -170,8 +171,7 @@ export class TrainPass {
 
   #embed(to: number): void {
     const { hiddenSize, vocabSize } = this.#config;
-    const { tokens } = this.#regions;
-    const { embedding, head } = this.#arena.served;
+    const [{ embedding, head }, { tokens }] = [this.#arena.areas[0]!.served, this.#regions];
     if (this.#lora === undefined) {
       this.#kernels.gatherRows(this.#weights + this.#layout.embedding * 4, tokens, this.#tokenCount, hiddenSize, to);
     } else if (embedding === undefined) {

@@ -39,15 +39,20 @@ interface Trunk {
   readonly lanes: number;
 }
 
+/** One of the arena's areas of served weights. */
+interface InArea {
+  readonly area: number;
+}
+
 /** Each kind of call with its result. */
 export interface Calls {
   /** With `stream`, tokens arrive as `StreamedTokens` before the result. */
   sample: { readonly ask: { readonly request: SampleRequest; readonly stream: boolean }; readonly answer: SampleResult };
-  /** Resolves when no request is running; none is admitted until `serve`. */
-  drain: { readonly ask: object; readonly answer: undefined };
-  /** Fills the served regions from the current parameters or adapters. All workers must be drained. */
-  pack: { readonly ask: object; readonly answer: undefined };
-  serve: { readonly ask: { readonly version: number }; readonly answer: undefined };
+  /** Resolves when no running request reads the area; if it is the one being served, none is admitted until `serve`. */
+  drain: { readonly ask: InArea; readonly answer: undefined };
+  /** Fills the area from the current parameters or adapters. All workers must have drained it. */
+  pack: { readonly ask: InArea; readonly answer: undefined };
+  serve: { readonly ask: InArea & { readonly version: number }; readonly answer: undefined };
   forward: { readonly ask: { readonly weights: number; readonly batch: Microbatch }; readonly answer: Float32Array };
   /** Of the last forward on this worker. */
   backward: { readonly ask: { readonly lane: number; readonly slopes: Float32Array }; readonly answer: undefined };
@@ -73,6 +78,8 @@ export type ToWorker =
 export interface StreamedTokens {
   /** Ids of the sample calls. */
   readonly ids: readonly number[];
+  /** That sampled them. */
+  readonly versions: readonly number[];
   readonly tokens: Int32Array;
   readonly logprobs: Float32Array;
 }

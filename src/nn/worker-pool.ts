@@ -6,8 +6,8 @@ import { Worker } from 'node:worker_threads';
 import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
 import type { CallKind, Calls, FromWorker, StreamedTokens, ToWorker, WorkerSetup } from './worker-messages.ts';
 
-/** One token of a streaming sequence. */
-export type OnToken = (id: Int32Array, logprob: Float32Array) => void;
+/** One token of a streaming sequence, and the policy version that sampled it. */
+export type OnToken = (id: Int32Array, logprob: Float32Array, version: number) => void;
 
 interface PendingCall {
   readonly code: ErrorCode;
@@ -84,11 +84,11 @@ export class WorkerPool {
   }
 
   /** A callback that throws fails only its own call. */
-  #stream({ ids, tokens, logprobs }: StreamedTokens): void {
+  #stream({ ids, versions, tokens, logprobs }: StreamedTokens): void {
     ids.forEach((id, i) => {
       const pending = this.#pending.get(id);
       try {
-        pending?.onToken?.(tokens.slice(i, i + 1), logprobs.slice(i, i + 1));
+        pending?.onToken?.(tokens.slice(i, i + 1), logprobs.slice(i, i + 1), versions[i]!);
       } catch (cause) {
         pending?.cancel(new TrainyardError('ENGINE_FAILED', `onTokens threw: ${messageOf(cause)}`, { cause }));
       }

@@ -65,14 +65,14 @@ function execute(message: ToWorker): { readonly answer: Calls[CallKind]['answer'
       loop.cancel(message.id);
       return undefined;
     case 'drain':
-      loop.drain(() => reply({ id: message.id, answer: undefined }));
+      loop.drain(() => reply({ id: message.id, answer: undefined }), message.area);
       return undefined;
     case 'serve':
-      loop.serve(message.version);
+      loop.serve(message.version, message.area);
       return { answer: undefined };
     case 'pack':
-      if (lora !== undefined) packAdapters({ kernels, config, arena }, lora);
-      else if (train !== undefined) packServed({ kernels, config, arena }, layout);
+      if (lora !== undefined) packAdapters({ kernels, config, arena, area: message.area }, lora);
+      else if (train !== undefined) packServed({ kernels, config, arena, area: message.area }, layout);
       return { answer: undefined };
     case 'forward':
       return { answer: train!.forward(message.weights, message.batch) };

@@ -35,7 +35,7 @@ const worlds: fc.Arbitrary<World> = fc.record({
 const BEGINNING = { version: 0, groups: START };
 
 const given = (options: Partial<SchedulerOptions> & Pick<SchedulerOptions, 'runOne'>): SchedulerOptions => ({
-  ...{ batchSize: 1, groupSize: 1, refill: 1, staleness: 0, concurrency: 1, lastVersion: 1 },
+  ...{ batchSize: 1, groupSize: 1, refill: 1, staleness: 0, stale: 'drop', concurrency: 1, lastVersion: 1 },
   plan: (number) => ({ groupId: String(number), task: { id: String(number), prompt: [] } }),
   hasSignal: () => true,
   ...options,
@@ -53,6 +53,7 @@ function simulate(world: World, from: { version: number; groups: Position } = BE
   let running = 0;
   let tick = 0;
   const options: SchedulerOptions = {
+    stale: 'drop',
     ...world,
     lastVersion: world.steps,
     plan: (number) => {
@@ -170,6 +171,55 @@ describe('GroupScheduler', () => {
     expect(begun(0)).toBe(12);
     expect(begun(7)).toBe(12);
     expect(begun(49)).toBe(4);
+    expect(begun(51)).toBe(0);
+  });
+
+  it.each([
+    ['as many as there are places', { staleness: 2, concurrency: 32, version: 1, accepted: 14, refused: 0 }, 32],
+    ['as many as the bound has left', { staleness: 2, concurrency: 100, version: 1, accepted: 14, refused: 0 }, 34],
+    ['the rest of one batch without staleness', { staleness: 0, concurrency: 100, version: 0, accepted: 14, refused: 0 }, 2],
+    ['one more for each that was refused', { staleness: 0, concurrency: 100, version: 0, accepted: 9, refused: 5 }, 7],
+  ])('begins %s', async (_, { staleness, concurrency, version, accepted, refused }, capacity) => {
+    let running = 0;
+    const ended = accepted + refused;
+    const runOne: SchedulerOptions['runOne'] = async ({ groupId }) => {
+      if (Number(groupId) <= ended) return { groupId, turns: [] } as unknown as Trajectory;
+      running++;
+      return await new Promise<never>(() => {});
+    };
+    const hasSignal = ([first]: readonly Trajectory[]): boolean => Number(first!.groupId) <= accepted;
+    const sizes = { batchSize: 16, refill: 3, staleness, concurrency, lastVersion: 50 };
+    void new GroupScheduler(given({ ...sizes, runOne, hasSignal }), { version, groups: START }).take();
+    await sleep(0);
+    expect(running).toBe(capacity);
+  });
+
+  it('goes on while the trainer works, as far as the bound allows, and further once a version is published', async () => {
+    let [begun, release] = [0, (): void => {}];
+    const runOne: SchedulerOptions['runOne'] = async ({ groupId }) => {
+      begun++;
+      // One of the first batch takes for ever: nobody waits for it.
+      if (groupId === '2') await new Promise<void>((done) => (release = done));
+      return { groupId, turns: [{ policyVersion: 0 }] } as unknown as Trajectory;
+    };
+    const sizes = { batchSize: 2, staleness: 1, concurrency: 10, lastVersion: 9, stale: 'keep' as const };
+    const scheduler = new GroupScheduler(given({ ...sizes, runOne }), BEGINNING);
+    const taken = async () => (await scheduler.take()).groups.map(({ groupId }) => groupId);
+    expect(await taken()).toEqual(['1', '3']);
+    await sleep(0);
+    expect(begun).toBe(4);
+    for (const version of [1, 2]) {
+      scheduler.published(version);
+      await sleep(0);
+      expect(begun).toBe(4 + 2 * version);
+      await taken();
+    }
+    // Two versions old when a batch is taken, and kept by the rule.
+    release();
+    scheduler.published(3);
+    await sleep(0);
+    expect(await taken()).toContain('2');
+    await scheduler.close();
   });
 
   it('counts groups that a slow rollout made too old, and takes others in their place', async () => {

@@ -5,7 +5,7 @@
  * Groups are numbered in starting order and taken in that order. With a staleness bound of 0, a step's groups do not depend on which
  * rollout finishes first: group n starts exactly when fewer than a batch of the earlier groups had signal.
  */
-import type { Task, Trajectory } from '../core/types.ts';
+import type { StaleRule, Task, Trajectory } from '../core/types.ts';
 
 export interface GroupPlan {
   readonly groupId: string;
@@ -24,6 +24,8 @@ export interface SchedulerOptions {
   readonly refill: number;
   /** Maximum number of policy versions between sampling and training. 0: rollouts wait for the trainer. */
   readonly staleness: number;
+  /** What happens to groups with older turns when a batch is taken; `weigh` and `keep` leave them in it. */
+  readonly stale: StaleRule['rule'];
   /** Concurrent rollouts. */
   readonly concurrency: number;
   /** The run's final version: no group is started for a step after it. */
@@ -47,7 +49,7 @@ export const START: Position = { next: 1, pending: [] };
 export interface GroupBatch {
   readonly groups: readonly Group[];
   readonly withoutSignal: readonly Group[];
-  /** Sampled too many versions ago; never trained. */
+  /** Sampled too many versions ago, and dropped by the rule. */
   readonly stale: readonly Group[];
 }
 
@@ -128,7 +130,7 @@ export class GroupScheduler {
       const tried = this.#waiting.length + this.#withoutSignal.length + running;
       // AReaL's formula: how far rollouts may run ahead of the trainer.
       const byStaleness = (staleness + version + 1) * batchSize - (this.#accepted + running);
-      if (Math.min(concurrency - running, byStaleness, (refill + staleness) * batchSize - tried) < 1) break;
+      if (Math.min(concurrency - running, byStaleness, refill * (staleness + 1) * batchSize - tried) < 1) break;
       this.#begin(this.#backlog.shift() ?? this.#next++);
     }
     this.#pump();
@@ -183,7 +185,8 @@ export class GroupScheduler {
   }
 
   #dropStale(): void {
-    const { staleness } = this.#options;
+    const { staleness, stale: rule } = this.#options;
+    if (rule !== 'drop') return;
     const isStale = (group: Group): boolean => versionsBehind(group.trajectories, this.#version) > staleness;
     const stale = this.#waiting.filter(isStale);
     if (stale.length === 0) return;

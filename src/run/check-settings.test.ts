@@ -26,6 +26,7 @@ describe('trainSettings', () => {
     ['trainable', []],
     ['learningRate', Number.POSITIVE_INFINITY],
     ['clipLow', 1.5],
+    ['stale', 'keep'],
     ['checkpointEvery', 0],
     ['threads', 0],
   ])('refuses %s %j', (name, value) => {

@@ -21,6 +21,7 @@ import {
   freeRun,
   isApi,
   SFT_DEFAULTS,
+  STALE_NAMES,
   shellWord,
   TRAIN_DEFAULTS,
   usualHeldOut,
@@ -123,6 +124,8 @@ const trainShape = {
   refill: count,
   /** Policy versions allowed between sampling and training: 0 is synchronous; more lets rollouts run ahead of the trainer. */
   staleness: z.int().min(0).max(1000),
+  /** What happens to groups with older turns. */
+  stale: z.enum(STALE_NAMES),
   /** For training; evaluation uses 0. */
   temperature: z.number().min(0.01).max(2),
   /** How rewards become advantages. */
@@ -220,12 +223,13 @@ function conflictsIn(settings: EvaluationSettings | TrainSettings | SftSettings)
 }
 
 function conflictsInTraining(settings: TrainSettings): readonly (string | false)[] {
-  const { engine, temperature, algorithm, weighting, patience, evalEvery, split, heldOut } = settings;
+  const { engine, temperature, algorithm, weighting, patience, evalEvery, split, heldOut, staleness, stale } = settings;
   const isWeighted = algorithm === 'dr-grpo' && weighting !== 'tokens';
   const isScoredAtOne = engine === 'tinker' && temperature !== 1;
   const isMeasured = heldOut !== undefined || split !== undefined;
   return [
     isWeighted && 'weighting: expected tokens with dr-grpo: it divides by a constant of its own',
+    staleness === 0 && stale !== 'drop' && `stale: expected staleness of at least 1 beside ${stale}: with 0, nothing gets stale`,
     patience > 0 && evalEvery === 0 && 'patience: expected evaluations on the way to count, found evalEvery 0',
     isScoredAtOne &&
       'temperature: expected 1 with a Tinker server: it scores tokens at temperature 1, whatever they were sampled at',

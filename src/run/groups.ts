@@ -31,12 +31,12 @@ export function groupsOf(
   rollouts: Rollouts,
   onProgress: (done: number, of: number) => void,
 ): GroupScheduler {
-  const { groupsPerStep, group, refill, staleness, concurrency, steps, seed } = settings;
+  const { groupsPerStep, group, refill, staleness, stale, concurrency, steps, seed } = settings;
   const taskOf = shuffled(tasks, seed);
   const sampling = samplingAt(settings.temperature, settings);
   return new GroupScheduler(
     {
-      ...{ refill, staleness, concurrency, onProgress },
+      ...{ refill, staleness, stale, concurrency, onProgress },
       hasSignal: (group) => hasSignal(group) && isAccepted(entry.workflow, group),
       batchSize: groupsPerStep,
       groupSize: group,

@@ -20,7 +20,7 @@ import { LORA_TARGETS, type LoraSettings } from '../nn/lora.ts';
 import { readAdapterConfig } from '../nn/model-files.ts';
 import type { KernelVariant } from '../nn/wasm.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
-import { baseURLOf, type EvaluationSettings, type RunSettings } from './check-settings.ts';
+import { baseURLOf, type EvaluationSettings, type RunSettings, type TrainSettings } from './check-settings.ts';
 import { checkModelFolder } from './checkpoint.ts';
 import { HUB_NAME, hubNameOf, resolveModel } from './model-path.ts';
 import { APIS, type ApiName, isApi } from './settings.ts';
@@ -46,7 +46,7 @@ export interface PolicyOptions {
 }
 
 export type PolicySettings = Pick<RunSettings, 'engine' | 'model' | 'threads' | 'seed' | 'baseModel' | 'baseURL'> &
-  Partial<Pick<RunSettings, 'apiKeyEnv' | 'trained' | 'loraRank' | 'loraAlpha' | 'context'>>;
+  Partial<Pick<TrainSettings, 'apiKeyEnv' | 'trained' | 'loraRank' | 'loraAlpha' | 'context' | 'staleness'>>;
 
 type ServerSettings = Pick<PolicySettings, 'engine' | 'model' | 'baseURL' | 'apiKeyEnv'>;
 
@@ -144,7 +144,7 @@ export async function openPolicy(settings: PolicySettings, words: number, option
     const { openTinkerPolicy } = await import('../tinker/client/tinker-policy.ts');
     return await openTinkerPolicy(settings, words, options);
   }
-  const { model: dir, threads, context, seed } = settings;
+  const { model: dir, threads, context, seed, staleness = 0 } = settings;
   const { trained, loraRank, loraAlpha } = settings;
   if (trained === 'all' && (await readAdapterConfig(dir))) {
     throw new TrainyardError('USAGE', `trained: expected adapters, found all: ${dir} is an adapter, and goes on as one`, {
@@ -155,7 +155,9 @@ export async function openPolicy(settings: PolicySettings, words: number, option
   const lora = isAsked ? loraOf(settings, Infinity) : (parameters: number) => loraOf(settings, parameters);
   const { use, kernels: variant } = options;
   const findBase = (name: string) => baseOf(dir, name);
-  const model = await EmbeddedModel.open({ dir, findBase, threads, context, seed, lora, use, variant });
+  // Without staleness no rollout runs while weights are published.
+  const overlap = staleness > 0;
+  const model = await EmbeddedModel.open({ dir, findBase, threads, context, seed, lora, use, variant, overlap });
   try {
     checkVocabulary(words, model.vocabSize);
   } catch (thrown) {

@@ -193,9 +193,7 @@ function resumedSettings(begun: TrainRecord['settings'], request: ResumeRequest)
     throw impossible(message, 'leave it out, or begin a new run from one of this one’s checkpoints with --model');
   }
   // Defaults for settings that older runs did not record.
-  const { engine, minTasks, weighting, maxErrorShare, graderRetries, graderMemoryMb, warmStartEpochs } = TRAIN_DEFAULTS;
-  const later = { engine, minTasks, weighting, maxErrorShare, graderRetries, graderMemoryMb, warmStartEpochs };
-  const settings: Record<string, unknown> = { ...later, ...begun, ...given, run: request.run };
+  const settings: Record<string, unknown> = { ...TRAIN_DEFAULTS, ...begun, ...given, run: request.run };
   requireValues(settings, 'the run', 'tasks');
   // Shown relative to the working directory.
   for (const name of ['entry', 'flows', 'tasks', 'heldOut']) {

@@ -10,9 +10,9 @@ import type { CallReport, EvaluationReport, Score, TagReport } from '../core/eve
 import { defined } from '../core/json.ts';
 import { meanInterval, meanOf, passAtK, passHatK, sharesInterval } from '../core/statistics.ts';
 import { overflowOf, tokensOf } from '../core/turns.ts';
-import type { RolloutIdentity, Trajectory, Turn } from '../core/types.ts';
+import type { RolloutIdentity, StaleRule, Trajectory, Turn } from '../core/types.ts';
 import { isFailure } from '../rollout/budget.ts';
-import type { Group, GroupBatch } from '../rollout/scheduler.ts';
+import { type Group, type GroupBatch, versionsBehind } from '../rollout/scheduler.ts';
 import type { NumberedTask } from './plan.ts';
 import { isApi } from './settings.ts';
 
@@ -273,8 +273,10 @@ function byName([a]: readonly [string, unknown], [b]: readonly [string, unknown]
 
 type StepRollouts = GroupBatch & { readonly excludedRollouts?: readonly Trajectory[] };
 
-export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts = [] }: StepRollouts) {
+export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts = [] }: StepRollouts, rule?: StaleRule) {
   const all = [...groups, ...withoutSignal, ...stale];
+  const isStale = ({ trajectories }: Group) => versionsBehind(trajectories, rule!.policyVersion) > rule!.most;
+  const staleGroups = stale.length + (rule === undefined ? 0 : groups.filter(isStale).length);
   const trajectories = [...trajectoriesOf(all), ...excludedRollouts];
   const rewards = gradedRewards(trajectories);
   return {
@@ -283,7 +285,8 @@ export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts =
     ...meansOf(trajectories),
     groups: all.length,
     groupsWithoutSignal: withoutSignal.length,
-    staleGroups: stale.length,
+    staleGroups,
+    ...(rule !== undefined && staleGroups > 0 && { staleRule: rule.rule }),
     rollouts: trajectories.length,
     sampledTokens: trajectories.reduce((sum, trajectory) => sum + tokensIn(trajectory), 0),
     failedRollouts: trajectories.filter(isFailure).length,

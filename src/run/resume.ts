@@ -73,7 +73,7 @@ export async function stepOf(
   // Whole groups: a rollout without samples still counts in its group's mean.
   const groups = await Promise.all([...groupIds].map((groupId) => store.query({ groupId })));
   // Uses the exclusions of that time; later marks only affect later steps.
-  const batch = batchOf(withoutExcluded(groups.flat(), manifest.excluded ?? []), settings);
+  const batch = batchOf(withoutExcluded(groups.flat(), manifest.excluded ?? []), settings, manifest.stale);
   if (batch.rolloutIds.join() !== manifest.rolloutIds.join()) {
     throw new TrainyardError('STORE_FORMAT', `the rollouts of step ${manifest.step} are no longer those of its manifest`, {
       hint: 'the store was changed by something else; begin a new run',

@@ -6,7 +6,7 @@ import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { basename, dirname, join, relative, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import type { SamplingSettings } from '../core/types.ts';
+import type { SamplingSettings, StaleRule } from '../core/types.ts';
 import type { Entry } from '../rollout/discovery.ts';
 import type { Algorithm, Weighting } from '../trainer/advantages.ts';
 
@@ -15,6 +15,7 @@ export const BASE_MODEL = fileURLToPath(new URL('../../models/base', import.meta
 /** Repeated here so that their names do not require loading the trainer. */
 export const ALGORITHM_NAMES = ['grpo', 'dr-grpo', 'rloo'] as const satisfies readonly Algorithm[];
 export const WEIGHTING_NAMES = ['tokens', 'rollouts'] as const satisfies readonly Weighting[];
+export const STALE_NAMES = ['drop', 'weigh', 'keep'] as const satisfies readonly StaleRule['rule'][];
 export const ENGINES = ['embedded', 'tinker', 'openai', 'anthropic'] as const;
 export type EngineName = (typeof ENGINES)[number];
 
@@ -74,6 +75,7 @@ export const TRAIN_DEFAULTS = {
   groupsPerStep: 8,
   refill: 3,
   staleness: 0,
+  stale: 'drop',
   temperature: 1,
   algorithm: 'grpo',
   weighting: 'tokens',

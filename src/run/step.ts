@@ -5,10 +5,10 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Phase, StepReport, Warn } from '../core/events.ts';
 import { defined, digestOf } from '../core/json.ts';
 import type { Trainer } from '../core/policy.ts';
-import type { Exclusion, Sample, Trajectory } from '../core/types.ts';
+import type { Exclusion, Sample, StaleRule, Trajectory } from '../core/types.ts';
 import type { Position } from '../rollout/scheduler.ts';
 import { type Agreement, type AgreementBound, agreementOf } from '../trainer/agreement.ts';
-import { attachReference, type Batch, makeBatch } from '../trainer/batch.ts';
+import { attachReference, type Batch, makeBatch, weighStale } from '../trainer/batch.ts';
 import { ppo, withKl } from '../trainer/losses.ts';
 import type { TrainSettings } from './check-settings.ts';
 import { checkpointName, filesDigest, labelIn, pruneCheckpoints, saveCheckpoint, savedSteps } from './checkpoint.ts';
@@ -25,8 +25,14 @@ export interface Update {
   readonly agreement: Agreement | undefined;
 }
 
-export function batchOf(trajectories: readonly Trajectory[], settings: TrainSettings): Batch {
-  return makeBatch(trajectories, settings.algorithm, settings.limits.tokens, settings.weighting);
+export function batchOf(trajectories: readonly Trajectory[], settings: TrainSettings, stale?: StaleRule): Batch {
+  const batch = makeBatch(trajectories, settings.algorithm, settings.limits.tokens, settings.weighting);
+  return stale === undefined ? batch : weighStale(batch, stale);
+}
+
+/** Of a batch that this version is trained with. Undefined where nothing can be stale. */
+export function staleRuleAt(policyVersion: number, { staleness, stale }: TrainSettings): StaleRule | undefined {
+  return staleness === 0 ? undefined : { policyVersion, most: staleness, rule: stale };
 }
 
 /** Deterministic: the same batch, learning rate and settings on the same weights give the same weights. */
@@ -86,6 +92,7 @@ export interface NextStep {
   readonly step: number;
   readonly batch: Batch;
   readonly excluded?: readonly Exclusion[];
+  readonly stale?: StaleRule | undefined;
   readonly learningRate: number;
   readonly groups: Position;
   readonly means: Means;
@@ -99,7 +106,12 @@ type TakenStep = Update & Readonly<Record<'trainSeconds' | 'saveSeconds', number
  * In this order: update, save the checkpoint, commit manifest and version, serve the version, remove old checkpoints. A policy lost before
  * the commit is restored and the step repeated; after the commit, recovery restores this step.
  */
-export async function takeStep(log: StepLog, next: NextStep, onPhase: (phase: Phase) => void): Promise<TakenStep> {
+export async function takeStep(
+  log: StepLog,
+  next: NextStep,
+  onPhase: (phase: Phase) => void,
+  onPublished: () => void = () => {},
+): Promise<TakenStep> {
   const { trainer, work, directory, settings } = log;
   const { step, best } = next;
   const start = performance.now();
@@ -115,6 +127,7 @@ export async function takeStep(log: StepLog, next: NextStep, onPhase: (phase: Ph
     });
     await commit(log, next, updated, checkpoint !== null);
     await again(() => trainer.publish(step));
+    onPublished();
     return { updated, trainedAt };
   });
   await pruneCheckpoints(trainer, directory.checkpoints, best);
@@ -139,7 +152,7 @@ function requireAgreement({ bound, settings, warn }: StepLog, step: number, { ag
 
 async function commit(
   { store, directory }: StepLog,
-  { step, batch, excluded = [], groups, means }: NextStep,
+  { step, batch, excluded = [], stale, groups, means }: NextStep,
   update: Update,
   isSaved: boolean,
 ): Promise<void> {
@@ -151,6 +164,7 @@ async function commit(
     policyVersion: step,
     rolloutIds: batch.rolloutIds,
     ...(excluded.length === 0 ? {} : { excluded }),
+    ...defined({ stale }),
     checkpoint: isSaved ? join('checkpoints', checkpointName(step)) : null,
     digests: { samples: samplesDigest(batch.samples), ...weights },
     groups,

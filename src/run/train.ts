@@ -24,7 +24,7 @@ import { planResumedTraining, planTraining, type ResumeRequest, type TrainPlan }
 import { meansOf, rolloutReport, trajectoriesOf } from './results.ts';
 import { restorePolicy } from './resume.ts';
 import { learningRateAt } from './settings.ts';
-import { agreementIn, batchOf, checkpointAt, ONCE, type StepLog, takeStep } from './step.ts';
+import { agreementIn, batchOf, checkpointAt, ONCE, type StepLog, staleRuleAt, takeStep } from './step.ts';
 
 /** Steps in a row without any group with signal that end the training. */
 const MOST_WITHOUT_SIGNAL = 3;
@@ -142,8 +142,8 @@ async function learn(training: Training): Promise<TrainResult> {
       const start = performance.now();
       const groups = await withoutMarked(await scheduler.take(), log.store);
       const rolloutSeconds = (performance.now() - start) / 1000;
-      const trajectories = trajectoriesOf(groups.groups);
-      const batch = batchOf(trajectories, settings);
+      const [trajectories, stale] = [trajectoriesOf(groups.groups), staleRuleAt(step, settings)];
+      const batch = batchOf(trajectories, settings, stale);
       if (batch.trainedTokens === 0) {
         if (trajectories.length > 0) throw nothingTrainable(trajectories);
         tellNoSignalYet(groups, plan.entry, tell);
@@ -153,13 +153,13 @@ async function learn(training: Training): Promise<TrainResult> {
       tries = [];
       step++;
       const [learningRate, means, { excluded }] = [learningRateAt(step, settings), meansOf(trajectories), groups];
-      const next = { step, batch, excluded, learningRate, groups: scheduler.position, means, best: heldOut.best?.step };
-      const { loss, gradNorm, metrics, trainSeconds, saveSeconds } = await takeStep(log, next, progress);
-      scheduler.published(step);
+      const next = { step, batch, excluded, stale, learningRate, groups: scheduler.position, means, best: heldOut.best?.step };
+      const published = (): void => scheduler.published(next.step);
+      const { loss, gradNorm, metrics, trainSeconds, saveSeconds } = await takeStep(log, next, progress, published);
       tell({
         ...{ type: 'step-end', step, policyVersion: step, loss, ...(gradNorm !== undefined && { gradNorm }) },
         ...agreementIn(metrics),
-        ...rolloutReport(groups),
+        ...rolloutReport(groups, stale),
         ...{ trainedTokens: batch.trainedTokens, rolloutSeconds, trainSeconds, saveSeconds },
       });
       ending = await assess(step, training, heldOut);

@@ -170,7 +170,7 @@ export const manifestSchema: z.ZodType<BatchManifest> = z.object({
   rolloutIds: z.array(id),
   excluded: optional(z.array(z.object({ rolloutId: id, turn: optional(natural) }))),
   batchId: optional(z.string()),
-  stale: optional(z.strictObject({ policyVersion: natural, most: natural, rule: z.enum(['drop', 'weigh']) })),
+  stale: optional(z.strictObject({ policyVersion: natural, most: natural, rule: z.enum(['drop', 'weigh', 'keep']) })),
   checkpoint: z.string().nullable(),
   digests: optional(z.object({ samples: z.string(), weights: optional(z.string()) })),
   groups: z.object({ next: z.int().min(1), pending: z.array(z.int().min(1)) }),

@@ -165,6 +165,7 @@ function checkMembers({ trajectories, manifests, staleness }: Omit<HistoryCheck,
   const keptAs = new Map(trajectories.map((trajectory) => [trajectory.rolloutId, trajectory]));
   for (const manifest of manifests) {
     const newest = manifest.policyVersion - 1;
+    const isDropped = (manifest.stale?.rule ?? 'drop') === 'drop';
     for (const id of manifest.rolloutIds) {
       const trajectory = keptAs.get(id);
       if (trajectory?.purpose !== 'train') {
@@ -173,7 +174,7 @@ function checkMembers({ trajectories, manifests, staleness }: Omit<HistoryCheck,
       }
       for (const turn of trajectory?.turns.filter(({ trainable }) => trainable) ?? []) {
         const why = `sampled by version ${turn.policyVersion}, trained in ${stepName(manifest)} from version ${newest}`;
-        if (turn.policyVersion < newest - staleness) find('stale', turnName(trajectory!, turn), why);
+        if (isDropped && turn.policyVersion < newest - staleness) find('stale', turnName(trajectory!, turn), why);
         if (turn.policyVersion > newest) find('mixedVersion', turnName(trajectory!, turn), why);
       }
     }

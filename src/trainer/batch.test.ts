@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest';
 import { gradedRollout, trainedTurn } from '../../test/fixtures/trained-rows.ts';
-import type { Trajectory, Turn } from '../core/types.ts';
+import type { StaleRule, Trajectory, Turn } from '../core/types.ts';
 import { ALGORITHMS } from './advantages.ts';
-import { attachReference, type Batch, makeBatch } from './batch.ts';
+import { attachReference, type Batch, makeBatch, weighStale } from './batch.ts';
 
 const turn = (index: number, promptIds: readonly number[], sampledIds: readonly number[]): Turn =>
   trainedTurn(index, { promptIds: Int32Array.from(promptIds), sampledIds: Int32Array.from(sampledIds) });
@@ -55,6 +55,19 @@ describe('a batch', () => {
     expect(makeBatch(rows)).toEqual(makeBatch(rows, 'grpo'));
     const [first] = makeBatch(rows).samples;
     expect(first?.advantages[2]).toBe(Math.fround(0.5 / (0.5 + 1e-4)));
+  });
+
+  it('counts a sample by its oldest turn, half for each version too old, and leaves the others as they were', () => {
+    const aged = rows.map((one, i) => ({
+      ...one,
+      turns: one.turns.map((turn) => ({ ...turn, policyVersion: [4, 2, 5 + turn.index][i] ?? 0 })),
+    }));
+    const weighed = (rule: StaleRule['rule'], most = 1) =>
+      weightsOf(weighStale(makeBatch(aged), { policyVersion: 6, most, rule }));
+    expect(weighed('weigh')).toEqual([1 / 16, 1 / 64, 1 / 8]);
+    expect(weighed('weigh', 0)).toEqual([1 / 32, 1 / 128, 1 / 16]);
+    expect(weighed('keep')).toEqual([1 / 8, 1 / 8, 1 / 8]);
+    expect(weighed('drop')).toEqual([0, 0, 1 / 8]);
   });
 
   it('is empty where no group has signal', () => {

@@ -6,7 +6,8 @@
  * no divisor.
  */
 import { TrainyardError } from '../core/errors.ts';
-import type { Sample, Trajectory } from '../core/types.ts';
+import { staleWeight } from '../core/turns.ts';
+import type { Sample, StaleRule, Trajectory } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';
 import { type Algorithm, turnAdvantagesOf, type Weighting } from './advantages.ts';
 
@@ -52,6 +53,18 @@ function rolloutsAlike(samples: readonly Sample[], rollouts: number): readonly S
   const siblings = Map.groupBy(samples, ({ rolloutId }) => rolloutId);
   const divisor = (sample: Sample): number => rollouts * siblings.get(sample.rolloutId)!.length * tokensIn(sample);
   return samples.map((sample) => ({ ...sample, weight: 1 / divisor(sample) }));
+}
+
+/**
+ * Gives each sample the weight of its oldest turn by the rule. The divisor stays: what is weighed down pulls less, and does not make the rest
+ * of the batch pull more.
+ */
+export function weighStale(batch: Batch, rule: StaleRule): Batch {
+  const samples = batch.samples.map((sample) => {
+    const oldest = sample.versions.reduce((least, one, i) => (sample.mask[i] === 1 ? Math.min(least, one) : least), Infinity);
+    return { ...sample, weight: sample.weight * staleWeight(oldest, rule) };
+  });
+  return { ...batch, samples };
 }
 
 /**

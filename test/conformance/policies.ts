@@ -3,8 +3,8 @@ import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
 import type { PolicyUnderTest } from '../../src/testing/conformance.ts';
 import { REGULAR, strongWeights } from '../fixtures/nn/models.ts';
 
-export async function openEmbedded(threads = 1): Promise<PolicyUnderTest> {
-  const model = await EmbeddedModel.create({ config: REGULAR, seed: 3, threads });
+export async function openEmbedded(threads = 1, overlap = false): Promise<PolicyUnderTest> {
+  const model = await EmbeddedModel.create({ config: REGULAR, seed: 3, threads, overlap });
   model.weights().set(strongWeights(REGULAR, 3));
   await model.publish(0);
   return { engine: model, trainer: model, [Symbol.asyncDispose]: () => model.close() };

@@ -3,15 +3,18 @@ import { existsSync, readdirSync, writeFileSync } from 'node:fs';
 import { cp, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Store } from '../../src/core/contracts.ts';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { RunEvent } from '../../src/core/events.ts';
 import type { Engine } from '../../src/core/policy.ts';
 import { engineWith } from '../../src/core/policy.ts';
+import type { TrainRequest } from '../../src/run/check-settings.ts';
 import { evaluateOnly } from '../../src/run/evaluate.ts';
 import { resume, type TrainOptions, train } from '../../src/run/train.ts';
 import { verify } from '../../src/run/verify.ts';
+import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { trainyard } from '../cli/command.ts';
 import { type Home, smallHome, storeWith } from './small-run.ts';
 
@@ -25,10 +28,10 @@ beforeAll(async () => {
 });
 afterAll(() => home.remove());
 
-async function trained(name: string, steps: number, through: TrainOptions['through'] = {}, staleness = 0) {
+async function trained(name: string, steps: number, through: TrainOptions['through'] = {}, ahead: Partial<TrainRequest> = {}) {
   const run = join(home.dir, name);
   const events: RunEvent[] = [];
-  await train({ ...SIZE, entry: home.entry, run, steps, evalEvery: 2, staleness }, (event) => events.push(event), { through });
+  await train({ ...SIZE, entry: home.entry, run, steps, evalEvery: 2, ...ahead }, (event) => events.push(event), { through });
   return { run, events };
 }
 
@@ -81,10 +84,29 @@ describe('a run that nobody lied in', () => {
     });
   });
 
-  it('has none either if it was taken up again, or ran ahead of the trainer', async () => {
-    const { run } = await trained('resumed', 2, {}, 1);
-    await resume({ run, steps: 3 });
-    expect(await verify({ run })).toMatchObject({ steps: 3, different: 0 });
+  it('has none either if it ran ahead of the trainer, weighed what came too late, and was taken up again', async () => {
+    // The first answers of three groups come three versions later.
+    const late = (engine: Engine): Engine =>
+      engineWith(engine, async (request, signal, onTokens) => {
+        const result = await engine.sample(request, signal, onTokens);
+        const isHeld = /^g00000[123]$/.test(request.affinity ?? '') && result.policyVersion === 0;
+        while (isHeld && engine.policyVersion < 3) await sleep(5, undefined, signal && { signal });
+        return result;
+      });
+    const { run, events } = await trained('ahead', 5, { engine: late }, { staleness: 2, stale: 'weigh' });
+    expect(events).toContainEqual(expect.objectContaining({ type: 'step-end', staleRule: 'weigh' }));
+    await rm(join(run, 'checkpoints'), { recursive: true });
+    const warnings: string[] = [];
+    await resume({ run, steps: 6 }, (event) => event.type === 'warning' && warnings.push(event.code));
+    expect(warnings).not.toContain('NOT_REPRODUCED');
+    expect(await verify({ run })).toMatchObject({ steps: 6, different: 0, unchecked: [] });
+    await using store = await openSqliteStore(join(run, 'store.sqlite'));
+    const measured = await store.query({ purpose: 'eval' });
+    // Rollouts ran on beside the evaluations, and no evaluation has turns of two versions.
+    const versions = Map.groupBy(measured, ({ rolloutId }) => rolloutId.split('-')[0]!).values();
+    for (const all of versions) expect(new Set(all.flatMap(({ turns }) => turns.map((one) => one.policyVersion))).size).toBe(1);
+    const [manifest] = (await store.manifests()).slice(3);
+    expect(manifest?.stale).toEqual({ policyVersion: 3, most: 2, rule: 'weigh' });
   });
 
   it('may begin with the checkpoint of another, whose optimizer it leaves behind, however it is taken up again', async () => {
@@ -141,7 +163,7 @@ describe('an engine that lies', () => {
   });
 
   it('is warned of where the run is asynchronous', async () => {
-    const { events } = await trained('lie-stale', 2, { engine: lying(() => -3) }, 1);
+    const { events } = await trained('lie-stale', 2, { engine: lying(() => -3) }, { staleness: 1 });
     expect(events.some((event) => event.type === 'warning' && event.code === 'POLICY_DISAGREES')).toBe(true);
     const step = events.find((event) => event.type === 'step-end');
     expect(step).toMatchObject({ ratio: expect.any(Number), clipped: expect.any(Number), largestDifference: expect.any(Number) });

@@ -180,6 +180,8 @@ describe('a run is found out when it', () => {
     expect(faultsIn(await lying(lies, 0)).stale).toEqual(['g1-0 turn 0', 'g1-0 turn 1', 'g2-0 turn 0', 'g2-0 turn 1']);
     expect(faultsIn(await lying(lies, 1))).toEqual({ stale: ['g1-0 turn 0', 'g1-0 turn 1'] });
     expect(faultsIn(await lying(lies, 2))).toEqual({});
+    const stale = { policyVersion: 2, most: 0, rule: 'keep' } as const;
+    expect(faultsIn(await lying({ commit: (manifest) => ({ ...lies.commit!(manifest), stale }) }, 0)).stale).toBeUndefined();
   });
 });
 

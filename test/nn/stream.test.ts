@@ -120,7 +120,7 @@ describe('a sampling loop', () => {
     new Float32Array(memory.buffer, arena.parameters, layout.length).set(strongWeights(LONG, 3));
     packServed({ kernels, config: LONG, arena }, layout);
     if (spoiled !== undefined) {
-      const row = arena.served.embedding! + spoiled * LONG.hiddenSize * 4;
+      const row = arena.areas[0]!.served.embedding! + spoiled * LONG.hiddenSize * 4;
       new Float32Array(memory.buffer, row, LONG.hiddenSize).fill(Number.NaN);
     }
     const shared = { kernels, buffer: memory.buffer, config: LONG, layout, lora: undefined, arena };
