@@ -9,10 +9,12 @@ import type { Limits } from '../core/types.ts';
 import {
   ALGORITHM_NAMES,
   API_DEFAULTS,
+  DATA_FORMAT_NAMES,
   ENGINES,
   type EngineName,
   EVAL_DEFAULTS,
   isApi,
+  ONLY_NAMES,
   SERVE_DEFAULTS,
   TINKER_DEFAULTS,
   TRAIN_DEFAULTS,
@@ -272,6 +274,14 @@ const EXPORT: readonly Flag[] = [
   ['--dtype <format>', 'numbers of the whole model (default: as the base has them)', ['f32', 'f16', 'bf16']],
   ['--gguf-adapter <file>', 'write the adapter as a GGUF file, for llama.cpp and Ollama'],
   ['--base <model>', 'base model of the adapter (default: the one it was trained on)'],
+  ['--format <name>', 'instead of weights, write rollouts as training data in this format', DATA_FORMAT_NAMES],
+  ['--to <file>', 'file to write them to'],
+  [
+    '--purpose <which>',
+    'with --format: rollouts of training, or of evaluations (default: train, if there are any)',
+    ['train', 'eval'],
+  ],
+  ['--only <which>', 'with --format: which rollouts (default: successes for trl and openai, otherwise graded)', ONLY_NAMES],
 ];
 
 const PURPOSE: Flag = ['--purpose <which>', 'only rollouts of training, or of evaluations', ['train', 'eval']];
@@ -324,8 +334,8 @@ export function addVerbs(program: Command, ended: Ended): void {
     .argument('<name>', 'its name at the hub, such as HuggingFaceTB/SmolLM2-135M-Instruct')
     .argument('[file]', 'of a repository of GGUF files: the one to download')
     .action(async (_, name, file, flags) => ended(await (await import('./model.ts')).modelCommand(name, file, flags)));
-  add('export', 'write trained weights for other programs', object, EXPORT)
-    .argument('<checkpoint>', 'directory of a run, of which the best is taken, a checkpoint, or a PEFT folder')
+  add('export', 'write trained weights, or rollouts as training data, for other programs', object, EXPORT)
+    .argument('<run>', 'directory of a run, of which the best checkpoint is taken, a checkpoint, or a PEFT folder; a store file')
     .action(async (from, flags) => ended(await (await import('./export.ts')).exportCommand(from, flags)));
   add('show', 'show what a run kept: its rollouts, or one of them turn by turn', objects, [PURPOSE])
     .option('--forks', 'only rollouts whose conversations did not simply go on', false)
