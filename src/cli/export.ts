@@ -5,6 +5,7 @@
 import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Emit } from '../core/events.ts';
+import { defined } from '../core/json.ts';
 import type { DataRequest, ExportedData } from '../run/export-data.ts';
 import type { Exported, ExportRequest, Written } from '../run/export-weights.ts';
 import { guarded } from './guarded.ts';
@@ -39,25 +40,21 @@ export async function exportCommand(from: string, { json, ...flags }: ExportFlag
 /** Undefined if weights are asked for. */
 function dataRequestOf(from: string, flags: Omit<ExportFlags, 'json'>): DataRequest | undefined {
   const { format, to, purpose, only, ...weights } = flags;
+  if ((format ?? to ?? purpose ?? only) === undefined) return undefined;
   const [ofWeights] = Object.keys(weights);
-  const refuse = (found: string, hint: string): never => {
-    throw new TrainyardError('USAGE', found, { hint });
-  };
-  if (format === undefined) {
-    const [ofData] = Object.entries({ to, purpose, only }).filter(([, given]) => given !== undefined);
-    return ofData && refuse(`--${ofData[0]} was given without --format`, 'say as what to write the rollouts: --format <name>');
-  }
-  if (ofWeights !== undefined) refuse('--format was given together with flags for weights', 'export data and weights one by one');
-  return to === undefined
-    ? refuse('--format was given without --to', 'say where to write the rollouts: --to <file>')
-    : { from, format, to, ...(purpose && { purpose }), ...(only && { only }) };
+  if (format && to && !ofWeights) return { from, format, to, ...defined({ purpose, only }) };
+  const hint = 'give --format and --to for rollouts; without them, --adapter, --merged or --gguf-adapter for weights';
+  const found = Object.keys(flags).map((name) => `--${name.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`);
+  throw new TrainyardError('USAGE', `expected --format and --to, and none of the flags for weights, found ${found.join(' ')}`, {
+    hint,
+  });
 }
 
-function dataLines({ format, path, purpose, rollouts, rows, bytes, leftOut }: ExportedData): readonly string[] {
+function dataLines({ format, to, purpose, rollouts, rows, bytes, leftOut }: ExportedData): readonly string[] {
   const of = purpose === 'train' ? 'of training' : 'of evaluations';
   const left = Object.entries(leftOut).map(([what, n]) => `${n} ${what}`);
   return [
-    `Exported ${count(rollouts, 'rollout')} ${of} to ${path}: ${count(rows, 'row')}, ${format}, ${(bytes / 1e6).toFixed(1)} MB`,
+    `Exported ${count(rollouts, 'rollout')} ${of} to ${to}: ${count(rows, 'row')}, ${format}, ${(bytes / 1e6).toFixed(1)} MB`,
     ...(left.length === 0 ? [] : [`Left out: ${left.join(', ')}`]),
   ];
 }

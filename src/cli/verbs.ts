@@ -9,12 +9,10 @@ import type { Limits } from '../core/types.ts';
 import {
   ALGORITHM_NAMES,
   API_DEFAULTS,
-  DATA_FORMAT_NAMES,
   ENGINES,
   type EngineName,
   EVAL_DEFAULTS,
   isApi,
-  ONLY_NAMES,
   SERVE_DEFAULTS,
   TINKER_DEFAULTS,
   TRAIN_DEFAULTS,
@@ -268,23 +266,19 @@ const TINKER: readonly Flag[] = [
   threads('each model'),
 ];
 
+const PURPOSE: Flag = ['--purpose <which>', 'only rollouts of training, or of evaluations', ['train', 'eval']];
+
 const EXPORT: readonly Flag[] = [
   ['--adapter <dir>', 'write the adapter as a PEFT folder'],
   ['--merged <dir>', 'write the whole model as a Hugging Face folder, with the adapter merged'],
   ['--dtype <format>', 'numbers of the whole model (default: as the base has them)', ['f32', 'f16', 'bf16']],
   ['--gguf-adapter <file>', 'write the adapter as a GGUF file, for llama.cpp and Ollama'],
   ['--base <model>', 'base model of the adapter (default: the one it was trained on)'],
-  ['--format <name>', 'instead of weights, write rollouts as training data in this format', DATA_FORMAT_NAMES],
+  ['--format <name>', 'instead, write rollouts as training data', ['jsonl', 'parquet', 'trl', 'verl', 'openai']],
   ['--to <file>', 'file to write them to'],
-  [
-    '--purpose <which>',
-    'with --format: rollouts of training, or of evaluations (default: train, if there are any)',
-    ['train', 'eval'],
-  ],
-  ['--only <which>', 'with --format: which rollouts (default: successes for trl and openai, otherwise graded)', ONLY_NAMES],
+  PURPOSE,
+  ['--only <which>', 'only such rollouts (default: by the format)', ['successes', 'graded', 'all']],
 ];
-
-const PURPOSE: Flag = ['--purpose <which>', 'only rollouts of training, or of evaluations', ['train', 'eval']];
 
 export function addVerbs(program: Command, ended: Ended): void {
   const add = (name: string, description: string, json: string, flags: readonly Flag[] = [], defaults: object = {}): Command => {

@@ -9,23 +9,22 @@ import { pipeline } from 'node:stream/promises';
 import type { SchemaElement } from 'hyparquet';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { isObject } from '../core/json.ts';
 import { withoutExcluded } from '../core/turns.ts';
-import type { Mark, Purpose, Trajectory } from '../core/types.ts';
-import { ALGORITHMS, type Algorithm, turnAdvantagesOf, WEIGHTINGS, type Weighting } from '../trainer/advantages.ts';
-import { type Column, type Columns, DATA_FORMATS, type DataFormat, type FormatName, type Only, type Row } from './data-rows.ts';
+import type { Purpose, Trajectory } from '../core/types.ts';
+import { ALGORITHMS, turnAdvantagesOf, WEIGHTINGS } from '../trainer/advantages.ts';
+import { type Column, DATA_FORMATS, type DataFormat, LeftOut, type Only, type Row, type Scalar } from './data-rows.ts';
 import { readRunFile } from './directory.ts';
 import { exclusionsOf, openStoreOf, stepsIn } from './inspect.ts';
 import { isSuccess } from './results.ts';
 import { checkFree, completed } from './whole-output.ts';
 
-/** Rows of a Parquet row group, all of which are in memory at once. */
+/** Rows of a Parquet row group, which are in memory at once. */
 const ROW_GROUP = 128;
 
 export interface DataRequest {
   /** A run directory or a store file. */
   readonly from: string;
-  readonly format: FormatName;
+  readonly format: keyof typeof DATA_FORMATS;
   readonly to: string;
   /** Default: training rollouts if there are any, so that held-out tasks do not get into training data; else those of evaluations. */
   readonly purpose?: Purpose;
@@ -33,11 +32,7 @@ export interface DataRequest {
   readonly only?: Only;
 }
 
-export interface ExportedData {
-  readonly format: FormatName;
-  readonly path: string;
-  readonly purpose: Purpose;
-  readonly only: Only;
+export interface ExportedData extends Required<Omit<DataRequest, 'from'>> {
   readonly rollouts: number;
   readonly rows: number;
   readonly bytes: number;
@@ -51,85 +46,78 @@ export async function exportData(request: DataRequest, stop?: AbortSignal): Prom
   const written: DataFormat = DATA_FORMATS[format];
   await checkFree(to);
   await using store = await openStoreOf(from);
-  const purpose = request.purpose ?? ((await store.count({ purpose: 'train', limit: 1 })) > 0 ? 'train' : 'eval');
-  const reading = await readingOf(store, { ...request, purpose, only: request.only ?? written.only }, stop);
+  const { only = written.only } = request;
+  const { purpose = (await store.count({ purpose: 'train', limit: 1 })) > 0 ? 'train' : 'eval' } = request;
+  const tally: Tally = { rollouts: 0, rows: 0, leftOut: {} };
   const bytes = await completed(to, async (path) => {
-    const rows = rowsOf(reading, written);
-    await (written.file === 'parquet' ? writeParquet(path, rows, written.columns) : writeLines(path, rows));
-    if (reading.counts.rows === 0) throw nothingLeft(from, reading);
+    const rows = rowsOf(store, { ...request, only, purpose }, tally, stop);
+    await (written.file === 'parquet' ? writeParquet(path, rows, written) : writeLines(path, rows));
+    if (tally.rows === 0) throw nothingLeft(from, purpose, tally);
   });
-  const { only, leftOut, counts } = reading;
-  return { format, path: to, purpose, only, ...counts, bytes, leftOut: Object.fromEntries(leftOut) };
+  return { format, to, purpose, only, bytes, ...tally };
 }
 
-interface Reading {
-  readonly store: Store;
-  readonly purpose: Purpose;
-  readonly only: Only;
-  readonly marks: ReadonlyMap<string, readonly Mark[]>;
-  readonly steps: ReadonlyMap<string, number>;
-  readonly algorithm: Algorithm;
-  readonly weighting: Weighting;
-  readonly stop: AbortSignal | undefined;
-  readonly leftOut: Map<string, number>;
-  readonly counts: { rollouts: number; rows: number };
+interface Tally {
+  rollouts: number;
+  rows: number;
+  readonly leftOut: Record<string, number>;
 }
 
-async function readingOf(
+async function* rowsOf(
   store: Store,
-  { from, purpose, only }: Pick<Reading, 'purpose' | 'only'> & Pick<DataRequest, 'from'>,
+  { from, format, purpose, only }: Required<DataRequest>,
+  tally: Tally,
   stop: AbortSignal | undefined,
-): Promise<Reading> {
-  const record = existsSync(join(from, 'run.json')) ? readRunFile(from) : undefined;
-  const settings = isObject(record) && isObject(record['settings']) ? record['settings'] : {};
-  return {
-    ...{ store, purpose, only, stop, marks: await exclusionsOf(store), steps: await stepsIn(store) },
-    // An evaluation has neither.
-    algorithm: ALGORITHMS.find((name) => name === settings['algorithm']) ?? 'grpo',
-    weighting: WEIGHTINGS.find((name) => name === settings['weighting']) ?? 'tokens',
-    ...{ leftOut: new Map(), counts: { rollouts: 0, rows: 0 } },
+): AsyncGenerator<Row> {
+  const [marks, steps] = [await exclusionsOf(store), await stepsIn(store)];
+  const [algorithm, weighting] = comparisonOf(from);
+  const leaveOut = (what: string, n = 1): void => {
+    if (n > 0) tally.leftOut[what] = (tally.leftOut[what] ?? 0) + n;
   };
-}
-
-async function* rowsOf(reading: Reading, format: DataFormat): AsyncGenerator<Row> {
-  const { store, purpose, counts, leftOut } = reading;
-  const leaveOut = (what: string, n = 1): void => void (n > 0 && leftOut.set(what, (leftOut.get(what) ?? 0) + n));
   for (const [number, groupId] of (await store.groupIds({ purpose })).entries()) {
-    reading.stop?.throwIfAborted();
+    stop?.throwIfAborted();
     const all = await store.query({ groupId, purpose });
     const group = withoutExcluded(
       all,
-      all.flatMap(({ rolloutId }) => reading.marks.get(rolloutId) ?? []),
+      all.flatMap(({ rolloutId }) => marks.get(rolloutId) ?? []),
     );
     leaveOut('rollouts excluded by trainyard curate', all.length - group.length);
-    const advantageOf = turnAdvantagesOf(group, reading.algorithm, reading.weighting);
+    const advantageOf = turnAdvantagesOf(group, algorithm, weighting);
     for (const trajectory of group) {
-      const step = reading.steps.get(trajectory.rolloutId) ?? null;
+      const step = steps.get(trajectory.rolloutId) ?? null;
       const rollout = { trajectory, step, group: number, leaveOut, advantageOf: advantageOf.bind(undefined, trajectory) };
-      const rows = whyNot(trajectory, reading.only) ?? format.rowsOf(rollout);
-      if (typeof rows === 'string') {
-        leaveOut(rows);
-        continue;
+      try {
+        requireWanted(trajectory, only);
+        const rows = DATA_FORMATS[format].rowsOf(rollout);
+        tally.rollouts += 1;
+        tally.rows += rows.length;
+        yield* rows;
+      } catch (thrown) {
+        if (!(thrown instanceof LeftOut)) throw thrown;
+        leaveOut(thrown.message);
       }
-      counts.rollouts += 1;
-      counts.rows += rows.length;
-      yield* rows;
     }
   }
 }
 
-function whyNot(trajectory: Trajectory, only: Only): string | undefined {
-  if (only === 'all') return undefined;
-  if (trajectory.grade.kind !== 'graded') return 'rollouts without a reward';
-  return only === 'successes' && !isSuccess(trajectory) ? 'rollouts without success' : undefined;
+/** How the run turns rewards into advantages. An evaluation does not. */
+function comparisonOf(from: string) {
+  const record = existsSync(join(from, 'run.json')) ? readRunFile(from) : {};
+  const { settings = {} } = record as { readonly settings?: Readonly<Record<string, unknown>> };
+  const algorithm = ALGORITHMS.find((name) => name === settings['algorithm']) ?? 'grpo';
+  return [algorithm, WEIGHTINGS.find((name) => name === settings['weighting']) ?? 'tokens'] as const;
 }
 
-function nothingLeft(from: string, { purpose, leftOut }: Reading): TrainyardError {
-  const why = Array.from(leftOut, ([what, n]) => `${n} ${what}`).join(', ');
-  const found = why === '' ? `no rollouts of purpose ${purpose}` : `nothing that can be written, but ${why}`;
-  return new TrainyardError('USAGE', `${from} holds ${found}`, {
-    hint: 'choose others with --purpose or --only, or another --format; trainyard show lists what a run holds',
-  });
+function requireWanted(trajectory: Trajectory, only: Only): void {
+  if (only !== 'all' && trajectory.grade.kind !== 'graded') throw new LeftOut('rollouts without a reward');
+  if (only === 'successes' && !isSuccess(trajectory)) throw new LeftOut('rollouts without success');
+}
+
+function nothingLeft(from: string, purpose: Purpose, { leftOut }: Tally): TrainyardError {
+  const why = Object.entries(leftOut).map(([what, n]) => `${n} ${what}`);
+  const found = why.length === 0 ? `no rollouts of purpose ${purpose}` : `nothing that can be written, but ${why.join(', ')}`;
+  const hint = 'choose others with --purpose or --only, or another --format; trainyard show lists what a run holds';
+  return new TrainyardError('USAGE', `${from} holds ${found}`, { hint });
 }
 
 async function writeLines(path: string, rows: AsyncIterable<Row>): Promise<void> {
@@ -139,41 +127,33 @@ async function writeLines(path: string, rows: AsyncIterable<Row>): Promise<void>
   await pipeline(lines, createWriteStream(path));
 }
 
-async function writeParquet(path: string, rows: AsyncIterable<Row>, columns: Columns): Promise<void> {
+async function writeParquet(path: string, rows: AsyncIterable<Row>, { columns }: DataFormat): Promise<void> {
   const { fileWriter, parquetWriteRows } = await import('hyparquet-writer');
-  const names = Object.keys(columns);
-  const asText = names.filter((name) => columns[name] === 'json');
+  const types = Object.entries(columns).map(([name, [type]]) => [name, type] as const);
+  const jsonText = (value: unknown, type: Column): unknown => (type === 'json' && value !== null ? JSON.stringify(value) : value);
   const texts = async function* (): AsyncGenerator<Record<string, unknown>> {
-    for await (const row of rows) yield { ...row, ...Object.fromEntries(asText.map((name) => [name, jsonOf(row[name])])) };
+    for await (const row of rows) yield Object.fromEntries(types.map(([name, type]) => [name, jsonText(row[name], type)]));
   };
-  await parquetWriteRows({
-    ...{ writer: fileWriter(path), rows: texts(), columns: names.map((name) => ({ name })), rowGroupSize: ROW_GROUP },
-    schema: [{ name: 'root', num_children: names.length }, ...names.flatMap((name) => schemaOf(name, columns[name]!))],
-  });
-}
-
-function jsonOf(value: unknown): string | null {
-  return value === null ? null : JSON.stringify(value);
+  const schema = [{ name: 'root', num_children: types.length }, ...types.flatMap(([name, type]) => schemaOf(name, type))];
+  const named = types.map(([name]) => ({ name }));
+  await parquetWriteRows({ writer: fileWriter(path), rows: texts(), columns: named, schema, rowGroupSize: ROW_GROUP });
 }
 
 const TEXT = { type: 'BYTE_ARRAY', converted_type: 'UTF8' } as const;
-const TYPES: Readonly<Record<Column & string, Pick<SchemaElement, 'type' | 'converted_type'>>> = {
-  ...{ text: TEXT, json: TEXT, int: { type: 'INT32' }, float: { type: 'FLOAT' }, double: { type: 'DOUBLE' } },
-  boolean: { type: 'BOOLEAN' },
+const TYPES: Readonly<Record<Scalar, Pick<SchemaElement, 'type' | 'converted_type'>>> = {
+  ...{ text: TEXT, json: TEXT, boolean: { type: 'BOOLEAN' } },
+  ...{ int: { type: 'INT32' }, float: { type: 'FLOAT' }, double: { type: 'DOUBLE' } },
 };
 
 /** In Parquet's order: each column before its own. */
 function schemaOf(name: string, column: Column): SchemaElement[] {
-  const repetition_type = 'OPTIONAL';
-  if (typeof column === 'string') return [{ name, repetition_type, ...TYPES[column] }];
+  const optional = { name, repetition_type: 'OPTIONAL' } as const;
+  if (typeof column === 'string') return [{ ...optional, ...TYPES[column] }];
+  const isList = (of: typeof column): of is readonly [Column] => Array.isArray(of);
   if (isList(column)) {
     const list: SchemaElement = { name: 'list', repetition_type: 'REPEATED', num_children: 1 };
-    return [{ name, repetition_type, converted_type: 'LIST', num_children: 1 }, list, ...schemaOf('element', column[0])];
+    return [{ ...optional, converted_type: 'LIST', num_children: 1 }, list, ...schemaOf('element', column[0])];
   }
   const fields = Object.entries(column);
-  return [{ name, repetition_type, num_children: fields.length }, ...fields.flatMap(([own, of]) => schemaOf(own, of))];
-}
-
-function isList(column: Column): column is readonly [Column] {
-  return Array.isArray(column);
+  return [{ ...optional, num_children: fields.length }, ...fields.flatMap(([own, type]) => schemaOf(own, type))];
 }

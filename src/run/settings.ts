@@ -9,15 +9,12 @@ import { fileURLToPath } from 'node:url';
 import type { SamplingSettings } from '../core/types.ts';
 import type { Entry } from '../rollout/discovery.ts';
 import type { Algorithm, Weighting } from '../trainer/advantages.ts';
-import type { FormatName, Only } from './data-rows.ts';
 
 export const BASE_MODEL = fileURLToPath(new URL('../../models/base', import.meta.url));
 
-/** Repeated here so that their names do not require loading the trainer or what writes data. */
+/** Repeated here so that their names do not require loading the trainer. */
 export const ALGORITHM_NAMES = ['grpo', 'dr-grpo', 'rloo'] as const satisfies readonly Algorithm[];
 export const WEIGHTING_NAMES = ['tokens', 'rollouts'] as const satisfies readonly Weighting[];
-export const DATA_FORMAT_NAMES = ['jsonl', 'parquet', 'trl', 'verl', 'openai'] as const satisfies readonly FormatName[];
-export const ONLY_NAMES = ['successes', 'graded', 'all'] as const satisfies readonly Only[];
 export const ENGINES = ['embedded', 'tinker', 'openai', 'anthropic'] as const;
 export type EngineName = (typeof ENGINES)[number];
 
