@@ -11,7 +11,7 @@ import type { Message, Reward, Sample, Trajectory, Turn } from '../core/types.ts
 import { type Chain, chainsOf, stitch } from '../tokens/stitch.ts';
 import { isSuccess } from './results.ts';
 
-/** `json`: any value, in Parquet as its JSON text. */
+/** `json`: the JSON text of a value of any shape. `datasets` rounds all numbers of a JSON Lines file that holds such a value itself. */
 export type Scalar = 'text' | 'int' | 'float' | 'double' | 'boolean' | 'json';
 /** A list is written as a list of the type of its elements. */
 export type Column = Scalar | readonly [Column] | { readonly [name: string]: Column };
@@ -130,8 +130,9 @@ export const DATA_FORMATS = {
 } as const satisfies Readonly<Record<string, DataFormat>>;
 
 function inColumns(columns: Columns, anySampling = false): Pick<DataFormat, 'columns' | 'rowsOf'> {
-  const values = Object.entries(columns).map(([name, [, value]]) => [name, value] as const);
-  const rowOf = (row: TokenRow): Row => Object.fromEntries(values.map(([name, value]) => [name, value(row) ?? null]));
+  const text = (type: Column, value: unknown): unknown => (type === 'json' ? JSON.stringify(value) : value);
+  const rowOf = (row: TokenRow): Row =>
+    Object.fromEntries(Object.entries(columns).map(([name, [type, value]]) => [name, text(type, value(row)) ?? null]));
   return { columns, rowsOf: (rollout) => tokenRows(rollout, anySampling).map(rowOf) };
 }
 

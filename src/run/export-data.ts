@@ -127,16 +127,12 @@ async function writeLines(path: string, rows: AsyncIterable<Row>): Promise<void>
   await pipeline(lines, createWriteStream(path));
 }
 
-async function writeParquet(path: string, rows: AsyncIterable<Row>, { columns }: DataFormat): Promise<void> {
+async function writeParquet(path: string, rows: AsyncIterable<Record<string, unknown>>, { columns }: DataFormat): Promise<void> {
   const { fileWriter, parquetWriteRows } = await import('hyparquet-writer');
   const types = Object.entries(columns).map(([name, [type]]) => [name, type] as const);
-  const jsonText = (value: unknown, type: Column): unknown => (type === 'json' && value !== null ? JSON.stringify(value) : value);
-  const texts = async function* (): AsyncGenerator<Record<string, unknown>> {
-    for await (const row of rows) yield Object.fromEntries(types.map(([name, type]) => [name, jsonText(row[name], type)]));
-  };
   const schema = [{ name: 'root', num_children: types.length }, ...types.flatMap(([name, type]) => schemaOf(name, type))];
   const named = types.map(([name]) => ({ name }));
-  await parquetWriteRows({ writer: fileWriter(path), rows: texts(), columns: named, schema, rowGroupSize: ROW_GROUP });
+  await parquetWriteRows({ writer: fileWriter(path), rows, columns: named, schema, rowGroupSize: ROW_GROUP });
 }
 
 const TEXT = { type: 'BYTE_ARRAY', converted_type: 'UTF8' } as const;
