@@ -11,7 +11,7 @@ import type { Message, Reward, Sample, Trajectory, Turn } from '../core/types.ts
 import { type Chain, chainsOf, stitch } from '../tokens/stitch.ts';
 import { isSuccess } from './results.ts';
 
-/** `json`: the JSON text of a value of any shape. `datasets` rounds all numbers of a JSON Lines file that holds such a value itself. */
+/** `json`: the JSON text of a value of any shape. */
 export type Scalar = 'text' | 'int' | 'float' | 'double' | 'boolean' | 'json';
 /** A list is written as a list of the type of its elements. */
 export type Column = Scalar | readonly [Column] | { readonly [name: string]: Column };
@@ -130,10 +130,25 @@ export const DATA_FORMATS = {
 } as const satisfies Readonly<Record<string, DataFormat>>;
 
 function inColumns(columns: Columns, anySampling = false): Pick<DataFormat, 'columns' | 'rowsOf'> {
-  const text = (type: Column, value: unknown): unknown => (type === 'json' ? JSON.stringify(value) : value);
   const rowOf = (row: TokenRow): Row =>
-    Object.fromEntries(Object.entries(columns).map(([name, [type, value]]) => [name, text(type, value(row)) ?? null]));
+    Object.fromEntries(Object.entries(columns).map(([name, [type, value]]) => [name, fitted(type, value(row))]));
   return { columns, rowsOf: (rollout) => tokenRows(rollout, anySampling).map(rowOf) };
+}
+
+/**
+ * With every field of its type, null if absent: `datasets` reads JSON Lines whose objects differ in fields too, but then rounds all numbers
+ * of the file to ten decimals.
+ */
+function fitted(type: Column, value: unknown): unknown {
+  if (value === undefined || value === null) return null;
+  if (type === 'json') return JSON.stringify(value);
+  if (typeof type === 'string') return value;
+  if (isList(type)) return typeof type[0] === 'string' ? value : (value as unknown[]).map((one) => fitted(type[0], one));
+  return Object.fromEntries(Object.entries(type).map(([name, of]) => [name, fitted(of, (value as Row)[name])]));
+}
+
+export function isList(type: Exclude<Column, Scalar>): type is readonly [Column] {
+  return Array.isArray(type);
 }
 
 function tokenRows(rollout: RolloutToWrite, anySampling: boolean): readonly TokenRow[] {
@@ -159,7 +174,7 @@ function tokenRows(rollout: RolloutToWrite, anySampling: boolean): readonly Toke
 function spanOf(trajectory: Trajectory, turn: Turn): object {
   const { index, promptIds, sampledIds, policyVersion, stopReason } = turn;
   const [start, end] = [promptIds.length, promptIds.length + sampledIds.length];
-  const reward = earnedBy(trajectory, turn)?.reward ?? null;
+  const reward = earnedBy(trajectory, turn)?.reward;
   return { index, start, end, policy_version: policyVersion, stop_reason: stopReason, reward };
 }
 

@@ -12,7 +12,7 @@ import { TrainyardError } from '../core/errors.ts';
 import { withoutExcluded } from '../core/turns.ts';
 import type { Purpose, Trajectory } from '../core/types.ts';
 import { ALGORITHMS, turnAdvantagesOf, WEIGHTINGS } from '../trainer/advantages.ts';
-import { type Column, DATA_FORMATS, type DataFormat, LeftOut, type Only, type Row, type Scalar } from './data-rows.ts';
+import { type Column, DATA_FORMATS, type DataFormat, isList, LeftOut, type Only, type Row, type Scalar } from './data-rows.ts';
 import { readRunFile } from './directory.ts';
 import { exclusionsOf, openStoreOf, stepsIn } from './inspect.ts';
 import { isSuccess } from './results.ts';
@@ -145,7 +145,6 @@ const TYPES: Readonly<Record<Scalar, Pick<SchemaElement, 'type' | 'converted_typ
 function schemaOf(name: string, column: Column): SchemaElement[] {
   const optional = { name, repetition_type: 'OPTIONAL' } as const;
   if (typeof column === 'string') return [{ ...optional, ...TYPES[column] }];
-  const isList = (of: typeof column): of is readonly [Column] => Array.isArray(of);
   if (isList(column)) {
     const list: SchemaElement = { name: 'list', repetition_type: 'REPEATED', num_children: 1 };
     return [{ ...optional, converted_type: 'LIST', num_children: 1 }, list, ...schemaOf('element', column[0])];
