@@ -52,7 +52,7 @@ export interface DataFormat {
   rowsOf(rollout: RolloutToWrite): readonly Row[];
 }
 
-/** A rollout that has no place in the format. The message is a plural, as in "12 rollouts without tokens". */
+/** A rollout that has no place in the format. The message says which, as in "12 without tokens". */
 export class LeftOut extends Error {}
 
 const TOOL_CALL: Column = { id: 'text', type: 'text', function: { name: 'text', arguments: 'text' } };
@@ -157,7 +157,7 @@ function tokenRows(rollout: RolloutToWrite, anySampling: boolean): readonly Toke
   // Without a grade, roles alone say what is trained.
   const trained = trajectory.turns.filter((turn) => grade.kind !== 'graded' || earnedBy(trajectory, turn) !== undefined);
   const chains = chainsOf(trained);
-  if (chains.length === 0) throw new LeftOut('rollouts without tokens of the policy');
+  if (chains.length === 0) throw new LeftOut('without tokens of the policy');
   const reward = grade.kind === 'graded' ? grade.reward : undefined;
   const options = { advantageOf: (turn: Turn) => advantageOf(turn) ?? 0, weight: 1, rolloutId, groupId, anySampling };
   try {
@@ -167,7 +167,7 @@ function tokenRows(rollout: RolloutToWrite, anySampling: boolean): readonly Toke
     });
   } catch (thrown) {
     if (!(thrown instanceof TrainyardError) || thrown.code !== 'SAMPLE_REFUSED') throw thrown;
-    throw new LeftOut('rollouts sampled greedily, with top-p or top-k, or with impossible log-probabilities');
+    throw new LeftOut('sampled greedily, with top-p or top-k, or with impossible log-probabilities');
   }
 }
 
@@ -182,13 +182,13 @@ function firstPrompt({ trajectory: { turns }, last }: TokenRow): readonly object
   const first = turns.find(({ thread, role }) => thread === last.thread && role === last.role) ?? last;
   return first.request.messages.map(({ role, content, tool_calls }) => {
     if (role !== 'tool' && content !== null && tool_calls === undefined) return { role, content };
-    throw new LeftOut('rollouts whose first prompt holds tool calls');
+    throw new LeftOut('with a first prompt that holds tool calls');
   });
 }
 
 function onlyReward({ chain, trajectory }: TokenRow): number | undefined {
   const rewards = new Set(chain.map((turn) => earnedBy(trajectory, turn)?.reward));
-  if (rewards.size > 1) throw new LeftOut('rollouts with several rewards in one row');
+  if (rewards.size > 1) throw new LeftOut('with several rewards in one row');
   return [...rewards][0];
 }
 
@@ -206,11 +206,11 @@ function conversationRows({ trajectory, leaveOut }: RolloutToWrite): readonly Ro
   const { turns, grade } = trajectory;
   const untrained = grade.kind === 'graded' ? (grade.reward.untrained ?? []) : [];
   const said = turns.filter(({ trainable, thread }) => trainable && !untrained.includes(thread));
-  if (said.length === 0) throw new LeftOut('rollouts without an answer of the policy');
-  if (said.some(({ request }) => request.messages.length === 0)) throw new LeftOut('rollouts asked in tokens, without messages');
+  if (said.length === 0) throw new LeftOut('without an answer of the policy');
+  if (said.some(({ request }) => request.messages.length === 0)) throw new LeftOut('asked in tokens, without messages');
   const isWhole = ({ stopReason }: Turn): boolean => stopReason === 'stop';
-  if (!said.some(isWhole)) throw new LeftOut('rollouts with nothing but answers that were cut short');
-  leaveOut('answers that were cut short', said.filter((turn) => !isWhole(turn)).length);
+  if (!said.some(isWhole)) throw new LeftOut('with nothing but answers cut short');
+  leaveOut('answers cut short', said.filter((turn) => !isWhole(turn)).length);
   return conversationsOf(said).flatMap((conversation) => {
     const { request } = conversation.at(-1)!;
     const counted = new Set(conversation.filter(isWhole).map((turn) => turn.request.messages.length));

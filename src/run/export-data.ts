@@ -57,13 +57,14 @@ export async function exportData(request: DataRequest, stop?: AbortSignal): Prom
   return { format, to, purpose, only, bytes, ...tally };
 }
 
-interface Tally {
+export interface Tally {
   rollouts: number;
   rows: number;
   readonly leftOut: Record<string, number>;
 }
 
-async function* rowsOf(
+/** Adds to the tally what it gives and what it leaves out. */
+export async function* rowsOf(
   store: Store,
   { from, format, purpose, only }: Required<DataRequest>,
   tally: Tally,
@@ -81,7 +82,7 @@ async function* rowsOf(
       all,
       all.flatMap(({ rolloutId }) => marks.get(rolloutId) ?? []),
     );
-    leaveOut('rollouts excluded by trainyard curate', all.length - group.length);
+    leaveOut('excluded by trainyard curate', all.length - group.length);
     const advantageOf = turnAdvantagesOf(group, algorithm, weighting);
     for (const trajectory of group) {
       const step = steps.get(trajectory.rolloutId) ?? null;
@@ -109,13 +110,13 @@ function comparisonOf(from: string) {
 }
 
 function requireWanted(trajectory: Trajectory, only: Only): void {
-  if (only !== 'all' && trajectory.grade.kind !== 'graded') throw new LeftOut('rollouts without a reward');
-  if (only === 'successes' && !isSuccess(trajectory)) throw new LeftOut('rollouts without success');
+  if (only !== 'all' && trajectory.grade.kind !== 'graded') throw new LeftOut('without a reward');
+  if (only === 'successes' && !isSuccess(trajectory)) throw new LeftOut('without success');
 }
 
 function nothingLeft(from: string, purpose: Purpose, { leftOut }: Tally): TrainyardError {
   const why = Object.entries(leftOut).map(([what, n]) => `${n} ${what}`);
-  const found = why.length === 0 ? `no rollouts of purpose ${purpose}` : `nothing that can be written, but ${why.join(', ')}`;
+  const found = why.length === 0 ? `no rollouts of purpose ${purpose}` : `no rollout that can be written, but ${why.join(', ')}`;
   const hint = 'choose others with --purpose or --only, or another --format; trainyard show lists what a run holds';
   return new TrainyardError('USAGE', `${from} holds ${found}`, { hint });
 }
