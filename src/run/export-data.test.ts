@@ -203,7 +203,7 @@ describe('exported data', () => {
     const tally = { rollouts: 0, rows: 0, leftOut: {} };
     const request = { from, format: 'jsonl', to: at('unused'), purpose: 'train', only: 'graded' } as const;
     let asked = 0;
-    for await (const _ of rowsOf(watched as unknown as Store, request, tally, undefined))
+    for await (const _ of rowsOf(watched as unknown as Store, request, tally))
       expect(sizes.length).toBe(Math.floor(asked++ / 3) + 1);
     expect([sizes, tally.rows]).toEqual([[3, 3, 3, 3], 12]);
   });

@@ -66,10 +66,11 @@ export interface Tally {
 /** Adds to the tally what it gives and what it leaves out. */
 export async function* rowsOf(
   store: Store,
-  { from, format, purpose, only }: Required<DataRequest>,
+  request: Required<DataRequest>,
   tally: Tally,
-  stop: AbortSignal | undefined,
+  stop?: AbortSignal,
 ): AsyncGenerator<Row> {
+  const { from, format, purpose, only } = request;
   const [marks, steps] = [await exclusionsOf(store), await stepsIn(store)];
   const [algorithm, weighting] = comparisonOf(from);
   const leaveOut = (what: string, n = 1): void => {
