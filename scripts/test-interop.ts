@@ -1,9 +1,10 @@
 /**
  * Interoperability for real: other people's programs from PyPI against ours, and ours against theirs. `npm run test:interop`.
  *
- * With words as arguments only the checks so named are run: `transformers`, `export`, `gguf`, `client`, `skyrl`, `llama-cpp`. Takes minutes, most of
- * them for SkyRL; no part of `npm test`. What cannot be had here is skipped in plain sight; docs/reference/interop.md says what is checked.
+ * With words as arguments only the checks so named are run: `transformers`, `export`, `data`, `gguf`, `client`, `skyrl`, `llama-cpp`. Takes
+ * minutes, most of them for SkyRL; no part of `npm test`. What cannot be had here is skipped in plain sight; docs/reference/interop.md says what is checked.
  */
+import { checkData } from '../test/interop/data.ts';
 import { checkExport } from '../test/interop/export.ts';
 import { checkGguf } from '../test/interop/gguf.ts';
 import { checkLlamaCpp } from '../test/interop/llama-cpp.ts';
@@ -18,6 +19,7 @@ type Check = (report: Report, python: string) => Promise<void>;
 const PARTS: readonly { readonly name: string; readonly title: string; readonly needs?: string; readonly check: Check }[] = [
   { name: 'transformers', title: 'Weights to and from transformers', needs: 'client', check: checkTransformers },
   { name: 'export', title: 'Exported weights in PEFT, transformers and llama.cpp', needs: 'client', check: checkExport },
+  { name: 'data', title: 'Exported rollouts in datasets, TRL, verl and the OpenAI SDK', needs: 'data', check: checkData },
   { name: 'gguf', title: 'A GGUF file against Python’s gguf and llama.cpp', needs: 'client', check: checkGguf },
   {
     name: 'client',

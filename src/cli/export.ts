@@ -1,11 +1,18 @@
-/** `trainyard export`: writes trained weights for other programs, and says which checkpoint they are of and what was written. */
+/**
+ * `trainyard export`: writes trained weights for other programs, and says which checkpoint they are of and what was written; with
+ * `--format`, rollouts as training data, and says what was left out.
+ */
 import { printableLine } from '../core/describe.ts';
+import { TrainyardError } from '../core/errors.ts';
 import type { Emit } from '../core/events.ts';
-import { type Exported, type ExportRequest, exportCheckpoint, type Written } from '../run/export-weights.ts';
+import { defined } from '../core/json.ts';
+import type { DataRequest, ExportedData } from '../run/export-data.ts';
+import type { Exported, ExportRequest, Written } from '../run/export-weights.ts';
 import { guarded } from './guarded.ts';
 import { jsonLines, textLines } from './print.ts';
+import { count } from './text.ts';
 
-interface ExportFlags extends Omit<ExportRequest, 'from'> {
+interface ExportFlags extends Omit<ExportRequest, 'from'>, Partial<Omit<DataRequest, 'from'>> {
   readonly json: boolean;
 }
 
@@ -17,9 +24,39 @@ const NAMES = {
 
 export async function exportCommand(from: string, { json, ...flags }: ExportFlags): Promise<number> {
   const emit: Emit = json ? jsonLines(process.stdout) : textLines(process.stdout);
-  const exported = await guarded(emit, { steps: false }, ({ stop }) => exportCheckpoint({ from, ...flags }, stop));
-  console.log(json ? JSON.stringify({ type: 'exported', ...exported }) : exportedLines(exported).map(printableLine).join('\n'));
+  const data = dataRequestOf(from, flags);
+  const { exported, lines } = await guarded(emit, { steps: false }, async ({ stop }) => {
+    if (data === undefined) {
+      const weights = await (await import('../run/export-weights.ts')).exportCheckpoint({ from, ...flags }, stop);
+      return { exported: weights, lines: exportedLines(weights) };
+    }
+    const written = await (await import('../run/export-data.ts')).exportData(data, stop);
+    return { exported: written, lines: dataLines(written) };
+  });
+  console.log(json ? JSON.stringify({ type: 'exported', ...exported }) : lines.map(printableLine).join('\n'));
   return 0;
+}
+
+/** Undefined if weights are asked for. */
+function dataRequestOf(from: string, flags: Omit<ExportFlags, 'json'>): DataRequest | undefined {
+  const { format, to, purpose, only, ...weights } = flags;
+  if ((format ?? to ?? purpose ?? only) === undefined) return undefined;
+  const [ofWeights] = Object.keys(weights);
+  if (format && to && !ofWeights) return { from, format, to, ...defined({ purpose, only }) };
+  const hint = 'give --format and --to for rollouts; without them, --adapter, --merged or --gguf-adapter for weights';
+  const found = Object.keys(flags).map((name) => `--${name.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`);
+  throw new TrainyardError('USAGE', `expected --format and --to, and none of the flags for weights, found ${found.join(' ')}`, {
+    hint,
+  });
+}
+
+function dataLines({ format, to, purpose, rollouts, rows, bytes, leftOut }: ExportedData): readonly string[] {
+  const of = purpose === 'train' ? 'of training' : 'of evaluations';
+  const left = Object.entries(leftOut).map(([what, n]) => `${n} ${what}`);
+  return [
+    `Exported ${count(rollouts, 'rollout')} ${of} to ${to}: ${count(rows, 'row')}, ${format}, ${(bytes / 1e6).toFixed(1)} MB`,
+    ...(left.length === 0 ? [] : [`Left out: ${left.join(', ')}`]),
+  ];
 }
 
 function exportedLines({ folder, chosen, isTrainedBase, base, written }: Exported): readonly string[] {

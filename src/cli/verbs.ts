@@ -289,15 +289,19 @@ const TINKER: readonly Flag[] = [
   threads('each model'),
 ];
 
+const PURPOSE: Flag = ['--purpose <which>', 'only rollouts of training, or of evaluations', ['train', 'eval']];
+
 const EXPORT: readonly Flag[] = [
   ['--adapter <dir>', 'write the adapter as a PEFT folder'],
   ['--merged <dir>', 'write the whole model as a Hugging Face folder, with the adapter merged'],
   ['--dtype <format>', 'numbers of the whole model (default: as the base has them)', ['f32', 'f16', 'bf16']],
   ['--gguf-adapter <file>', 'write the adapter as a GGUF file, for llama.cpp and Ollama'],
   ['--base <model>', 'base model of the adapter (default: the one it was trained on)'],
+  ['--format <name>', 'instead, write rollouts as training data', ['jsonl', 'parquet', 'trl', 'verl', 'openai']],
+  ['--to <file>', 'file to write them to'],
+  PURPOSE,
+  ['--only <which>', 'only such rollouts (default: by the format)', ['successes', 'graded', 'all']],
 ];
-
-const PURPOSE: Flag = ['--purpose <which>', 'only rollouts of training, or of evaluations', ['train', 'eval']];
 
 export function addVerbs(program: Command, ended: Ended): void {
   const add = (name: string, description: string, json: string, flags: readonly Flag[] = [], defaults: object = {}): Command => {
@@ -350,8 +354,8 @@ export function addVerbs(program: Command, ended: Ended): void {
     .argument('<name>', 'its name at the hub, such as HuggingFaceTB/SmolLM2-135M-Instruct')
     .argument('[file]', 'of a repository of GGUF files: the one to download')
     .action(async (_, name, file, flags) => ended(await (await import('./model.ts')).modelCommand(name, file, flags)));
-  add('export', 'write trained weights for other programs', object, EXPORT)
-    .argument('<checkpoint>', 'directory of a run, of which the best is taken, a checkpoint, or a PEFT folder')
+  add('export', 'write trained weights, or rollouts as training data, for other programs', object, EXPORT)
+    .argument('<run>', 'directory of a run, of which the best checkpoint is taken, a checkpoint, or a PEFT folder; a store file')
     .action(async (from, flags) => ended(await (await import('./export.ts')).exportCommand(from, flags)));
   add('show', 'show what a run kept: its rollouts, or one of them turn by turn', objects, [PURPOSE])
     .option('--forks', 'only rollouts whose conversations did not simply go on', false)

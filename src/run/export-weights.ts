@@ -4,9 +4,9 @@
  * folder or file has its name only once it is complete, and never replaces one that is there.
  */
 import { existsSync } from 'node:fs';
-import { copyFile, mkdir, readdir, rename, rm, stat, writeFile } from 'node:fs/promises';
-import { basename, dirname, join, resolve } from 'node:path';
-import { boundary, TrainyardError } from '../core/errors.ts';
+import { copyFile, mkdir, stat, writeFile } from 'node:fs/promises';
+import { basename, join, resolve } from 'node:path';
+import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import { type LlamaConfig, parseConfig, planLayout } from '../nn/config.ts';
 import type { LoraSettings } from '../nn/lora.ts';
@@ -16,10 +16,11 @@ import { readSafetensors, type Tensor } from '../nn/safetensors.ts';
 import { createChatTemplate } from '../tokens/chat-template.ts';
 import { loadTokenizer } from '../tokens/tokenizer.ts';
 import { modelTextFiles } from '../tokens/tokenizer-files.ts';
-import { checkModelFolder, sync, TOKENIZER_FILES } from './checkpoint.ts';
-import { type ChosenCheckpoint, chooseCheckpoint, makeFolder } from './directory.ts';
+import { checkModelFolder, TOKENIZER_FILES } from './checkpoint.ts';
+import { type ChosenCheckpoint, chooseCheckpoint } from './directory.ts';
 import { DTYPES, type Dtype, type Pair, writeMerged } from './merged-weights.ts';
 import { IS_GGUF, resolveModel } from './model-path.ts';
+import { checkFree, completed } from './whole-output.ts';
 
 const CONFIG = 'config.json';
 const TEMPLATE = 'chat_template.jinja';
@@ -324,42 +325,6 @@ function ggufFile(fields: Readonly<Record<string, string | number>>, tensors: re
   const head = [Buffer.from('GGUF'), u32(3), u64(tensors.length), u64(Object.keys(fields).length), ...described];
   const sections = tensors.map(({ data }) => padded(Buffer.from(data.buffer, data.byteOffset, data.byteLength)));
   return Buffer.concat([padded(Buffer.concat(head)), ...sections]);
-}
-
-// Files that are complete or absent.
-
-async function checkFree(path: string): Promise<void> {
-  const found = await readdir(path).catch((thrown: NodeJS.ErrnoException) => (thrown.code === 'ENOENT' ? [] : [path]));
-  if (found.length === 0) return;
-  throw new TrainyardError('USAGE', `${path} already exists`, { hint: 'give another path, or remove it' });
-}
-
-/** Gives the number of bytes written. */
-async function completed(path: string, write: Write['write']): Promise<number> {
-  const whole = resolve(path);
-  const unfinished = `${whole}.unfinished`;
-  try {
-    return await boundary('STORE_FAILED', `cannot write ${path}`, async () => {
-      await makeFolder(dirname(whole));
-      await rm(unfinished, { recursive: true, force: true });
-      await write(unfinished);
-      const bytes = await synced(unfinished);
-      await rename(unfinished, whole);
-      await sync(dirname(whole));
-      return bytes;
-    });
-  } catch (thrown) {
-    await rm(unfinished, { recursive: true, force: true });
-    throw thrown;
-  }
-}
-
-async function synced(path: string): Promise<number> {
-  await sync(path);
-  const found = await stat(path);
-  if (!found.isDirectory()) return found.size;
-  const sizes = await Promise.all((await readdir(path)).map((name) => synced(join(path, name))));
-  return sizes.reduce((sum, size) => sum + size, 0);
 }
 
 async function writeJson(path: string, value: object): Promise<void> {

@@ -42,6 +42,11 @@ class MemoryStore implements Store {
     return this.#select(filter).length;
   }
 
+  async groupIds(filter: TrajectoryFilter = {}): Promise<readonly string[]> {
+    this.#checkOpen();
+    return [...new Set(this.#select(filter).map(({ groupId }) => groupId))];
+  }
+
   async commit(manifest: BatchManifest): Promise<void> {
     this.#checkOpen();
     const incoming = keepManifest(manifest);

@@ -81,6 +81,16 @@ class SqliteStore implements Store {
     });
   }
 
+  async groupIds(filter: TrajectoryFilter = {}): Promise<readonly string[]> {
+    return this.#reading('list groups', () => {
+      checkFilter(filter);
+      const { where, values } = selection(filter);
+      const found = `SELECT seq, group_id FROM trajectories ${where}`;
+      const rows = this.#database.prepare(`SELECT group_id FROM (${found}) GROUP BY group_id ORDER BY min(seq)`).all(...values);
+      return rows.map((row) => textIn(row, 'group_id'));
+    });
+  }
+
   async commit(manifest: BatchManifest): Promise<void> {
     this.#checkOpen();
     const kept = keepManifest(manifest);

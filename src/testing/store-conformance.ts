@@ -155,6 +155,7 @@ const CASES: Cases = {
       const expected = all.filter(accepts);
       assert.deepEqual(await store.query(filter), expected);
       assert.equal(await store.count(filter), expected.length);
+      assert.deepEqual(await store.groupIds(filter), [...new Set(expected.map(({ groupId }) => groupId))]);
     }
   },
   'tells trained from untrained trajectories': async (store) => {

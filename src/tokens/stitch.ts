@@ -17,27 +17,39 @@ export interface StitchOptions {
   readonly weight: number;
   readonly rolloutId: string;
   readonly groupId: string;
+  /** Also takes turns sampled greedily or from a truncated distribution, for losses that use no log-probabilities. */
+  readonly anySampling?: boolean;
 }
 
 /** The turns of one sample, in order. The last one's prompt and sampled ids are the sample's tokens. */
-type Chain = [Turn, ...Turn[]];
+export type Chain = [Turn, ...Turn[]];
 
 /** Samples in the order of their first turns. Turns that are not trainable or sampled nothing give none. */
 export function stitch(turns: readonly Turn[], options: StitchOptions): Sample[] {
   if (!Number.isFinite(options.weight))
     throw refusal(`rollout ${options.rolloutId} has weight ${options.weight}, expected a finite number`);
+  const chains = chainsOf(turns);
+  for (const turn of chains.flat().toSorted(byIndex)) requireTrainable(turn, options);
+  return chains.map((chain) => sampleOf(chain, options));
+}
+
+/** Which turns make which sample. Stitching one of these chains gives its sample alone. */
+export function chainsOf(turns: readonly Turn[]): readonly Chain[] {
   const chains: Chain[] = [];
   const trained = turns.filter((turn) => turn.trainable && turn.sampledIds.length > 0);
-  for (const turn of trained.toSorted((a, b) => a.index - b.index)) {
-    requireTrainable(turn);
+  for (const turn of trained.toSorted(byIndex)) {
     const chain = longestContinuedBy(turn, chains);
     if (chain) chain.push(turn);
     else chains.push([turn]);
   }
-  return chains.map((chain) => sampleOf(chain, options));
+  return chains;
 }
 
-function requireTrainable(turn: Turn): void {
+function byIndex(a: Turn, b: Turn): number {
+  return a.index - b.index;
+}
+
+function requireTrainable(turn: Turn, { anySampling }: StitchOptions): void {
   const { temperature, topP, topK } = turn.sampling.effective;
   const refuse = (found: string, hint?: string) => {
     throw refusal(`turn ${turn.index}: ${found}`, hint);
@@ -48,6 +60,7 @@ function requireTrainable(turn: Turn): void {
   const bad = turn.logprobs.findIndex((value) => !Number.isFinite(value));
   if (bad !== -1) refuse(`log-probability ${turn.logprobs[bad]} at sampled token ${bad}, expected a finite number`);
   if (turn.promptIds.length === 0) refuse('the prompt is empty, so the first sampled token follows nothing');
+  if (anySampling) return;
   if (!(temperature > 0 && temperature < Infinity)) {
     refuse(`sampled at temperature ${temperature}, expected above 0`, 'sample trainable roles at a temperature above 0');
   }

@@ -51,6 +51,7 @@ export const storeWith = (store: Store, changed: Partial<Store>): Store => ({
   read: (id) => store.read(id),
   query: (filter) => store.query(filter),
   count: (filter) => store.count(filter),
+  groupIds: (filter) => store.groupIds(filter),
   commit: (manifest) => store.commit(manifest),
   manifests: () => store.manifests(),
   mark: (marks) => store.mark(marks),
