@@ -184,8 +184,9 @@ function resumedSettings(begun: TrainRecord['settings'], request: ResumeRequest)
     throw impossible(message, 'leave it out, or begin a new run from one of this one’s checkpoints with --model');
   }
   // Defaults for settings that older runs did not record.
-  const { engine, minTasks, weighting, maxErrorShare, graderRetries, graderMemoryMb } = TRAIN_DEFAULTS;
-  const later = { engine, minTasks, weighting, maxErrorShare, graderRetries, graderMemoryMb };
+  const { engine, minTasks, weighting, maxErrorShare, graderRetries, graderMemoryMb, loss, klEstimator, entropy } =
+    TRAIN_DEFAULTS;
+  const later = { engine, minTasks, weighting, maxErrorShare, graderRetries, graderMemoryMb, loss, klEstimator, entropy };
   const settings: Record<string, unknown> = { ...later, ...begun, ...given, run: request.run };
   requireValues(settings, 'the run', 'tasks');
   // Shown relative to the working directory.

@@ -5,14 +5,14 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Phase, StepReport, Warn } from '../core/events.ts';
 import { defined, digestOf } from '../core/json.ts';
 import type { Trainer } from '../core/policy.ts';
-import type { Exclusion, Sample, Trajectory } from '../core/types.ts';
+import type { Exclusion, Sample } from '../core/types.ts';
 import type { Position } from '../rollout/scheduler.ts';
 import { type Agreement, type AgreementBound, agreementOf } from '../trainer/agreement.ts';
-import { attachReference, type Batch, makeBatch } from '../trainer/batch.ts';
-import { ppo, withKl } from '../trainer/losses.ts';
+import type { Batch } from '../trainer/batch.ts';
 import type { TrainSettings } from './check-settings.ts';
 import { checkpointName, filesDigest, labelIn, pruneCheckpoints, saveCheckpoint, savedSteps } from './checkpoint.ts';
 import type { RunDirectory } from './directory.ts';
+import { objectiveOf } from './objective.ts';
 import type { Means } from './results.ts';
 
 export interface Update {
@@ -25,28 +25,24 @@ export interface Update {
   readonly agreement: Agreement | undefined;
 }
 
-export function batchOf(trajectories: readonly Trajectory[], settings: TrainSettings): Batch {
-  return makeBatch(trajectories, settings.algorithm, settings.limits.tokens, settings.weighting);
-}
-
 /** Deterministic: the same batch, learning rate and settings on the same weights give the same weights. */
 export async function update(
   trainer: Trainer,
   { step, batch, learningRate }: Pick<NextStep, 'step' | 'batch' | 'learningRate'>,
   settings: TrainSettings,
 ): Promise<Update> {
-  const { kl } = settings;
-  const { samples } = kl > 0 ? attachReference(batch, await trainer.forward(batch.samples, 'reference')) : batch;
+  const { samples, loss: minimised, reported } = await objectiveOf(trainer, batch, settings);
   // Sends both before awaiting either, which saves a round trip to a remote policy.
   const [{ loss, metrics, logprobs }, { gradNorm }] = await Promise.all([
-    trainer.forwardBackward(samples, kl > 0 ? withKl(ppo(settings), kl) : ppo(settings)),
+    trainer.forwardBackward(samples, minimised),
     trainer.optimStep({ ...settings.adam, learningRate }),
   ]);
   const means = Object.entries(metrics).map(([name, sum]) => [name, sum / batch.trainedTokens]);
   const agreement = agreementOf(samples, logprobs, step - 1);
   const { tokens, meanDifference, largestDifference, meanSquare } = agreement ?? {};
   const compared = defined({ comparedTokens: tokens, meanDifference, largestDifference, meanSquareDifference: meanSquare });
-  return { loss, gradNorm, learningRate, agreement, metrics: { ...Object.fromEntries(means), ...compared } };
+  const told = { ...Object.fromEntries(means), ...reported?.metrics, ...compared };
+  return { loss: reported?.loss ?? loss, gradNorm, learningRate, agreement, metrics: told };
 }
 
 const AGREEMENT = ['ratio', 'offPolicyKl', 'clipped', 'meanDifference', 'largestDifference'] as const;

@@ -19,12 +19,13 @@ import { createRunDirectory, eventLog, type RunDirectory, reopenRunDirectory } f
 import { HeldOut } from './evaluate.ts';
 import { type CuratedBatch, groupsOf, withoutMarked } from './groups.ts';
 import { endingWithoutSignal, nothingTrainable, tellNoSignalYet } from './no-signal.ts';
+import { batchOf, compared, lossOf, needsReference, otherLosses } from './objective.ts';
 import { openParts, type Rollouts, type RunParts } from './parts.ts';
 import { planResumedTraining, planTraining, type ResumeRequest, type TrainPlan } from './plan.ts';
 import { meansOf, rolloutReport, trajectoriesOf } from './results.ts';
 import { restorePolicy } from './resume.ts';
 import { learningRateAt } from './settings.ts';
-import { agreementIn, batchOf, checkpointAt, ONCE, type StepLog, takeStep } from './step.ts';
+import { agreementIn, checkpointAt, ONCE, type StepLog, takeStep } from './step.ts';
 
 /** Steps in a row without any group with signal that end the training. */
 const MOST_WITHOUT_SIGNAL = 3;
@@ -94,7 +95,7 @@ async function open(plan: TrainPlan, warn: Warn, options: TrainOptions & { reado
   return openParts(settings, entry, own).finally(() => finish.removeEventListener('abort', interrupt));
 }
 
-/** Also saves held-out tasks that have no file, and freezes the reference of a KL penalty. */
+/** Also checks that the loss can be trained, saves held-out tasks that have no file, and freezes the reference policy of a loss. */
 async function stepLog(
   { settings, heldOut, identity }: TrainPlan,
   { policy: { trainer }, recovery }: RunParts,
@@ -105,7 +106,8 @@ async function stepLog(
   const work = recovery ?? ONCE;
   const bound = new AgreementBound(await kept.store.manifests());
   const log: StepLog = { trainer: trainer!, work, settings, identity, bound, ...kept };
-  if (settings.kl > 0) await work.step(() => log.trainer.freezeReference());
+  await work.step(async () => log.trainer.checkLoss?.(lossOf(settings), otherLosses(settings)));
+  if (needsReference(settings)) await work.step(() => log.trainer.freezeReference());
   if (recovery !== undefined) recovery.restore = () => restorePolicy(log);
   return log;
 }
@@ -138,7 +140,7 @@ async function learn(training: Training): Promise<TrainResult> {
   try {
     while (ending === undefined) {
       const start = performance.now();
-      const groups = await withoutMarked(await scheduler.take(), log.store);
+      const groups = await withoutMarked(await scheduler.take(), log.store, (group) => compared(group, settings));
       const rolloutSeconds = (performance.now() - start) / 1000;
       const trajectories = trajectoriesOf(groups.groups);
       const batch = batchOf(trajectories, settings);

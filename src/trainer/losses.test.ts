@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import type { Loss, LossInput } from '../core/policy.ts';
-import { cispo, crossEntropy, dro, importanceSampling, ppo, withKl } from './losses.ts';
+import { cispo, crossEntropy, dro, importanceSampling, ppo } from './losses.ts';
+import { withKl } from './penalties.ts';
 
 /** Ratios inside, below and above the clipping interval, with advantages of both signs, away from the kinks. */
 const input = {
