@@ -1,12 +1,13 @@
 /**
  * Interoperability for real: other people's programs from PyPI against ours, and ours against theirs. `npm run test:interop`.
  *
- * With words as arguments only the checks so named are run: `transformers`, `export`, `gguf`, `client`, `skyrl`, `llama-cpp`. Takes minutes, most of
- * them for SkyRL; no part of `npm test`. What cannot be had here is skipped in plain sight; docs/reference/interop.md says what is checked.
+ * With words as arguments only the checks so named are run: `losses`, `transformers`, `export`, `gguf`, `client`, `skyrl`, `llama-cpp`. Takes
+ * minutes, most of them for SkyRL; no part of `npm test`. What cannot be had here is skipped in plain sight; docs/reference/interop.md says what is checked.
  */
 import { checkExport } from '../test/interop/export.ts';
 import { checkGguf } from '../test/interop/gguf.ts';
 import { checkLlamaCpp } from '../test/interop/llama-cpp.ts';
+import { checkLosses } from '../test/interop/losses.ts';
 import { checkOfficialClient } from '../test/interop/official-client.ts';
 import { preparePython } from '../test/interop/python-environment.ts';
 import { Report } from '../test/interop/report.ts';
@@ -16,6 +17,7 @@ import { checkTransformers } from '../test/interop/transformers.ts';
 type Check = (report: Report, python: string) => Promise<void>;
 
 const PARTS: readonly { readonly name: string; readonly title: string; readonly needs?: string; readonly check: Check }[] = [
+  { name: 'losses', title: 'Losses and advantages beside verl’s, TRL’s and AReaL’s', needs: 'losses', check: checkLosses },
   { name: 'transformers', title: 'Weights to and from transformers', needs: 'client', check: checkTransformers },
   { name: 'export', title: 'Exported weights in PEFT, transformers and llama.cpp', needs: 'client', check: checkExport },
   { name: 'gguf', title: 'A GGUF file against Python’s gguf and llama.cpp', needs: 'client', check: checkGguf },
