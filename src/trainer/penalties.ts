@@ -11,9 +11,9 @@ export type KlEstimator = (typeof KL_ESTIMATORS)[number];
 
 /**
  * Adds coefficient · Σ KL(policy ‖ reference), estimated per token. k1 and k3 have the right mean if the tokens were sampled from the
- * policy; k3 and k2 are never negative. The derivative by lp is d for k2, and 1 − e^−d for k3. For k1 it would be 1, whose product with the
- * gradient of lp is 0 on average whatever the reference, so k1 gets k2's derivative, which on average is the gradient of the KL. Throws a
- * TypeError if the sample has no reference log-probabilities.
+ * policy; k2 and k3 are never negative. The derivative by lp is d for k2, which on average is the gradient of that KL, and 1 − e^−d for
+ * k3, which on average is the gradient of KL(reference ‖ policy). For k1 it would be 1, which on average is no gradient at all, whatever
+ * the reference; so k1 has its own value and k2's derivative. Throws a TypeError if the sample has no reference log-probabilities.
  */
 export function withKl(loss: Loss, coefficient: number, estimator: KlEstimator = 'k3'): Loss {
   return {

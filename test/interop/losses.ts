@@ -35,7 +35,7 @@ const LOSSES: Readonly<Record<string, Loss>> = {
   'cispo, upper bound alone': cispo({ clipLow: 1, clipHigh: 1 }),
   dro: dro({ beta: 0.3 }),
   'decoupled_ppo, token truncate': decoupledPpo(CLIP),
-  'decoupled_ppo, token truncate, floor, dual clip': decoupledPpo({ ...CLIP, dualClip: 3, isCap: 2, isFloor: 0.5 }),
+  'decoupled_ppo, token truncate, floor, dual clip': decoupledPpo({ ...CLIP, dualClip: 1.5, isCap: 2, isFloor: 0.5 }),
   'decoupled_ppo, token mask': decoupledPpo({ ...CLIP, isAction: 'mask', isCap: 2, isFloor: 0.5 }),
   'decoupled_ppo, sequence truncate': decoupledPpo({ ...CLIP, isLevel: 'sequence', isCap: 1.1 }),
   'decoupled_ppo, sequence mask': decoupledPpo({ ...CLIP, isLevel: 'sequence', isAction: 'mask', isCap: 1.1 }),

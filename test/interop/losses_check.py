@@ -150,7 +150,7 @@ LOSSES = [
     (
         "decoupled_ppo, token truncate, floor, dual clip",
         "AReaL ppo_actor_loss_fn, token clamp, c_clip",
-        areal_ppo("token", "clamp", 2.0, 0.5, 3.0),
+        areal_ppo("token", "clamp", 2.0, 0.5, 1.5),
     ),
     ("decoupled_ppo, token mask", "AReaL ppo_actor_loss_fn, token mask", areal_ppo("token", "mask", 2.0, 0.5)),
     ("decoupled_ppo, token mask", "verl compute_rollout_correction_weights, two bounds", verl_weighted("0.5_2.0")),
