@@ -198,11 +198,7 @@ const TRAIN: readonly Flag[] = [
   ['--lora-alpha <x>', 'adapters count alpha / rank times (default: twice the rank)', number],
   ['--learning-rate <x>', 'of the first steps; it falls to a tenth', number],
   ['--temperature <x>', 'of training rollouts', number],
-  [
-    '--loss <name>',
-    `what a step minimises (default: ppo, with staleness decoupled_ppo): ${LOSS_NAMES.join(', ')}`,
-    oneOf(LOSS_NAMES),
-  ],
+  ['--loss <name>', `${LOSS_NAMES.join(', ')} (default: ppo, with staleness decoupled_ppo)`, oneOf(LOSS_NAMES)],
   ['--clip-low <x>', 'how far below 1 the ratio counts, with ppo, cispo and gspo', number],
   ['--clip-high <x>', 'how far above 1 the ratio counts, with ppo, cispo and gspo', number],
   ['--dual-clip <x>', 'with ppo: most times a negative advantage counts, above 1 (default: no bound)', number],

@@ -241,32 +241,21 @@ const OF_LOSS = {
 
 function conflictsInObjective(settings: TrainSettings): readonly (string | false)[] {
   const { loss, algorithm, weighting, kl, klEstimator, entropy, overlongBuffer, overlongFactor, turnDiscount, limits } = settings;
-  const isPaired = loss === 'dpo';
+  const [isPaired, isShaped, isSpread] = [loss === 'dpo', overlongBuffer !== undefined, turnDiscount !== undefined];
   const names = Object.keys(OF_LOSS) as (keyof typeof OF_LOSS)[];
   const misplaced = names.filter((name) => settings[name] !== undefined && loss !== OF_LOSS[name]);
   return [
     ...misplaced.map((name) => `${name}: expected loss ${OF_LOSS[name]} beside it, found ${loss}`),
-    isPaired &&
-      algorithm !== 'grpo' &&
-      'algorithm: expected none beside loss dpo: it compares pairs of rollouts, without advantages',
+    isPaired && algorithm !== 'grpo' && 'algorithm: expected none beside loss dpo, which compares pairs of rollouts',
     isPaired && weighting !== 'tokens' && 'weighting: expected none beside loss dpo: every pair counts alike',
     isPaired && kl > 0 && 'kl: expected 0 beside loss dpo: it pulls to the same reference by itself (dpoBeta)',
-    isPaired &&
-      entropy > 0 &&
-      'entropy: expected 0 beside loss dpo: its tokens are weighted by preference, not as they were sampled',
-    isPaired &&
-      turnDiscount !== undefined &&
-      'turnDiscount: expected none beside loss dpo: it compares whole rollouts by their value',
+    isPaired && entropy > 0 && 'entropy: expected 0 beside loss dpo, whose tokens are weighted by preference',
+    isPaired && isSpread && 'turnDiscount: expected none beside loss dpo, which compares values of whole rollouts',
     klEstimator !== 'k3' && kl === 0 && 'klEstimator: expected kl above 0 beside it, found 0',
-    overlongFactor !== undefined &&
-      overlongBuffer === undefined &&
-      'overlongFactor: expected overlongBuffer beside it, found none',
-    overlongBuffer !== undefined &&
-      overlongBuffer > limits.tokens &&
+    !isShaped && overlongFactor !== undefined && 'overlongFactor: expected overlongBuffer beside it, found none',
+    isShaped && isSpread && 'overlongBuffer: expected no turnDiscount, which makes rewards by turn of the value that it lowers',
+    (overlongBuffer ?? 0) > limits.tokens &&
       `overlongBuffer: expected at most the ${limits.tokens} tokens that a rollout may sample, found ${overlongBuffer}`,
-    overlongBuffer !== undefined &&
-      turnDiscount !== undefined &&
-      'overlongBuffer: expected no turnDiscount beside it: it lowers the value of a rollout, and a discount makes rewards by turn of it',
   ];
 }
 

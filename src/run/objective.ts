@@ -10,7 +10,7 @@ import { cispo, crossEntropy, decoupledPpo, dro, gspo, importanceSampling, ppo }
 import { withOverlongPenalty } from '../trainer/overlong.ts';
 import { withEntropy, withKl } from '../trainer/penalties.ts';
 import type { TrainSettings } from './check-settings.ts';
-import { DPO_BETA, DRO_BETA, type LossName, OVERLONG_FACTOR } from './settings.ts';
+import { DPO_BETA, DRO_BETA, LOSS_NAMES, type LossName, OVERLONG_FACTOR } from './settings.ts';
 
 /** How each loss is computed. `dpo` is a weighted cross_entropy (trainer/dpo.ts). */
 const LOSSES: Readonly<Record<LossName, (settings: TrainSettings) => Loss>> = {
@@ -31,14 +31,16 @@ export function lossOf(settings: TrainSettings): Loss {
   return entropy > 0 ? withEntropy(pulled, entropy) : pulled;
 }
 
-/** Every other loss that could be chosen, beside the same settings. */
-export function otherLosses(settings: TrainSettings): readonly Loss[] {
-  const names = (Object.keys(LOSSES) as LossName[]).filter((name) => name !== settings.loss && name !== 'dpo');
-  return names.map((loss) => lossOf({ ...settings, loss }));
-}
-
 export function needsReference({ kl, loss }: Pick<TrainSettings, 'kl' | 'loss'>): boolean {
   return kl > 0 || loss === 'dpo';
+}
+
+/** Before anything is sampled. Throws USAGE, with the losses that can be trained beside these settings, if this one cannot. */
+export async function prepareFor(trainer: Trainer, settings: TrainSettings): Promise<void> {
+  const names = LOSS_NAMES.filter((name) => name !== settings.loss && name !== 'dpo');
+  const others = names.map((loss) => lossOf({ ...settings, loss }));
+  await trainer.checkLoss?.(lossOf(settings), others);
+  if (needsReference(settings)) await trainer.freezeReference();
 }
 
 type ComparedBy = Pick<TrainSettings, 'loss' | 'limits' | 'overlongBuffer' | 'overlongFactor'>;

@@ -19,7 +19,7 @@ import { createRunDirectory, eventLog, type RunDirectory, reopenRunDirectory } f
 import { HeldOut } from './evaluate.ts';
 import { type CuratedBatch, groupsOf, withoutMarked } from './groups.ts';
 import { endingWithoutSignal, nothingTrainable, tellNoSignalYet } from './no-signal.ts';
-import { batchOf, compared, lossOf, needsReference, otherLosses } from './objective.ts';
+import { batchOf, compared, prepareFor } from './objective.ts';
 import { openParts, type Rollouts, type RunParts } from './parts.ts';
 import { planResumedTraining, planTraining, type ResumeRequest, type TrainPlan } from './plan.ts';
 import { meansOf, rolloutReport, trajectoriesOf } from './results.ts';
@@ -103,11 +103,9 @@ async function stepLog(
 ): Promise<StepLog> {
   const heldOutFile = heldOutFileOf(settings);
   if (heldOutFile !== undefined) await writeFile(heldOutFile, heldOut.map((task) => `${JSON.stringify(task)}\n`).join(''));
-  const work = recovery ?? ONCE;
-  const bound = new AgreementBound(await kept.store.manifests());
+  const [work, bound] = [recovery ?? ONCE, new AgreementBound(await kept.store.manifests())];
   const log: StepLog = { trainer: trainer!, work, settings, identity, bound, ...kept };
-  await work.step(async () => log.trainer.checkLoss?.(lossOf(settings), otherLosses(settings)));
-  if (needsReference(settings)) await work.step(() => log.trainer.freezeReference());
+  await work.step(() => prepareFor(log.trainer, settings));
   if (recovery !== undefined) recovery.restore = () => restorePolicy(log);
   return log;
 }
