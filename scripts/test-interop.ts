@@ -1,13 +1,14 @@
 /**
  * Interoperability for real: other people's programs from PyPI against ours, and ours against theirs. `npm run test:interop`.
  *
- * With words as arguments only the checks so named are run: `transformers`, `export`, `data`, `gguf`, `client`, `skyrl`, `llama-cpp`. Takes
+ * With words as arguments only the checks so named are run: `losses`, `transformers`, `export`, `data`, `gguf`, `client`, `skyrl`, `llama-cpp`. Takes
  * minutes, most of them for SkyRL; no part of `npm test`. What cannot be had here is skipped in plain sight; docs/reference/interop.md says what is checked.
  */
 import { checkData } from '../test/interop/data.ts';
 import { checkExport } from '../test/interop/export.ts';
 import { checkGguf } from '../test/interop/gguf.ts';
 import { checkLlamaCpp } from '../test/interop/llama-cpp.ts';
+import { checkLosses } from '../test/interop/losses.ts';
 import { checkOfficialClient } from '../test/interop/official-client.ts';
 import { preparePython } from '../test/interop/python-environment.ts';
 import { Report } from '../test/interop/report.ts';
@@ -17,6 +18,7 @@ import { checkTransformers } from '../test/interop/transformers.ts';
 type Check = (report: Report, python: string) => Promise<void>;
 
 const PARTS: readonly { readonly name: string; readonly title: string; readonly needs?: string; readonly check: Check }[] = [
+  { name: 'losses', title: 'Losses and advantages beside verl’s, TRL’s and AReaL’s', needs: 'losses', check: checkLosses },
   { name: 'transformers', title: 'Weights to and from transformers', needs: 'client', check: checkTransformers },
   { name: 'export', title: 'Exported weights in PEFT, transformers and llama.cpp', needs: 'client', check: checkExport },
   { name: 'data', title: 'Exported rollouts in datasets, TRL, verl and the OpenAI SDK', needs: 'data', check: checkData },

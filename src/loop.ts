@@ -17,4 +17,18 @@ export {
   type Weighting,
 } from './trainer/advantages.ts';
 export { attachReference, type Batch, makeBatch } from './trainer/batch.ts';
-export { type ClipSettings, cispo, crossEntropy, dro, importanceSampling, ppo, withKl } from './trainer/losses.ts';
+export { dpo, makePairs, type Preferences, preferencesOf } from './trainer/dpo.ts';
+export {
+  type ClipSettings,
+  cispo,
+  crossEntropy,
+  type DualClipSettings,
+  decoupledPpo,
+  dro,
+  gspo,
+  type ImportanceSettings,
+  importanceSampling,
+  ppo,
+} from './trainer/losses.ts';
+export { type OverlongSettings, overlongPenalty, withOverlongPenalty } from './trainer/overlong.ts';
+export { KL_ESTIMATORS, type KlEstimator, withEntropy, withKl } from './trainer/penalties.ts';

@@ -63,6 +63,8 @@ export interface LossInput {
   /** For cross_entropy, the token weights. */
   readonly advantages: Float32Array;
   readonly reference: Float32Array | undefined;
+  /** Under the proximal policy of decoupled_ppo. Default: `logprobs`, the policy at the start of the step. */
+  readonly proximal?: Float32Array;
 }
 
 export interface LossOutput {
@@ -77,7 +79,7 @@ export interface LossOutput {
 /** A pure function of one sample's log-probabilities. A batch's loss is the weighted sum over its samples. */
 export interface Loss {
   readonly name: string;
-  readonly settings: Readonly<Record<string, number>>;
+  readonly settings: Readonly<Record<string, number | string>>;
   evaluate(input: LossInput): LossOutput;
 }
 
@@ -123,6 +125,11 @@ export interface Trainer {
   /** Announces that this saved folder is about to be removed and will not be loaded again. Never throws. */
   forget(dir: string): Promise<void>;
   freezeReference(): Promise<void>;
+  /**
+   * Called before a run spends anything on a loss. Throws USAGE, naming those of `others` that it can train, if it cannot train this one.
+   * Leaves weights and gradient as they are. A trainer without it trains every loss.
+   */
+  checkLoss?(loss: Loss, others: readonly Loss[]): Promise<void>;
 }
 
 type ModelBounds = Pick<Engine, 'vocabSize' | 'contextLength'>;

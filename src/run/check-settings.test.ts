@@ -3,8 +3,9 @@ import { DEFAULT_RETRIES } from '../grader/call.ts';
 import { DEFAULT_MEMORY_MB } from '../grader/pool.ts';
 import { defaultThreads } from '../nn/embedded-model.ts';
 import { ALGORITHMS, WEIGHTINGS } from '../trainer/advantages.ts';
+import { KL_ESTIMATORS } from '../trainer/penalties.ts';
 import { evaluationSettings, rowsOf, tidyRows, trainSettings } from './check-settings.ts';
-import { ALGORITHM_NAMES, learningRateAt, TRAIN_DEFAULTS, WEIGHTING_NAMES } from './settings.ts';
+import { ALGORITHM_NAMES, KL_ESTIMATOR_NAMES, learningRateAt, TRAIN_DEFAULTS, WEIGHTING_NAMES } from './settings.ts';
 
 describe('trainSettings', () => {
   it('fills in what is not given; undefined is not given', () => {
@@ -29,13 +30,40 @@ describe('trainSettings', () => {
     ['stale', 'keep'],
     ['checkpointEvery', 0],
     ['threads', 0],
+    ['dualClip', 1],
+    ['isCap', 1],
+    ['isFloor', 2],
   ])('refuses %s %j', (name, value) => {
     expect(messageFrom(() => trainSettings({ entry: 'agent.ts', [name]: value }))).toContain(name);
   });
 });
 
+describe('a loss', () => {
+  const settingsOf = (more: object) => trainSettings({ entry: 'agent.ts', ...more });
+
+  it('is ppo, or decoupled_ppo where rollouts may run ahead, unless one is given', () => {
+    expect([{}, { staleness: 2 }, { staleness: 2, loss: 'ppo' }].map((more) => settingsOf(more).loss)).toEqual([
+      ...['ppo', 'decoupled_ppo', 'ppo'],
+    ]);
+  });
+
+  it.each([
+    ['dualClip', { dualClip: 3, loss: 'gspo' }],
+    ['isCap', { isCap: 2 }],
+    ['dpoBeta', { dpoBeta: 0.1 }],
+    ['algorithm', { loss: 'dpo', algorithm: 'rloo' }],
+    ['kl', { loss: 'dpo', kl: 0.1 }],
+    ['klEstimator', { klEstimator: 'k1' }],
+    ['overlongFactor', { overlongFactor: 1 }],
+    ['overlongBuffer', { overlongBuffer: 5000 }],
+    ['overlongBuffer', { overlongBuffer: 50, turnDiscount: 0.9 }],
+  ])('has no use for %s among %j, which is refused', (name, more) => {
+    expect(messageFrom(() => settingsOf(more))).toMatch(new RegExp(`^${name}: expected`));
+  });
+});
+
 it('has the defaults and names of those who compute and grade', () => {
-  expect([ALGORITHM_NAMES, WEIGHTING_NAMES]).toEqual([ALGORITHMS, WEIGHTINGS]);
+  expect([ALGORITHM_NAMES, WEIGHTING_NAMES, KL_ESTIMATOR_NAMES]).toEqual([ALGORITHMS, WEIGHTINGS, KL_ESTIMATORS]);
   const { threads, graderRetries, graderMemoryMb } = TRAIN_DEFAULTS;
   expect([threads, graderRetries, graderMemoryMb]).toEqual([defaultThreads(), DEFAULT_RETRIES, DEFAULT_MEMORY_MB]);
 });

@@ -11,6 +11,7 @@ import { defined } from '../core/json.ts';
 import type { TaskSource } from '../dataset/rows.ts';
 import type { Entry } from '../rollout/discovery.ts';
 import { ALGORITHMS, WEIGHTINGS } from '../trainer/advantages.ts';
+import { KL_ESTIMATORS } from '../trainer/penalties.ts';
 import {
   API_DEFAULTS,
   APIS,
@@ -19,7 +20,10 @@ import {
   ENGINES,
   EVAL_DEFAULTS,
   freeRun,
+  IS_ACTIONS,
+  IS_LEVELS,
   isApi,
+  LOSS_NAMES,
   SFT_DEFAULTS,
   STALE_NAMES,
   shellWord,
@@ -141,10 +145,32 @@ const trainShape = {
     ...{ beta1: share, beta2: share, epsilon: positive },
     ...{ weightDecay: z.number().min(0), maxGradNorm: z.number().min(0) },
   }),
+  /** What a step minimises. */
+  loss: z.enum(LOSS_NAMES),
   clipLow: share,
   clipHigh: z.number().min(0),
+  /** For ppo: a token with a negative advantage costs at most this many times its size. Default: no bound. */
+  dualClip: z.number().gt(1).optional(),
+  /** For decoupled_ppo: one importance weight for each token (default) or for each sample. */
+  isLevel: z.enum(IS_LEVELS).optional(),
+  /** For decoupled_ppo: what becomes of a weight out of bounds. Default: truncate. */
+  isAction: z.enum(IS_ACTIONS).optional(),
+  /** For decoupled_ppo: the largest importance weight. Default 5. */
+  isCap: z.number().gt(1).optional(),
+  /** For decoupled_ppo: the smallest importance weight. Default: none. */
+  isFloor: z.number().gt(0).max(1).optional(),
+  /** For dro: how hard it pulls back to the sampling policy. Default 0.05. */
+  droBeta: positive.optional(),
+  /** For dpo: how hard it pulls back to the initial policy. Default 0.1. */
+  dpoBeta: positive.optional(),
   /** Coefficient of the KL penalty against the initial policy. 0: none. */
   kl: z.number().min(0).max(1000),
+  klEstimator: z.enum(KL_ESTIMATORS),
+  /** Coefficient of the entropy bonus. 0: none. */
+  entropy: z.number().min(0).max(1000),
+  /** A rollout within this many sampled tokens of its limit loses up to `overlongFactor` (default 1) of its value. Default: none does. */
+  overlongBuffer: count.optional(),
+  overlongFactor: positive.optional(),
   /** Steps between evaluations on `evalTasks` held-out tasks. 0: only before and after training. */
   evalEvery: natural,
   evalTasks: count,
@@ -223,18 +249,46 @@ function conflictsIn(settings: EvaluationSettings | TrainSettings | SftSettings)
 }
 
 function conflictsInTraining(settings: TrainSettings): readonly (string | false)[] {
-  const { engine, temperature, algorithm, weighting, patience, evalEvery, split, heldOut, staleness, stale } = settings;
+  const { engine, temperature, algorithm, weighting, patience, evalEvery, split, heldOut, staleness, stale, loss } = settings;
   const isWeighted = algorithm === 'dr-grpo' && weighting !== 'tokens';
   const isScoredAtOne = engine === 'tinker' && temperature !== 1;
   const isMeasured = heldOut !== undefined || split !== undefined;
   return [
     isWeighted && 'weighting: expected tokens with dr-grpo: it divides by a constant of its own',
+    loss === 'dpo' && stale === 'weigh' && 'stale: expected drop or keep beside dpo: both rollouts of a pair count alike',
     staleness === 0 && stale !== 'drop' && `stale: expected staleness of at least 1 beside ${stale}: with 0, nothing gets stale`,
     patience > 0 && evalEvery === 0 && 'patience: expected evaluations on the way to count, found evalEvery 0',
     isScoredAtOne &&
       'temperature: expected 1 with a Tinker server: it scores tokens at temperature 1, whatever they were sampled at',
     split !== undefined && heldOut !== undefined && 'split: expected either a share to hold out or held-out tasks, found both',
     patience > 0 && !isMeasured && 'patience: expected held-out tasks to evaluate on, found none',
+    ...conflictsInObjective(settings),
+  ];
+}
+
+/** Settings that belong to one loss. Beside another they would do nothing. */
+const OF_LOSS = {
+  ...{ dualClip: 'ppo', isLevel: 'decoupled_ppo', isAction: 'decoupled_ppo', isCap: 'decoupled_ppo', isFloor: 'decoupled_ppo' },
+  ...{ droBeta: 'dro', dpoBeta: 'dpo' },
+} as const;
+
+function conflictsInObjective(settings: TrainSettings): readonly (string | false)[] {
+  const { loss, algorithm, weighting, kl, klEstimator, entropy, overlongBuffer, overlongFactor, turnDiscount, limits } = settings;
+  const [isPaired, isShaped, isSpread] = [loss === 'dpo', overlongBuffer !== undefined, turnDiscount !== undefined];
+  const names = Object.keys(OF_LOSS) as (keyof typeof OF_LOSS)[];
+  const misplaced = names.filter((name) => settings[name] !== undefined && loss !== OF_LOSS[name]);
+  return [
+    ...misplaced.map((name) => `${name}: expected loss ${OF_LOSS[name]} beside it, found ${loss}`),
+    isPaired && algorithm !== 'grpo' && 'algorithm: expected none beside loss dpo, which compares pairs of rollouts',
+    isPaired && weighting !== 'tokens' && 'weighting: expected none beside loss dpo: every pair counts alike',
+    isPaired && kl > 0 && 'kl: expected 0 beside loss dpo: it pulls to the same reference by itself (dpoBeta)',
+    isPaired && entropy > 0 && 'entropy: expected 0 beside loss dpo, whose tokens are weighted by preference',
+    isPaired && isSpread && 'turnDiscount: expected none beside loss dpo, which compares values of whole rollouts',
+    klEstimator !== 'k3' && kl === 0 && 'klEstimator: expected kl above 0 beside it, found 0',
+    !isShaped && overlongFactor !== undefined && 'overlongFactor: expected overlongBuffer beside it, found none',
+    isShaped && isSpread && 'overlongBuffer: expected no turnDiscount, which makes rewards by turn of the value that it lowers',
+    (overlongBuffer ?? 0) > limits.tokens &&
+      `overlongBuffer: expected at most the ${limits.tokens} tokens that a rollout may sample, found ${overlongBuffer}`,
   ];
 }
 
@@ -305,6 +359,8 @@ export function trainSettings(request: TrainRequest): TrainSettings {
     entry: request.entry,
     engine,
     baseURL: baseURLOf(engine, request),
+    // Tokens of older versions need their weights corrected; ppo would clip them instead.
+    loss: request.loss ?? ((request.staleness ?? 0) > 0 ? 'decoupled_ppo' : TRAIN_DEFAULTS.loss),
     tasks: request.tasks ?? usualTasks(request.entry),
     heldOut: request.heldOut ?? (request.split === undefined && existsSync(found) ? found : undefined),
     run: request.run ?? usualRun(request.entry),

@@ -18,6 +18,7 @@ import { type EvaluationRequest, evaluationSettings, type TrainSettings } from '
 import { spread } from './evaluate.ts';
 import { withModelPath } from './model-path.ts';
 import { answersText, isSolved, noSignal } from './no-signal.ts';
+import { compared } from './objective.ts';
 import { openParts, type Rollouts, type RunParts } from './parts.ts';
 import type { TrainPlan } from './plan.ts';
 import { type Checked, preflight } from './preflight.ts';
@@ -37,7 +38,7 @@ export function groupsOf(
   return new GroupScheduler(
     {
       ...{ refill, staleness, stale, concurrency, onProgress },
-      hasSignal: (group) => hasSignal(group) && isAccepted(entry.workflow, group),
+      hasSignal: (group) => hasSignal(compared(group, settings)) && isAccepted(entry.workflow, group),
       batchSize: groupsPerStep,
       groupSize: group,
       lastVersion: steps,
@@ -95,16 +96,20 @@ export interface CuratedBatch extends GroupBatch {
 
 /**
  * Applies the current exclusion marks. A group that teaches nothing afterwards counts as without signal. The step's manifest records the
- * exclusions, so recomputing the step excludes the same, whatever was marked since.
+ * exclusions, so recomputing the step excludes the same, whatever was marked since. `rewarded` gives the rewards to compare.
  */
-export async function withoutMarked(batch: GroupBatch, store: Pick<Store, 'marks'>): Promise<CuratedBatch> {
+export async function withoutMarked(
+  batch: GroupBatch,
+  store: Pick<Store, 'marks'>,
+  rewarded: (group: readonly Trajectory[]) => readonly Trajectory[] = (group) => group,
+): Promise<CuratedBatch> {
   const all = batch.groups.flatMap(({ trajectories }) => trajectories);
   const excluded = exclusionsOf(new Set(all.map(({ rolloutId }) => rolloutId)), await store.marks());
   if (excluded.length === 0) return { ...batch, excluded, excludedRollouts: [] };
   const touched = new Set(excluded.map(({ rolloutId }) => rolloutId));
   const groups = batch.groups.map((group) => ({ ...group, trajectories: withoutExcluded(group.trajectories, excluded) }));
   const isLost = ({ trajectories }: Group, place: number): boolean =>
-    batch.groups[place]!.trajectories.some(({ rolloutId }) => touched.has(rolloutId)) && !teaches(trajectories);
+    batch.groups[place]!.trajectories.some(({ rolloutId }) => touched.has(rolloutId)) && !teaches(rewarded(trajectories));
   const lost = new Set(groups.filter(isLost));
   const places = new Set(excluded.map(placeOf));
   return {
@@ -194,7 +199,9 @@ export async function probe(
   const { name: model, plan, sampled } = parts.policy;
   const begun = performance.now();
   const groups = await runGroups(parts, spread(tasks, PROBED), settings, tell);
-  const withoutSignal = groups.filter(({ trajectories: all }) => !(teaches(all) && isAccepted(workflow, all)));
+  const withoutSignal = groups.filter(
+    ({ trajectories: all }) => !(teaches(compared(all, settings)) && isAccepted(workflow, all)),
+  );
   const all = trajectoriesOf(groups);
   const calls = all.flatMap(({ turns, unanswered = [] }) => [...turns.map(tokensOf), ...unanswered]);
   const withSignal = groups.length - withoutSignal.length;

@@ -35,10 +35,13 @@ it('is refused where the state at the server that it began from is another one',
 it('takes the usual values of settings that there were not when it began', async () => {
   const tasks = rows(4);
   const { record } = await planTraining({ entry, model: folder, tasks, run: folder });
-  const { weighting: _w, maxErrorShare: _e, graderRetries: _r, graderMemoryMb: _m, ...settings } = record.settings;
-  await keep({ ...record, settings });
+  const { weighting: _w, maxErrorShare: _e, graderRetries: _r, graderMemoryMb: _m, ...newer } = record.settings;
+  const { loss: _l, klEstimator: _k, entropy: _n, ...settings } = newer;
+  // It ran ahead with ppo, when there was nothing else.
+  await keep({ ...record, settings: { ...settings, staleness: 2 } });
   const resumed = await planResumedTraining({ run: folder, entry, tasks });
   expect(resumed.settings).toMatchObject({ weighting: 'tokens', maxErrorShare: 0.05, graderRetries: 1, graderMemoryMb: 2048 });
+  expect(resumed.settings).toMatchObject({ loss: 'ppo', klEstimator: 'k3', entropy: 0 });
 });
 
 describe('tasks of a run', () => {

@@ -14,7 +14,8 @@ import type { BatchManifest } from '../core/types.ts';
 import { type Position, START } from '../rollout/scheduler.ts';
 import type { TrainSettings } from './check-settings.ts';
 import { discardUncommitted, loadCheckpoint, loadFirst, savedSteps, setAside } from './checkpoint.ts';
-import { batchOf, type NextStep, type Repeat, type StepLog, type TrainerWork, update } from './step.ts';
+import { batchOf } from './objective.ts';
+import { type NextStep, type Repeat, type StepLog, type TrainerWork, update } from './step.ts';
 
 export interface Resumption {
   readonly step: number;

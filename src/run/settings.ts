@@ -9,13 +9,19 @@ import { fileURLToPath } from 'node:url';
 import type { SamplingSettings, StaleRule } from '../core/types.ts';
 import type { Entry } from '../rollout/discovery.ts';
 import type { Algorithm, Weighting } from '../trainer/advantages.ts';
+import type { KlEstimator } from '../trainer/penalties.ts';
 
 export const BASE_MODEL = fileURLToPath(new URL('../../models/base', import.meta.url));
 
 /** Repeated here so that their names do not require loading the trainer. */
-export const ALGORITHM_NAMES = ['grpo', 'dr-grpo', 'rloo'] as const satisfies readonly Algorithm[];
+export const ALGORITHM_NAMES = ['grpo', 'dr-grpo', 'rloo', 'reinforce++'] as const satisfies readonly Algorithm[];
 export const WEIGHTING_NAMES = ['tokens', 'rollouts'] as const satisfies readonly Weighting[];
 export const STALE_NAMES = ['drop', 'weigh', 'keep'] as const satisfies readonly StaleRule['rule'][];
+export const KL_ESTIMATOR_NAMES = ['k1', 'k2', 'k3'] as const satisfies readonly KlEstimator[];
+export const LOSS_NAMES = ['ppo', 'importance_sampling', 'cispo', 'gspo', 'decoupled_ppo', 'dro', 'dpo'] as const;
+export type LossName = (typeof LOSS_NAMES)[number];
+export const IS_LEVELS = ['token', 'sequence'] as const;
+export const IS_ACTIONS = ['truncate', 'mask'] as const;
 export const ENGINES = ['embedded', 'tinker', 'openai', 'anthropic'] as const;
 export type EngineName = (typeof ENGINES)[number];
 
@@ -84,9 +90,22 @@ export const TRAIN_DEFAULTS = {
   learningRate: 5e-4,
   warmupSteps: 3,
   adam: { beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 },
+  // With staleness, decoupled_ppo: trainSettings.
+  loss: 'ppo',
   clipLow: 0.2,
   clipHigh: 0.28,
+  dualClip: undefined,
+  isLevel: undefined,
+  isAction: undefined,
+  isCap: undefined,
+  isFloor: undefined,
+  droBeta: undefined,
+  dpoBeta: undefined,
   kl: 0,
+  klEstimator: 'k3',
+  entropy: 0,
+  overlongBuffer: undefined,
+  overlongFactor: undefined,
   evalEvery: 10,
   evalTasks: 64,
   patience: 0,
@@ -113,6 +132,11 @@ export const SFT_DEFAULTS = {
   patience: 2,
   learningRate: TRAIN_DEFAULTS.learningRate,
 } as const;
+
+/** Of settings that are refused beside losses and penalties they do not belong to, so that "not given" can be told. */
+export const DRO_BETA = 0.05;
+export const DPO_BETA = 0.1;
+export const OVERLONG_FACTOR = 1;
 
 const HOST = '127.0.0.1';
 const { engine, model, threads, seed } = EVAL_DEFAULTS;

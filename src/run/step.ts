@@ -5,14 +5,14 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Phase, StepReport, Warn } from '../core/events.ts';
 import { defined, digestOf } from '../core/json.ts';
 import type { Trainer } from '../core/policy.ts';
-import type { Exclusion, Sample, StaleRule, Trajectory } from '../core/types.ts';
+import type { Exclusion, Sample, StaleRule } from '../core/types.ts';
 import type { Position } from '../rollout/scheduler.ts';
 import { type Agreement, type AgreementBound, agreementOf } from '../trainer/agreement.ts';
-import { attachReference, type Batch, makeBatch, weighStale } from '../trainer/batch.ts';
-import { ppo, withKl } from '../trainer/losses.ts';
+import type { Batch } from '../trainer/batch.ts';
 import type { TrainSettings } from './check-settings.ts';
 import { checkpointName, filesDigest, labelIn, pruneCheckpoints, saveCheckpoint, savedSteps } from './checkpoint.ts';
 import type { RunDirectory } from './directory.ts';
+import { objectiveOf } from './objective.ts';
 import type { Means } from './results.ts';
 
 export interface Update {
@@ -23,11 +23,6 @@ export interface Update {
   /** Means over trained tokens; `meanDifference` and `largestDifference` over those sampled by the version in training. */
   readonly metrics: Readonly<Record<string, number>>;
   readonly agreement: Agreement | undefined;
-}
-
-export function batchOf(trajectories: readonly Trajectory[], settings: TrainSettings, stale?: StaleRule): Batch {
-  const batch = makeBatch(trajectories, settings.algorithm, settings.limits.tokens, settings.weighting);
-  return stale === undefined ? batch : weighStale(batch, stale);
 }
 
 /** Of a batch that this version is trained with. Undefined where nothing can be stale. */
@@ -41,18 +36,18 @@ export async function update(
   { step, batch, learningRate }: Pick<NextStep, 'step' | 'batch' | 'learningRate'>,
   settings: TrainSettings,
 ): Promise<Update> {
-  const { kl } = settings;
-  const { samples } = kl > 0 ? attachReference(batch, await trainer.forward(batch.samples, 'reference')) : batch;
+  const { samples, loss: minimised, reported } = await objectiveOf(trainer, batch, settings);
   // Sends both before awaiting either, which saves a round trip to a remote policy.
   const [{ loss, metrics, logprobs }, { gradNorm }] = await Promise.all([
-    trainer.forwardBackward(samples, kl > 0 ? withKl(ppo(settings), kl) : ppo(settings)),
+    trainer.forwardBackward(samples, minimised),
     trainer.optimStep({ ...settings.adam, learningRate }),
   ]);
   const means = Object.entries(metrics).map(([name, sum]) => [name, sum / batch.trainedTokens]);
   const agreement = agreementOf(samples, logprobs, step - 1);
   const { tokens, meanDifference, largestDifference, meanSquare } = agreement ?? {};
   const compared = defined({ comparedTokens: tokens, meanDifference, largestDifference, meanSquareDifference: meanSquare });
-  return { loss, gradNorm, learningRate, agreement, metrics: { ...Object.fromEntries(means), ...compared } };
+  const told = { ...Object.fromEntries(means), ...reported?.metrics, ...compared };
+  return { loss: reported?.loss ?? loss, gradNorm, learningRate, agreement, metrics: told };
 }
 
 const AGREEMENT = ['ratio', 'offPolicyKl', 'clipped', 'meanDifference', 'largestDifference'] as const;

@@ -19,12 +19,13 @@ import { createRunDirectory, eventLog, type RunDirectory, reopenRunDirectory } f
 import { HeldOut } from './evaluate.ts';
 import { type CuratedBatch, groupsOf, withoutMarked } from './groups.ts';
 import { endingWithoutSignal, nothingTrainable, tellNoSignalYet } from './no-signal.ts';
+import { batchOf, compared, prepareFor } from './objective.ts';
 import { openParts, type Rollouts, type RunParts } from './parts.ts';
 import { planResumedTraining, planTraining, type ResumeRequest, type TrainPlan } from './plan.ts';
 import { meansOf, rolloutReport, trajectoriesOf } from './results.ts';
 import { restorePolicy } from './resume.ts';
 import { learningRateAt } from './settings.ts';
-import { agreementIn, batchOf, checkpointAt, ONCE, type StepLog, staleRuleAt, takeStep } from './step.ts';
+import { agreementIn, checkpointAt, ONCE, type StepLog, staleRuleAt, takeStep } from './step.ts';
 
 /** Steps in a row without any group with signal that end the training. */
 const MOST_WITHOUT_SIGNAL = 3;
@@ -96,7 +97,7 @@ async function open(plan: TrainPlan, warn: Warn, options: TrainOptions & { reado
   return openParts(settings, entry, own).finally(() => finish.removeEventListener('abort', interrupt));
 }
 
-/** Also saves held-out tasks that have no file, and freezes the reference of a KL penalty. */
+/** Also checks that the loss can be trained, saves held-out tasks that have no file, and freezes the reference policy of a loss. */
 async function stepLog(
   { settings, heldOut, identity }: TrainPlan,
   { policy: { trainer }, recovery }: RunParts,
@@ -104,10 +105,9 @@ async function stepLog(
 ): Promise<StepLog> {
   const heldOutFile = heldOutFileOf(settings);
   if (heldOutFile !== undefined) await writeFile(heldOutFile, heldOut.map((task) => `${JSON.stringify(task)}\n`).join(''));
-  const work = recovery ?? ONCE;
-  const bound = new AgreementBound(await kept.store.manifests());
+  const [work, bound] = [recovery ?? ONCE, new AgreementBound(await kept.store.manifests())];
   const log: StepLog = { trainer: trainer!, work, settings, identity, bound, ...kept };
-  if (settings.kl > 0) await work.step(() => log.trainer.freezeReference());
+  await work.step(() => prepareFor(log.trainer, settings));
   if (recovery !== undefined) recovery.restore = () => restorePolicy(log);
   return log;
 }
@@ -140,7 +140,7 @@ async function learn(training: Training): Promise<TrainResult> {
   try {
     while (ending === undefined) {
       const start = performance.now();
-      const groups = await withoutMarked(await scheduler.take(), log.store);
+      const groups = await withoutMarked(await scheduler.take(), log.store, (group) => compared(group, settings));
       const rolloutSeconds = (performance.now() - start) / 1000;
       const [trajectories, stale] = [trajectoriesOf(groups.groups), staleRuleAt(step, settings)];
       const batch = batchOf(trajectories, settings, stale);

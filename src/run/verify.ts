@@ -27,6 +27,7 @@ import { checkpointName, digestsOf, filesDigest, labelIn, loadFirst, savedFiles,
 import { eventsIn, isEvaluation, readRunFile, takeLock } from './directory.ts';
 import { evaluationId, numbered, spread } from './evaluate.ts';
 import { openStoreOf } from './inspect.ts';
+import { needsReference } from './objective.ts';
 import { openPolicy, type Policy } from './open-policy.ts';
 import { openGrader } from './parts.ts';
 import {
@@ -240,7 +241,7 @@ async function trainAgain(work: Work): Promise<void> {
   const renderer = await loadRenderer(settings.model);
   await using policy = await policyOf(work, renderer.vocabSize);
   if (policy !== undefined) await loadFirst(policy.trainer, settings.model);
-  if (settings.kl > 0) await policy?.trainer.freezeReference();
+  if (needsReference(settings)) await policy?.trainer.freezeReference();
   const newest = (await savedSteps(join(settings.run, 'checkpoints')).catch(() => [])).at(-1) ?? 0;
   // A killed run may have saved one checkpoint that it did not commit.
   if (newest > manifests.length + 1) found.differs(`checkpoint of step ${newest}`, 'its files', taken, FOREIGN);

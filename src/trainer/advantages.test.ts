@@ -20,6 +20,8 @@ describe('advantages', () => {
     // Without one's own: for the 4: 4 − 0. For each 0: 0 − (0 + 0 + 4) / 3.
     ['rloo', [0, 0, 0, 4], [-4 / 3, -4 / 3, -4 / 3, 4]],
     ['rloo', [1, 0], [1, -1]],
+    // Before the batch whitens them.
+    ['reinforce++', [0, 0, 0, 4], [-1, -1, -1, 3]],
   ] as const)('by %s of rewards %j are %j', (algorithm, rewards, expected) => {
     expect([...advantagesOf(rewarded(...rewards), algorithm).values()]).toEqual(expected);
   });

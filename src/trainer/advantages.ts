@@ -1,5 +1,5 @@
 /**
- * Group-relative advantages: how much better a rollout did than the others of its group, by three algorithms. Groups are identified by
+ * Group-relative advantages: how much better a rollout did than the others of its group, by four algorithms. Groups are identified by
  * `groupId`, never by position. Only graded rollouts count; a group needs two of them, with different rewards, to give a signal. The order
  * of the rows does not change the numbers, bit for bit. docs/reference/training.md explains which algorithm to choose; batch.ts weights the
  * tokens.
@@ -9,9 +9,9 @@ import type { Reward, Trajectory, Turn } from '../core/types.ts';
 
 /**
  * With r the reward, and mean and standard deviation over all compared rewards including r: `grpo` (r − mean) / (standard deviation + ε),
- * `dr-grpo` r − mean, `rloo` r − mean of the other rollouts' rewards.
+ * `dr-grpo` r − mean, `rloo` r − mean of the other rollouts' rewards, `reinforce++` r − mean, which batch.ts then whitens over the batch.
  */
-export const ALGORITHMS = ['grpo', 'dr-grpo', 'rloo'] as const;
+export const ALGORITHMS = ['grpo', 'dr-grpo', 'rloo', 'reinforce++'] as const;
 export type Algorithm = (typeof ALGORITHMS)[number];
 
 /**
@@ -89,6 +89,7 @@ function comparisonIn(pool: Pool, algorithm: Algorithm, weighting: Weighting): C
       return (reward) => (reward - mean) / (deviation + EPSILON);
     }
     case 'dr-grpo':
+    case 'reinforce++':
       return (reward) => reward - mean;
     case 'rloo':
       // Excludes all of the rollout's own rewards: a turn's baseline must not depend on how its rollout went on.

@@ -70,6 +70,32 @@ describe('a batch', () => {
     expect(weighed('drop')).toEqual([0, 0, 1 / 8]);
   });
 
+  it('of reinforce++ has advantages of mean 0 and unbiased deviation 1 over the trained tokens of all groups', () => {
+    // r − mean of the group: ½ thrice, −½ once, 1 four times; their mean is 5/8, their variance 63/224 with n − 1.
+    const [a, b, c] = makeBatch(rows, 'reinforce++').samples;
+    const whitened = (value: number) => Math.fround((value - 5 / 8) / Math.sqrt(15 / 56 + 1e-8));
+    expect([...a!.advantages]).toEqual([0, 0, ...Array(3).fill(whitened(0.5))]);
+    expect([...b!.advantages]).toEqual([0, 0, whitened(-0.5)]);
+    expect([...c!.advantages]).toEqual([0, whitened(1), whitened(1), 0, whitened(1), whitened(1)]);
+    expect(weightsOf(makeBatch(rows, 'reinforce++'))).toEqual([1 / 8, 1 / 8, 1 / 8]);
+    const lonely = [rollout('g', 'a', 1, [turn(0, [1], [2])]), rollout('g', 'b', 0, [])];
+    expect(advantagesIn(makeBatch(lonely, 'reinforce++'))).toEqual([[0, 0.5]]);
+  });
+
+  it('of grpo has, for rewards 1 and 0, the ±0.7071 of those who divide by n − 1, times √2, on every turn of a rollout', () => {
+    const two = [turn(0, [1], [2, 3]), turn(1, [9], [4])];
+    const pair = [rollout('g', 'a', 1, two), rollout('g', 'b', 0, two)];
+    const others = 0.5 / (Math.SQRT1_2 + 1e-6);
+    const found = makeBatch(pair).samples.map(({ rolloutId, advantages }) => [rolloutId, advantages.at(-1)! / Math.SQRT2]);
+    const close = (sign: number) => expect.closeTo(sign * others, 3);
+    expect(found).toEqual([
+      ['a', close(1)],
+      ['a', close(1)],
+      ['b', close(-1)],
+      ['b', close(-1)],
+    ]);
+  });
+
   it('is empty where no group has signal', () => {
     for (const algorithm of ALGORITHMS) {
       expect(makeBatch(rows.slice(4), algorithm, 50)).toEqual({ samples: [], rolloutIds: [], trainedTokens: 0 });

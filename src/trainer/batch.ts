@@ -3,9 +3,10 @@
  * tokens, as in the Tinker API; the weights make them means. `grpo` and `rloo` divide by the batch's trained tokens, so every token counts
  * equally; or, weighted by rollouts, every rollout does, each of its k samples 1/k. `dr-grpo` divides by rollouts × a constant, so a
  * token's weight does not depend on the lengths of rollouts (https://arxiv.org/abs/2503.20783). Turns without signal are in no sample and
- * no divisor.
+ * no divisor. `reinforce++` divides as `grpo` does, after whitening the advantages.
  */
 import { TrainyardError } from '../core/errors.ts';
+import { masked } from '../core/policy.ts';
 import { staleWeight } from '../core/turns.ts';
 import type { Sample, StaleRule, Trajectory } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';
@@ -28,17 +29,18 @@ export function makeBatch(
   weighting: Weighting = 'tokens',
 ): Batch {
   const advantageOf = turnAdvantagesOf(trajectories, algorithm, weighting);
-  const unweighted = trajectories.toSorted(byIdentity).flatMap((trajectory) => {
+  const stitched = trajectories.toSorted(byIdentity).flatMap((trajectory) => {
     const { rolloutId, groupId } = trajectory;
     const advantages = new Map(trajectory.turns.map((turn) => [turn, advantageOf(trajectory, turn)]));
     // Without an advantage a turn is context: in a sample it would add to the divisor and pull the mean towards 0.
     const turns = trajectory.turns.filter((turn) => advantages.get(turn) !== undefined);
     return stitch(turns, { advantageOf: (turn) => advantages.get(turn) ?? 0, weight: 1, rolloutId, groupId });
   });
+  const unweighted = algorithm === 'reinforce++' ? whitened(stitched) : stitched;
   const trainedTokens = unweighted.reduce((sum, sample) => sum + tokensIn(sample), 0);
   const rolloutIds = [...new Set(unweighted.map(({ rolloutId }) => rolloutId))];
   if (weighting === 'rollouts') {
-    const hint = 'choose grpo or rloo to let every rollout count alike';
+    const hint = 'choose grpo, rloo or reinforce++ to let every rollout count alike';
     const found = 'found weighting rollouts with dr-grpo, expected tokens: it divides by a constant of its own';
     if (algorithm === 'dr-grpo') throw new TrainyardError('USAGE', found, { hint });
     return { samples: rolloutsAlike(unweighted, rolloutIds.length), rolloutIds, trainedTokens };
@@ -46,6 +48,25 @@ export function makeBatch(
   const divisor = algorithm === 'dr-grpo' ? rolloutIds.length * constantLength(tokensPerRollout) : trainedTokens;
   const samples = unweighted.map((sample) => ({ ...sample, weight: 1 / divisor }));
   return { samples, rolloutIds, trainedTokens };
+}
+
+/** Keeps the quotient finite if all advantages are equal. */
+const LEAST_VARIANCE = 1e-8;
+
+/**
+ * (A − mean) / √(variance + 1e-8) over all trained tokens of the batch, with n − 1 in the variance: REINFORCE++ with a group's mean as its
+ * baseline (https://arxiv.org/abs/2501.03262). A single token has no variance and stays as it is.
+ */
+function whitened(samples: readonly Sample[]): readonly Sample[] {
+  const values = samples.flatMap((sample) => Array.from(masked(sample, sample.advantages)));
+  if (values.length < 2) return samples;
+  const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
+  const variance = values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (values.length - 1);
+  const scale = 1 / Math.sqrt(variance + LEAST_VARIANCE);
+  return samples.map((sample) => {
+    const advantages = sample.advantages.map((value, i) => (sample.mask[i] === 1 ? (value - mean) * scale : value));
+    return { ...sample, advantages };
+  });
 }
 
 /** Token weights add up to 1/k of the rollout's share per sample, and to 1 over all rollouts. */
@@ -107,7 +128,7 @@ function requireEqual(found: number, expected: number, what: string, than: strin
   });
 }
 
-function byIdentity(a: Trajectory, b: Trajectory): number {
+export function byIdentity(a: Trajectory, b: Trajectory): number {
   const compare = (one: string, other: string): number => (one < other ? -1 : one > other ? 1 : 0);
   return compare(a.groupId, b.groupId) || compare(a.rolloutId, b.rolloutId);
 }

@@ -3,7 +3,8 @@ import type { Loss } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
 import { planLayout } from '../../src/nn/config.ts';
 import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
-import { cispo, crossEntropy, dro, importanceSampling, ppo, withKl } from '../../src/trainer/losses.ts';
+import { cispo, crossEntropy, dro, importanceSampling, ppo } from '../../src/trainer/losses.ts';
+import { withKl } from '../../src/trainer/penalties.ts';
 import {
   ADAM as BASE_ADAM,
   mixedSamples,

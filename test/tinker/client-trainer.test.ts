@@ -11,7 +11,7 @@ import { TinkerTrainer } from '../../src/tinker/client/tinker-trainer.ts';
 import { decodePassRequest, encodePassResult } from '../../src/tinker/wire/protobuf.ts';
 import { passRequestFromJson, passResultToJson } from '../../src/tinker/wire/tinker-json.ts';
 import { type PassRequest, type PassResult, PROTOBUF } from '../../src/tinker/wire/tinker-messages.ts';
-import { crossEntropy, dro, importanceSampling, ppo } from '../../src/trainer/losses.ts';
+import { crossEntropy, decoupledPpo, dro, gspo, importanceSampling, ppo } from '../../src/trainer/losses.ts';
 import {
   type Answer,
   type Asked,
@@ -22,6 +22,7 @@ import {
   scripted,
 } from '../fixtures/tinker/scripted-server.ts';
 
+const CLIP = { clipLow: 0.2, clipHigh: 0.28 };
 const ADAM: AdamSettings = { learningRate: 0.01, beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 };
 
 const sample: Sample = {
@@ -205,6 +206,52 @@ describe('a loss', () => {
     const outcomes = await Promise.allSettled([trainer.forwardBackward([sample], importanceSampling()), trainer.optimStep(ADAM)]);
     const reason = failure('TRAINER_FAILED', /importance_sampling is 1.5 .* 1.35/);
     expect(outcomes).toMatchObject([{ reason }, { reason: failure('TRAINER_FAILED') }]);
+  });
+
+  /** `sums`: what the server says of a loss by its name; it refuses others. `isPlain`: whether its cross_entropy adds up. */
+  const serverWith = (played: PlayedServer, sums: Readonly<Record<string, (data: PassRequest) => number>>, isPlain: boolean) => {
+    played.onPass = (request) => {
+      const { loss, data } = request;
+      const own = [0, -1, -2, -1.5, -0.5];
+      const probed = {
+        outputs: outputs(request, data[0]!.tokens.length === 5 ? own : LOGPROBS.slice(0, data[0]!.tokens.length)),
+      };
+      const sum = loss === 'cross_entropy' ? (isPlain ? 5 : 5 / 4) : sums[loss]?.(request);
+      if (sum === undefined)
+        return { refused: { json: { detail: [{ loc: ['body', 'loss_fn'], msg: 'unknown' }] }, status: 422 } };
+      return passed(request, { ...probed, metrics: { 'loss:sum': sum } });
+    };
+  };
+  /** −Σ weight(r)·A·(lp or 1) of the probe: r is e^0.1, e^0.7, e^−0.75 and e^−0.25, A is 1, −1, ½ and −2. */
+  const probed = (weigh: (r: number) => number, times: readonly number[] = [1, 1, 1, 1]) =>
+    -[0.1, 0.7, -0.75, -0.25].reduce((sum, log, i) => sum + weigh(Math.exp(log)) * [1, -1, 0.5, -2][i]! * times[i]!, 0);
+  const byCispo = () => probed((r) => Math.min(r, 5), [-1, -2, -1.5, -0.5]);
+
+  it('is asked for before the run: by its name, by the name of one with its gradient, or as a weighted cross-entropy', async ({
+    trainer,
+    played,
+  }) => {
+    serverWith(played, { cispo: byCispo, importance_sampling: () => probed((r) => r) }, true);
+    for (const loss of [importanceSampling(), decoupledPpo(CLIP), gspo(CLIP), dro({ beta: 0.5 })])
+      await trainer.checkLoss(loss, []);
+    expect(played.computed.every(({ forwardOnly }) => forwardOnly)).toBe(true);
+    expect(played.computed.find(({ loss }) => loss === 'cispo')?.lossSettings).toEqual({
+      clip_low_threshold: 0,
+      clip_high_threshold: 5,
+    });
+  });
+
+  it('that the server cannot train, or calls another loss, is refused before the run, with those it can', async ({
+    trainer,
+    played,
+  }) => {
+    serverWith(played, { cispo: byCispo, importance_sampling: () => probed((r) => r), gspo: () => 1 }, false);
+    const others = [importanceSampling(), decoupledPpo(CLIP), dro({ beta: 0.5 })];
+    const refused = failure('USAGE', /gspo .*loss:sum.* can train importance_sampling, decoupled_ppo$/);
+    await expect(trainer.checkLoss(gspo(CLIP), others)).rejects.toMatchObject(refused);
+    serverWith(played, {}, false);
+    const none = failure('USAGE', /no other loss either/);
+    await expect(trainer.checkLoss(dro({ beta: 0.5 }), [importanceSampling()])).rejects.toMatchObject(none);
   });
 
   it.for([

@@ -8,6 +8,7 @@ import { mapYielding } from '../../core/async.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { evaluateLoss, type ForwardBackwardResult, type Loss, masked, sumOfLosses } from '../../core/policy.ts';
 import type { Sample } from '../../core/types.ts';
+import { type ClipSettings, cispo } from '../../trainer/losses.ts';
 import type { Datum, Tensor } from '../wire/tinker-messages.ts';
 
 /** Rounding can lift the log-probability of a certain token slightly above 0. */
@@ -77,11 +78,14 @@ export interface NamedLoss {
   readonly name: string;
   readonly settings: Readonly<Record<string, number>>;
   readonly datum: (sample: Sample) => Datum;
+  /** What the server's value is compared with, where only the gradient is that of the loss asked for. */
+  readonly value?: Loss;
 }
 
 /**
  * Undefined if the loss must be computed locally. A loss matches by name and exact settings, because a KL penalty on top keeps the name. It
- * must also be linear in the advantages, so that a sample's weight can be folded into them; `dro` is not.
+ * must also be linear in the advantages, so that a sample's weight can be folded into them; `dro` is not. decoupled_ppo has the gradient of
+ * cispo with its own bounds, unless weights are masked or belong to whole samples.
  */
 export function namedLoss({ name, settings }: Loss, samples: readonly Sample[]): NamedLoss | undefined {
   const given = Object.keys(settings).sort().join();
@@ -89,11 +93,33 @@ export function namedLoss({ name, settings }: Loss, samples: readonly Sample[]):
   // With a negative weight, folding it into the advantages would turn min into max.
   if (samples.some(({ weight }) => weight < 0)) return undefined;
   if (name === 'importance_sampling' && given === '') return { name, settings: {}, datum: policyDatum };
-  if ((name === 'ppo' || name === 'cispo') && given === 'clipHigh,clipLow') {
-    const { clipLow, clipHigh } = settings as { readonly clipLow: number; readonly clipHigh: number };
+  if (['ppo', 'cispo', 'gspo'].includes(name) && given === 'clipHigh,clipLow') {
+    const { clipLow, clipHigh } = settings as unknown as ClipSettings;
     return { name, settings: { clip_low_threshold: 1 - clipLow, clip_high_threshold: 1 + clipHigh }, datum: policyDatum };
   }
-  return undefined;
+  return name === 'decoupled_ppo' ? asCispo(settings) : undefined;
+}
+
+function asCispo({ kl, entropy, dualClip, isLevel, isAction, isFloor = 0, isCap }: Loss['settings']): NamedLoss | undefined {
+  const isPlain = (kl ?? entropy ?? dualClip) === undefined && isLevel === 'token' && isAction === 'truncate';
+  if (!isPlain || typeof isFloor !== 'number' || typeof isCap !== 'number') return undefined;
+  const bounds = { clip_low_threshold: isFloor, clip_high_threshold: isCap };
+  return { name: 'cispo', settings: bounds, datum: policyDatum, value: cispo({ clipLow: 1 - isFloor, clipHigh: isCap - 1 }) };
+}
+
+/** A tiny sample, for asking a server what it can do. */
+export function probeSample(vocabSize: number): Sample {
+  const tokens = Int32Array.of(1, 2, 3, 4, 5, 6).map((id) => id % vocabSize);
+  const zeros = new Float32Array(tokens.length);
+  const rest = { versions: Int32Array.from(zeros), temperature: 1, weight: 1, rolloutId: 'probe', groupId: 'probe' };
+  const advantages = Float32Array.of(0, 0, 1, -1, 0.5, -2);
+  return { tokens, mask: Uint8Array.of(0, 0, 1, 1, 1, 1), logprobs: zeros, advantages, ...rest };
+}
+
+/** As if other weights had sampled it, some tokens within the usual bounds of the ratio and some beyond. */
+export function probeMoved(sample: Sample, logprobs: Float32Array): Sample {
+  const [a = 0, b = 0, c = 0, d = 0] = logprobs;
+  return { ...sample, logprobs: Float32Array.of(0, 0, a - 0.1, b - 0.7, c / 2, d / 2) };
 }
 
 function crossEntropyDatum(sample: Sample): Datum {
@@ -143,6 +169,6 @@ export function checkPlainSum(logprobs: readonly Float32Array[], lossSum: number
   throw new TrainyardError(
     'TRAINER_FAILED',
     `${name} with these settings has to go through a weighted cross_entropy, and this server ${found}: it may not simply add up`,
-    { hint: 'use a loss that the server has by name: without --kl' },
+    { hint: 'use a loss that the server has by name, such as --loss ppo, without --kl and --entropy' },
   );
 }

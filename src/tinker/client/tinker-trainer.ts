@@ -21,6 +21,8 @@ import {
   evaluateBatch,
   isTrained,
   namedLoss,
+  probeMoved,
+  probeSample,
   scoredTokens,
   scoringDatum,
   weightedDatum,
@@ -147,6 +149,48 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     });
   }
 
+  /** Asks by forward passes of one tiny sample: for the loss by its name, and whether a weighted cross_entropy could stand in for it. */
+  async checkLoss(loss: Loss, others: readonly Loss[]): Promise<void> {
+    const probe = probeSample(this.#parts.vocabSize);
+    const model = await this.#inOrder(async () => ({ result: Promise.resolve(await this.#model()) }));
+    const { logprobs, lossSum } = await this.#inOrder(() => this.#score(model, [probe]));
+    const moved = probeMoved(probe, logprobs[0]!);
+    const problemOf = (one: Loss): Promise<string | undefined> => this.#problemWith(model, one, moved, { logprobs, lossSum });
+    const problem = await problemOf(loss);
+    if (problem === undefined) return;
+    const possible: string[] = [];
+    for (const other of others) if ((await problemOf(other)) === undefined) possible.push(other.name);
+    const list = possible.length === 0 ? 'no other loss either' : possible.join(', ');
+    throw new TrainyardError('USAGE', `loss: ${problem}; with these settings it can train ${list}`, {
+      hint: possible.length === 0 ? 'leave out --kl and --entropy, or use another server' : `give --loss ${possible[0]}`,
+    });
+  }
+
+  /** Undefined if the server can train the loss. */
+  async #problemWith(model: TinkerModel, loss: Loss, sample: Sample, plain: Scored): Promise<string | undefined> {
+    const named = namedLoss(loss, [sample]);
+    if (named !== undefined && !this.#refusedLosses.has(named.name)) {
+      const { name, settings: lossSettings, value = loss } = named;
+      const read = async ({ outputs, lossSum }: PassOutput): Promise<void> =>
+        checkLossSum(await evaluateBatch(value, [sample], await scores([sample], outputs)), lossSum, name);
+      const pass = { data: [named.datum(sample)], loss: name, lossSettings, forwardOnly: true, read };
+      try {
+        await this.#inOrder(() => model.pass(pass));
+        return undefined;
+      } catch (thrown) {
+        // Another loss under that name. A name unknown to a forward pass may still be known to a backward pass, which will tell.
+        if (thrown instanceof TrainyardError && thrown.code === 'TRAINER_FAILED') this.#refusedLosses.add(name);
+        else if (!isUnknownLoss(thrown)) throw thrown;
+      }
+    }
+    try {
+      checkPlainSum(plain.logprobs, plain.lossSum, loss.name);
+      return undefined;
+    } catch (thrown) {
+      return messageOf(thrown);
+    }
+  }
+
   /** Tells the server to drop the models, without waiting long for it. */
   async [Symbol.asyncDispose](): Promise<void> {
     const unloaded = Promise.all([this.#current?.unload(), this.#reference?.unload()]);
@@ -214,13 +258,14 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
       const { result } = await evaluateBatch(loss, samples, await scores(samples, []));
       return { result: Promise.resolve(result) };
     }
-    const named = this.#refusedLosses.has(loss.name) ? undefined : namedLoss(loss, sent);
-    if (named === undefined) return this.#customBackward(model, samples, loss);
+    const named = namedLoss(loss, sent);
+    if (named === undefined || this.#refusedLosses.has(named.name)) return this.#customBackward(model, samples, loss);
     const { name, settings: lossSettings } = named;
     const isProven = this.#provenLosses.has(name);
     const read = async ({ outputs, lossSum }: PassOutput): Promise<ForwardBackwardResult> => {
-      const evaluated = await evaluateBatch(loss, samples, await scores(samples, outputs));
-      checkLossSum(evaluated, lossSum, name);
+      const logprobs = await scores(samples, outputs);
+      const evaluated = await evaluateBatch(loss, samples, logprobs);
+      checkLossSum(named.value === undefined ? evaluated : await evaluateBatch(named.value, samples, logprobs), lossSum, name);
       return evaluated.result;
     };
     try {
