@@ -4,7 +4,8 @@ import { DEFAULT_MEMORY_MB } from '../grader/pool.ts';
 import { defaultThreads } from '../nn/embedded-model.ts';
 import { ALGORITHMS, WEIGHTINGS } from '../trainer/advantages.ts';
 import { KL_ESTIMATORS } from '../trainer/penalties.ts';
-import { evaluationSettings, rowsOf, tidyRows, trainSettings } from './check-settings.ts';
+import { evaluationSettings, trainSettings } from './check-settings.ts';
+import { rowsOf, tidyRows } from './row-ranges.ts';
 import { ALGORITHM_NAMES, KL_ESTIMATOR_NAMES, learningRateAt, TRAIN_DEFAULTS, WEIGHTING_NAMES } from './settings.ts';
 
 describe('trainSettings', () => {

@@ -15,12 +15,13 @@ import type { Task } from '../core/types.ts';
 import { bestVariant, isRunnable } from '../nn/compile.ts';
 import { KERNEL_VARIANTS, type KernelVariant } from '../nn/wasm.ts';
 import type { EvaluationRequest, EvaluationSettings, RunSettings, TrainRequest, TrainSettings } from './check-settings.ts';
-import { baseURLOf, checkSettings, evaluationSettings, rowsOf, trainSettings } from './check-settings.ts';
+import { baseURLOf, checkSettings, evaluationSettings, trainSettings } from './check-settings.ts';
 import { digestOfFiles, modelDigest } from './checkpoint.ts';
 import { isEvaluation, readRunFile, refuseSft } from './directory.ts';
 import { withModelPath } from './model-path.ts';
 import { checkModelNamed } from './open-policy.ts';
 import { type Checked, changedSources, preflight, sourcesOf } from './preflight.ts';
+import { rowsOf } from './row-ranges.ts';
 import { type EngineName, isApi, resumeCommand, shortPath, TRAIN_DEFAULTS } from './settings.ts';
 
 /** Settings given again must match the run's, except those that may change. */

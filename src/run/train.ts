@@ -56,8 +56,8 @@ export interface TrainOptions {
 /** Finds all problems with the request before it creates the run directory. */
 export async function train(request: TrainRequest, emit?: Emit, options?: TrainOptions): Promise<TrainResult> {
   const plan = await planTraining(request);
-  if (plan.settings.warmStart === undefined) return await execute(plan, emit, options);
-  return await execute(await (await import('./sft.ts')).warmStarted(plan, emit, options), emit, options);
+  const isWarm = plan.settings.warmStart !== undefined;
+  return await execute(isWarm ? await (await import('./sft.ts')).warmStarted(plan, emit, options) : plan, emit, options);
 }
 
 export async function resume(request: ResumeRequest, emit?: Emit, options?: TrainOptions): Promise<TrainResult> {
@@ -124,7 +124,7 @@ interface Training {
 
 async function learn(training: Training): Promise<TrainResult> {
   const { plan, log, rollouts, tell } = training;
-  const { settings } = plan;
+  const { settings, entry } = plan;
   const from = await begin(training);
   const progress = (phase: Phase, done = 0, of = 0): void =>
     tell({ type: 'progress', phase, done, of, sampledTokens: rollouts.sampledTokens });
@@ -134,7 +134,7 @@ async function learn(training: Training): Promise<TrainResult> {
   if (plan.isResumed && from.step === 0) await heldOut.refuseFailedStart(log.store, settings.maxErrorShare);
   const before = await heldOut.full('before', 0);
   const scheduler = groupsOf(plan, from, rollouts, (done, of) => progress('rolling-out', done, of));
-  const trained = { model: training.parts.policy.name, workflow: plan.entry.workflow };
+  const trained = { model: training.parts.policy.name, workflow: entry.workflow };
   let [step, tries]: [number, CuratedBatch[]] = [from.step, []];
   let ending = await assess(step, training, heldOut);
   try {
@@ -146,7 +146,7 @@ async function learn(training: Training): Promise<TrainResult> {
       const batch = batchOf(trajectories, settings, stale);
       if (batch.trainedTokens === 0) {
         if (trajectories.length > 0) throw nothingTrainable(trajectories);
-        tellNoSignalYet(groups, plan.entry, tell);
+        tellNoSignalYet(groups, entry, tell);
         if (tries.push(groups) === MOST_WITHOUT_SIGNAL) ending = endingWithoutSignal(tries, trained);
         continue;
       }
@@ -170,20 +170,18 @@ async function learn(training: Training): Promise<TrainResult> {
   const checkpoint = await checkpointAt(log, step);
   const after = ending === 'interrupted' ? null : await heldOut.full('after', step);
   if (after === null && plan.heldOut.length > 0) ending = 'interrupted';
-  const best = heldOut.recommended(step);
-  const bestCheckpoint = best === undefined ? null : { ...best, checkpoint: log.directory.checkpointPath(best.step) };
-  return { run: settings.run, before, after, steps: step, checkpoint, best: bestCheckpoint, ending };
+  const chosen = heldOut.recommended(step);
+  const best = chosen === undefined ? null : { ...chosen, checkpoint: log.directory.checkpointPath(chosen.step) };
+  return { run: settings.run, before, after, steps: step, checkpoint, best, ending };
 }
 
 /** Starts at the first step, or after the last committed one. */
 async function begin({ plan, parts, log, tell }: Training) {
-  const { settings, isResumed, record, tasks, heldOut } = plan;
-  const { run, seed, steps } = settings;
+  const [{ run, seed, steps }, { isResumed, record, tasks, heldOut }] = [plan.settings, plan];
   const from = isResumed ? await log.work.step(() => restorePolicy(log)) : { step: 0, groups: START };
   if (isResumed) await log.directory.keep(record);
-  const sizes = { seed, steps, tasks: tasks.length, heldOut: heldOut.length };
-  const resumedAt = isResumed ? { resumedAt: from.step } : {};
-  tell({ type: 'run-start', run, entry: parts.entryName, ...parts.start, ...sizes, ...resumedAt });
+  const sizes = { seed, steps, tasks: tasks.length, heldOut: heldOut.length, ...(isResumed && { resumedAt: from.step }) };
+  tell({ type: 'run-start', run, entry: parts.entryName, ...parts.start, ...sizes });
   return from;
 }
 
