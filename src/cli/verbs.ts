@@ -14,6 +14,7 @@ import {
   EVAL_DEFAULTS,
   isApi,
   SERVE_DEFAULTS,
+  SKYRL_DEFAULTS,
   TINKER_DEFAULTS,
   TRAIN_DEFAULTS,
   WEIGHTING_NAMES,
@@ -266,6 +267,18 @@ const TINKER: readonly Flag[] = [
   threads('each model'),
 ];
 
+const SKYRL: readonly Flag[] = [
+  ['--model <model>', 'folder in Hugging Face layout with safetensors, or Owner/Name after trainyard model get'],
+  ['--python <path>', 'a Python that has SkyRL (default: one of its own, made from PyPI in the cache folder)'],
+  ['--cpu', 'run without a GPU, slowly, to try it out'],
+  ['--port <n>', 'port to listen on (default: a free one)', port],
+  ['--sequences <n>', 'sequences sampled at once', positive],
+  ['--rows <n>', 'sequences trained on at once; fewer need less memory', positive],
+  ['--lora-rank <n>', 'highest rank of an adapter', whole(1, 1024)],
+  ['--context <n>', 'most tokens of a prompt and its answer', whole(32, 1_000_000)],
+  ['--call-tokens <n>', 'most tokens of an answer without compiling again', positive],
+];
+
 const EXPORT: readonly Flag[] = [
   ['--adapter <dir>', 'write the adapter as a PEFT folder'],
   ['--merged <dir>', 'write the whole model as a Hugging Face folder, with the adapter merged'],
@@ -319,6 +332,9 @@ export function addVerbs(program: Command, ended: Ended): void {
     TINKER,
     TINKER_DEFAULTS,
   ).action(async (flags) => ended(await (await import('./serve.ts')).tinkerCommand(flags)));
+  add('skyrl', 'start SkyRL’s Tinker server on this machine’s GPU, for --engine tinker', objects, SKYRL, SKYRL_DEFAULTS).action(
+    async (flags) => ended(await (await import('./serve.ts')).skyrlCommand(flags)),
+  );
   add('model', 'get: download a model of the Hugging Face hub into the local cache, for --model', objects)
     .addArgument(new Argument('<what>', 'what to do').choices(['get']))
     .argument('<name>', 'its name at the hub, such as HuggingFaceTB/SmolLM2-135M-Instruct')

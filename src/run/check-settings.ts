@@ -20,6 +20,7 @@ import {
   EVAL_DEFAULTS,
   isApi,
   shellWord,
+  TINKER_CONCURRENCY,
   TRAIN_DEFAULTS,
   usualHeldOut,
   usualRun,
@@ -218,6 +219,7 @@ export function evaluationSettings(request: EvaluationRequest): EvaluationSettin
     ...EVAL_DEFAULTS,
     // No limit for one call besides the rollout's.
     ...(isApi(engine) && { ...API_DEFAULTS, callTokens: tokens }),
+    ...(engine === 'tinker' && { concurrency: TINKER_CONCURRENCY }),
     // Several rollouts of a task should differ; a single one should be the policy's best guess.
     temperature: n > 1 ? 1 : 0,
     ...defined(request),
@@ -252,7 +254,10 @@ export function trainSettings(request: TrainRequest): TrainSettings {
   const wantsAdapters = engine === 'embedded' && (loraRank ?? loraAlpha) !== undefined;
   return checkSettings({
     ...TRAIN_DEFAULTS,
-    ...(engine === 'tinker' && { adam: { ...TRAIN_DEFAULTS.adam, epsilon: TINKER_EPSILON } }),
+    ...(engine === 'tinker' && {
+      concurrency: TINKER_CONCURRENCY,
+      adam: { ...TRAIN_DEFAULTS.adam, epsilon: TINKER_EPSILON },
+    }),
     ...defined(request),
     entry: request.entry,
     engine,

@@ -20,7 +20,7 @@ import { LORA_TARGETS, type LoraSettings } from '../nn/lora.ts';
 import { readAdapterConfig } from '../nn/model-files.ts';
 import type { KernelVariant } from '../nn/wasm.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
-import { baseURLOf, type EvaluationSettings, type RunSettings } from './check-settings.ts';
+import { baseURLOf, type EvaluationSettings, type RunSettings, type TrainSettings } from './check-settings.ts';
 import { checkModelFolder } from './checkpoint.ts';
 import { HUB_NAME, hubNameOf, resolveModel } from './model-path.ts';
 import { APIS, type ApiName, isApi } from './settings.ts';
@@ -46,7 +46,8 @@ export interface PolicyOptions {
 }
 
 export type PolicySettings = Pick<RunSettings, 'engine' | 'model' | 'threads' | 'seed' | 'baseModel' | 'baseURL'> &
-  Partial<Pick<RunSettings, 'apiKeyEnv' | 'trained' | 'loraRank' | 'loraAlpha' | 'context'>>;
+  Partial<Pick<RunSettings, 'apiKeyEnv' | 'trained' | 'loraRank' | 'loraAlpha' | 'context' | 'callTokens'>> &
+  Partial<Pick<TrainSettings, 'staleness'>>;
 
 type ServerSettings = Pick<PolicySettings, 'engine' | 'model' | 'baseURL' | 'apiKeyEnv'>;
 
