@@ -174,6 +174,11 @@ export class TinkerModel {
     return { result: quietly(read()) };
   }
 
+  /** Keeps the current weights at the server under this name, in the form that it samples from and hands out. */
+  async saveForSampler(path: string): Promise<Underway<Payload>> {
+    return await this.#verb('save_weights_for_sampler', { path });
+  }
+
   /** Lets the server drop the model. Never throws. */
   async unload(): Promise<void> {
     await this.#connection.mention('POST', 'unload_model', { model_id: this.id, type: 'unload_model' });

@@ -87,7 +87,7 @@ function checkSizes({ loraRank = 0, staleness = 0, callTokens = 0 }: PolicySetti
   );
 }
 
-function access(named: string | undefined): { readonly baseURL: string; readonly apiKey: string } {
+export function access(named: string | undefined): { readonly baseURL: string; readonly apiKey: string } {
   const apiKey = process.env['TINKER_API_KEY'];
   if (apiKey === undefined || apiKey === '') {
     throw new TrainyardError('USAGE', `TINKER_API_KEY is not set, and ${named ?? 'the hosted Tinker service'} needs a key`, {

@@ -134,6 +134,8 @@ function environmentOf(settings: SkyrlSettings): NodeJS.ProcessEnv {
     JAX_COMPILATION_CACHE_DIR: process.env['JAX_COMPILATION_CACHE_DIR'] ?? join(cacheFolder(), 'jax'),
     JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS: '0.5',
     HF_HUB_OFFLINE: '1',
+    // The width of lines in the log.
+    COLUMNS: '200',
     ...(cpu && { JAX_PLATFORMS: 'cpu' }),
   };
 }
