@@ -14,7 +14,6 @@ import type { Failure } from '../http/refusal.ts';
 import { hubNameOf, resolveModel } from '../run/model-path.ts';
 import type { Served, ServeSettings } from '../run/serve.ts';
 import { freeRun, isApi, SERVE_DEFAULTS, SKYRL_DEFAULTS, shellWord, shortPath, TINKER_DEFAULTS } from '../run/settings.ts';
-import type { SkyrlSettings } from '../tinker/skyrl/server.ts';
 import { guarded } from './guarded.ts';
 import { describe, turnText } from './print.ts';
 import { asCalled, count } from './text.ts';
@@ -25,6 +24,8 @@ const MOST_KINDS = 1000;
 
 type TinkerFlags = Readonly<Record<'model' | 'host' | 'state', string>> &
   Readonly<Record<'port' | 'threads', number>> & { readonly apiKey: string | undefined };
+type SkyrlFlags = Readonly<Record<'port' | 'sequences' | 'rows' | 'loraRank' | 'context' | 'callTokens', number>> &
+  Readonly<Record<'model' | 'state', string>> & { readonly cpu: boolean; readonly python?: string };
 type ServeFlags = { readonly json: boolean; readonly baseUrl?: string };
 type Say = (lines: readonly string[], value: object) => void;
 
@@ -95,8 +96,8 @@ export async function tinkerCommand(flags: Partial<TinkerFlags> & { readonly jso
   });
 }
 
-export async function skyrlCommand(flags: Partial<SkyrlSettings> & { readonly json: boolean }): Promise<number> {
-  const { ANY_KEY, startSkyrl } = await import('../tinker/skyrl/server.ts');
+export async function skyrlCommand(flags: Partial<SkyrlFlags> & { readonly json: boolean }): Promise<number> {
+  const { ANY_KEY, startSkyrl } = await import('../tinker/skyrl/skyrl-server.ts');
   const { json, model: named, ...given } = flags;
   if (named === undefined) {
     const hint = 'give the folder of the model to train: --model ./qwen3-0.6b';
@@ -104,7 +105,7 @@ export async function skyrlCommand(flags: Partial<SkyrlSettings> & { readonly js
   }
   return await serving(json, async (say, stopped, stop) => {
     const model = await resolveModel(named);
-    const settings: SkyrlSettings = { ...SKYRL_DEFAULTS, state: freeRun('skyrl'), ...given, model };
+    const settings: SkyrlFlags = { ...SKYRL_DEFAULTS, state: freeRun('skyrl'), ...given, model };
     await using served = await startSkyrl(settings, stop, (line) => say([line], { type: 'progress', message: line }));
     const { baseURL } = served;
     say(skyrlWelcome(settings, baseURL, ANY_KEY), { type: 'serving', baseURL, apiKey: ANY_KEY, ...settings });
@@ -180,7 +181,7 @@ function tinkerWelcome(
 }
 
 function skyrlWelcome(
-  { model, sequences, loraRank, callTokens }: SkyrlSettings,
+  { model, sequences, loraRank, callTokens }: SkyrlFlags,
   baseURL: string,
   apiKey: string,
 ): readonly string[] {

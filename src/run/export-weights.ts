@@ -13,7 +13,6 @@ import type { LoraSettings } from '../nn/lora.ts';
 import { readAdapterConfig, readConfig } from '../nn/model-files.ts';
 import { type ModelSource, openSource, readRegular, sourceDigest } from '../nn/model-source.ts';
 import { readSafetensors, type Tensor } from '../nn/safetensors.ts';
-import type { FetchedAdapter } from '../tinker/client/saved-adapter.ts';
 import { createChatTemplate } from '../tokens/chat-template.ts';
 import { loadTokenizer } from '../tokens/tokenizer.ts';
 import { modelTextFiles } from '../tokens/tokenizer-files.ts';
@@ -107,7 +106,10 @@ export async function exportCheckpoint(request: ExportRequest, stop?: AbortSigna
 }
 
 /** From the Tinker server that has it. */
-async function fetchAdapter(checkpoint: string, stop: AbortSignal | undefined): Promise<FetchedAdapter> {
+async function fetchAdapter(
+  checkpoint: string,
+  stop: AbortSignal | undefined,
+): Promise<AsyncDisposable & { readonly folder: string }> {
   const { fetchSavedAdapter } = await import('../tinker/client/saved-adapter.ts');
   return await fetchSavedAdapter(checkpoint, stop);
 }
