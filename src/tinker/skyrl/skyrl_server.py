@@ -7,7 +7,7 @@ What the package expects of its surroundings is given here; its files stay as th
 
 The JAX backend compiles a program for every shape it meets: rows of a pass, length of the longest sequence, most tokens
 of an answer, number of stop tokens. With TRAINYARD_SHAPES in the environment, a JSON object, shapes are few and known:
-everything is padded to `lengths` (ascending), `rows`, `call_tokens` and `sequences`, without a change of any result. The
+everything is padded to `lengths` (ascending), `rows`, `call_tokens` and `sequences`, which changes results by rounding only. The
 server then also tells its clients these sizes, which they cannot know otherwise.
 """
 
