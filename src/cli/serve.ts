@@ -1,18 +1,19 @@
 /**
  * `trainyard serve` serves the policy at a URL and shows each captured turn. `trainyard tinker` serves the Tinker API on a model folder.
- * Both print their address, show refused requests, and return the exit code.
+ * Both show refused requests. `trainyard skyrl` starts another project's Tinker server. All print their address and return the exit code.
  */
 import { once } from 'node:events';
 import { styleText } from 'node:util';
 import { printableLine } from '../core/describe.ts';
+import { TrainyardError } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import { turnSummary } from '../core/turns.ts';
 import type { Turn } from '../core/types.ts';
 import type { Failure } from '../http/refusal.ts';
-import { hubNameOf } from '../run/model-path.ts';
+import { hubNameOf, resolveModel } from '../run/model-path.ts';
 import type { Served, ServeSettings } from '../run/serve.ts';
-import { freeRun, isApi, SERVE_DEFAULTS, shellWord, shortPath, TINKER_DEFAULTS } from '../run/settings.ts';
+import { freeRun, isApi, SERVE_DEFAULTS, SKYRL_DEFAULTS, shellWord, shortPath, TINKER_DEFAULTS } from '../run/settings.ts';
 import { guarded } from './guarded.ts';
 import { describe, turnText } from './print.ts';
 import { asCalled, count } from './text.ts';
@@ -23,6 +24,8 @@ const MOST_KINDS = 1000;
 
 type TinkerFlags = Readonly<Record<'model' | 'host' | 'state', string>> &
   Readonly<Record<'port' | 'threads', number>> & { readonly apiKey: string | undefined };
+type SkyrlFlags = Readonly<Record<'port' | 'sequences' | 'rows' | 'loraRank' | 'context' | 'callTokens', number>> &
+  Readonly<Record<'model' | 'state', string>> & { readonly cpu: boolean; readonly python?: string };
 type ServeFlags = { readonly json: boolean; readonly baseUrl?: string };
 type Say = (lines: readonly string[], value: object) => void;
 
@@ -93,14 +96,35 @@ export async function tinkerCommand(flags: Partial<TinkerFlags> & { readonly jso
   });
 }
 
+export async function skyrlCommand(flags: Partial<SkyrlFlags> & { readonly json: boolean }): Promise<number> {
+  const { ANY_KEY, startSkyrl } = await import('../tinker/skyrl/skyrl-server.ts');
+  const { json, model: named, ...given } = flags;
+  if (named === undefined) {
+    const hint = 'give the folder of the model to train: --model ./qwen3-0.6b';
+    throw new TrainyardError('USAGE', 'missing required option: --model', { hint });
+  }
+  return await serving(json, async (say, stopped, stop) => {
+    const model = await resolveModel(named);
+    const settings: SkyrlFlags = { ...SKYRL_DEFAULTS, state: freeRun('skyrl'), ...given, model };
+    await using served = await startSkyrl(settings, stop, (line) => say([line], { type: 'progress', message: line }));
+    const { baseURL } = served;
+    say(skyrlWelcome(settings, baseURL, ANY_KEY), { type: 'serving', baseURL, apiKey: ANY_KEY, ...settings });
+    await Promise.race([served.ended, stopped()]);
+    say(['', 'Stopped. What was at the server is gone; a new start begins afresh.'], { type: 'served', state: settings.state });
+  });
+}
+
 /** Runs until a signal ends it. */
-async function serving(json: boolean, work: (say: Say, stopped: () => Promise<unknown>) => Promise<void>): Promise<number> {
+async function serving(
+  json: boolean,
+  work: (say: Say, stopped: () => Promise<unknown>, stop: AbortSignal) => Promise<void>,
+): Promise<number> {
   const say: Say = (lines, value) => console.log(json ? JSON.stringify(value) : lines.join('\n'));
   const emit = (event: RunEvent): void => {
     if (event.type === 'warning' && event.code !== 'INTERRUPTED') say(describe(event), event);
   };
   return await guarded(emit, { steps: false, serves: true }, async ({ stop }) => {
-    await work(say, async () => stop.aborted || (await once(stop, 'abort')));
+    await work(say, async () => stop.aborted || (await once(stop, 'abort')), stop);
     return 0;
   });
 }
@@ -152,6 +176,24 @@ function tinkerWelcome(
     '',
     'All parameters are trained, whatever LoRA settings a program asks for.',
     `Saved weights are kept in ${state}; everything else ends with Ctrl-C.`,
+    '',
+  ];
+}
+
+function skyrlWelcome(
+  { model, sequences, loraRank, callTokens }: SkyrlFlags,
+  baseURL: string,
+  apiKey: string,
+): readonly string[] {
+  const flags = `--concurrency ${sequences} --lora-rank ${loraRank} --call-tokens ${callTokens}`;
+  return [
+    `Ready: SkyRL serves ${styleText('bold', hubNameOf(model) ?? shortPath(model))} by the Tinker API. In another terminal:`,
+    '',
+    `  export TINKER_BASE_URL=${baseURL}`,
+    `  export TINKER_API_KEY=${apiKey}`,
+    `  ${asCalled(`trainyard train my-agent.ts --engine tinker --model ${shellWord(shortPath(model))} ${flags}`)}`,
+    '',
+    'LoRA needs its own learning rate, such as --learning-rate 3e-4. Ctrl-C stops the server.',
     '',
   ];
 }

@@ -22,6 +22,7 @@ import {
   OVERLONG_FACTOR,
   SERVE_DEFAULTS,
   SFT_DEFAULTS,
+  SKYRL_DEFAULTS,
   STALE_NAMES,
   TINKER_DEFAULTS,
   TRAIN_DEFAULTS,
@@ -308,6 +309,18 @@ const TINKER: readonly Flag[] = [
   threads('each model'),
 ];
 
+const SKYRL: readonly Flag[] = [
+  ['--model <model>', 'folder in Hugging Face layout with safetensors, or Owner/Name after trainyard model get'],
+  ['--python <path>', 'a Python that has SkyRL (default: one of its own, made from PyPI in the cache folder)'],
+  ['--cpu', 'run without a GPU, slowly, to try it out'],
+  ['--port <n>', 'port to listen on (default: a free one)', port],
+  ['--sequences <n>', 'sequences sampled at once', positive],
+  ['--rows <n>', 'sequences trained on at once; fewer need less memory', positive],
+  ['--lora-rank <n>', 'highest rank of an adapter', whole(1, 1024)],
+  ['--context <n>', 'most tokens of a prompt and its answer', whole(32, 1_000_000)],
+  ['--call-tokens <n>', 'most tokens of an answer without compiling again', positive],
+];
+
 const PURPOSE: Flag = ['--purpose <which>', 'only rollouts of training, or of evaluations', ['train', 'eval']];
 
 const EXPORT: readonly Flag[] = [
@@ -368,6 +381,9 @@ export function addVerbs(program: Command, ended: Ended): void {
     TINKER,
     TINKER_DEFAULTS,
   ).action(async (flags) => ended(await (await import('./serve.ts')).tinkerCommand(flags)));
+  add('skyrl', 'start SkyRL’s Tinker server on this machine’s GPU, for --engine tinker', objects, SKYRL, SKYRL_DEFAULTS).action(
+    async (flags) => ended(await (await import('./serve.ts')).skyrlCommand(flags)),
+  );
   add('model', 'get: download a model of the Hugging Face hub into the local cache, for --model', objects)
     .addArgument(new Argument('<what>', 'what to do').choices(['get']))
     .argument('<name>', 'its name at the hub, such as HuggingFaceTB/SmolLM2-135M-Instruct')

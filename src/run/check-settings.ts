@@ -28,6 +28,7 @@ import {
   SFT_DEFAULTS,
   STALE_NAMES,
   shellWord,
+  TINKER_CONCURRENCY,
   TRAIN_DEFAULTS,
   usualHeldOut,
   usualRun,
@@ -309,6 +310,7 @@ export function evaluationSettings(request: EvaluationRequest): EvaluationSettin
     ...EVAL_DEFAULTS,
     // No limit for one call besides the rollout's.
     ...(isApi(engine) && { ...API_DEFAULTS, callTokens: tokens }),
+    ...(engine === 'tinker' && { concurrency: TINKER_CONCURRENCY }),
     // Several rollouts of a task should differ; a single one should be the policy's best guess.
     temperature: n > 1 ? 1 : 0,
     ...defined(request),
@@ -355,6 +357,7 @@ export function trainSettings(request: TrainRequest): TrainSettings {
   const wantsAdapters = engine === 'embedded' && (loraRank ?? loraAlpha) !== undefined;
   return checkSettings({
     ...TRAIN_DEFAULTS,
+    ...(engine === 'tinker' && { concurrency: TINKER_CONCURRENCY }),
     adam: adamFor(engine),
     ...defined(request),
     entry: request.entry,

@@ -437,7 +437,7 @@ describe('what cannot be exported is refused by name, and nothing is written', (
     await writeFile(join(dir, 'config.json'), JSON.stringify(BASE));
     await refuses(dir, { code: 'MODEL_INVALID', hint: expect.stringContaining('--merged <dir> only') });
     await writeFile(join(dir, 'tinker.json'), '{}');
-    await refuses(dir, { code: 'MODEL_INVALID', message: expect.stringContaining('Tinker server') });
+    await refuses(dir, { code: 'CHECKPOINT_MISMATCH', message: expect.stringContaining('tinker.json') });
     await refuses(join(home, 'nowhere'), { code: 'FILE_NOT_FOUND' });
   });
 

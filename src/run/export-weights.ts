@@ -77,7 +77,8 @@ export async function exportCheckpoint(request: ExportRequest, stop?: AbortSigna
   }
   for (const path of paths) await checkFree(path);
   const chosen = await chooseCheckpoint(request.from);
-  const { folder } = chosen;
+  await using fetched = existsSync(join(chosen.folder, 'tinker.json')) ? await fetchAdapter(chosen.folder, stop) : undefined;
+  const folder = fetched?.folder ?? chosen.folder;
   const adapter = await readAdapter(folder);
   if (adapter === undefined && paths.some((path) => path !== merged)) throw noAdapter(folder);
   // Checkpoints hold the base's config.json, PEFT's own folders do not.
@@ -103,6 +104,15 @@ export async function exportCheckpoint(request: ExportRequest, stop?: AbortSigna
   const written: Written[] = [];
   for (const { write, ...one } of writes) written.push({ ...one, bytes: await completed(one.path, write) });
   return { ...chosen, ...defined({ base, isTrainedBase }), written };
+}
+
+/** From the Tinker server that has it. */
+async function fetchAdapter(
+  checkpoint: string,
+  stop: AbortSignal | undefined,
+): Promise<AsyncDisposable & { readonly folder: string }> {
+  const { fetchSavedAdapter } = await import('../tinker/client/saved-adapter.ts');
+  return await fetchSavedAdapter(checkpoint, stop);
 }
 
 /**

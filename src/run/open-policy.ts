@@ -46,7 +46,7 @@ export interface PolicyOptions {
 }
 
 export type PolicySettings = Pick<RunSettings, 'engine' | 'model' | 'threads' | 'seed' | 'baseModel' | 'baseURL'> &
-  Partial<Pick<TrainSettings, 'apiKeyEnv' | 'trained' | 'loraRank' | 'loraAlpha' | 'context' | 'staleness'>>;
+  Partial<Pick<TrainSettings, 'apiKeyEnv' | 'trained' | 'loraRank' | 'loraAlpha' | 'context' | 'callTokens' | 'staleness'>>;
 
 type ServerSettings = Pick<PolicySettings, 'engine' | 'model' | 'baseURL' | 'apiKeyEnv'>;
 

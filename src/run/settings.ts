@@ -39,6 +39,9 @@ export function isApi(engine: unknown): engine is ApiName {
 /** Servers answer more slowly than the embedded policy, and reasoning counts as tokens. */
 export const API_DEFAULTS = { concurrency: 16, limits: { turns: 16, tokens: 65_536, deadlineMs: 600_000 } } as const;
 
+/** A server computes a batch of this many in about the time of one. */
+export const TINKER_CONCURRENCY = 256;
+
 export const EVAL_DEFAULTS = {
   flow: undefined,
   flows: undefined,
@@ -142,6 +145,11 @@ const HOST = '127.0.0.1';
 const { engine, model, threads, seed } = EVAL_DEFAULTS;
 export const SERVE_DEFAULTS = { engine, threads, seed, host: HOST, port: 0, group: 8 } as const;
 export const TINKER_DEFAULTS = { model, threads, host: HOST, port: 0, state: 'runs/tinker' } as const;
+
+export const SKYRL_DEFAULTS = {
+  ...{ port: 0, cpu: false, sequences: TINKER_CONCURRENCY, rows: 32, loraRank: 32, context: 1024 },
+  callTokens: EVAL_DEFAULTS.callTokens,
+} as const;
 
 export function usualTasks(entry: string | Entry): string {
   return beside(entry, 'train.jsonl');

@@ -35,6 +35,7 @@ const LEARN_LIMIT_MS = 40 * 60_000;
 /** Of the 500: evaluating all of them takes longer than training. */
 const HELD_OUT_TASKS = 100;
 const START_LIMIT_MS = 180_000;
+const INSTALL_LIMIT_MS = 30 * 60_000;
 const LOGPROB_TOLERANCE = 1e-4;
 
 export async function checkSkyrl(report: Report, python: string): Promise<void> {
@@ -42,6 +43,7 @@ export async function checkSkyrl(report: Report, python: string): Promise<void> 
   await mkdir(FOLDER, { recursive: true });
   // The server asks for no key; the client wants one.
   process.env['TINKER_API_KEY'] ??= 'tml-not-looked-at';
+  await checkShipped(report);
   const port = await freePort();
   const baseURL = `http://127.0.0.1:${port}`;
   let server: AsyncDisposable | undefined;
@@ -59,6 +61,7 @@ function start(python: string, port: number, url: string): Promise<AsyncDisposab
   const flags = {
     '--base-model': MODEL,
     '--port': String(port),
+    '--backend': 'jax',
     '--database-url': `sqlite:///${join(FOLDER, 'server.sqlite')}`,
     '--checkpoints-base': join(FOLDER, 'checkpoints'),
     '--backend-config': JSON.stringify(BACKEND),
@@ -70,8 +73,25 @@ function start(python: string, port: number, url: string): Promise<AsyncDisposab
     JAX_COMPILATION_CACHE_DIR: join(cache, 'jax'),
     JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS: '0.5',
   };
-  const args = [join(import.meta.dirname, 'skyrl_server.py'), ...Object.entries(flags).flat()];
+  const args = [join(root, 'src/tinker/skyrl/skyrl_server.py'), ...Object.entries(flags).flat()];
   return startServer({ command: python, args, env, limitMs: START_LIMIT_MS }, url);
+}
+
+/** The version that `trainyard skyrl` installs, into a cache of its own. */
+async function checkShipped(report: Report): Promise<void> {
+  const port = await freePort();
+  const baseURL = `http://127.0.0.1:${port}`;
+  const sizes = ['--sequences', '32', '--rows', '16', '--context', '256', '--call-tokens', String(CALL_TOKENS)];
+  const args = [...TRAINYARD.args, 'skyrl', '--model', MODEL, '--cpu', '--port', String(port), ...sizes];
+  const env = { XDG_CACHE_HOME: join(cache, 'xdg') };
+  await report.check('trainyard skyrl starts the version it ships with, and the same agrees there', async () => {
+    await using _server = await startServer(
+      { command: TRAINYARD.command, args, env, cwd: FOLDER, limitMs: INSTALL_LIMIT_MS },
+      `${baseURL}/api/v1/healthz`,
+    );
+    await rm(join(FOLDER, 'saved'), { recursive: true, force: true });
+    return await checkVerbs(baseURL);
+  });
 }
 
 /** Samples of the served weights, scored by the trainer: at first, after a step and its publication, and after going back. */

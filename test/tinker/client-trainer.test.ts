@@ -269,6 +269,18 @@ describe('a loss', () => {
   );
 });
 
+describe('a pass to a server without protobuf', () => {
+  it('is one request, however large, as such servers compute what has arrived', async ({ trainer, played, server }) => {
+    const long = { ...sample, rolloutId: 'long' };
+    const { script } = server;
+    server.script = (asked, count) =>
+      asked.headers['content-type'] === PROTOBUF ? { json: { detail: 'no' }, status: 415 } : script(asked, count);
+    const { logprobs } = await trainer.forwardBackward(Array(3000).fill(long), crossEntropy());
+    expect(logprobs).toHaveLength(3000);
+    expect(played.computed.map(({ data }) => data.length)).toEqual([3000]);
+  });
+});
+
 describe('a pass in several chunks', () => {
   it.override('config', { fwdbwd_max_chunk_len: 1 });
 

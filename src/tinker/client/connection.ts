@@ -33,8 +33,8 @@ export interface Submission {
   /** The request type in the wire's headers. Default: the verb in PascalCase. */
   readonly requestType?: string;
   readonly purpose: 'sample' | 'train';
-  /** A Uint8Array is protobuf; anything else is sent as JSON. */
-  readonly body: Uint8Array | object;
+  /** A Uint8Array is protobuf, a string is JSON text; anything else is sent as JSON. */
+  readonly body: Uint8Array | string | object;
   /** False if the server would execute the request twice if it arrived twice. */
   readonly repeatable: boolean;
   /** Only tests whether the server understands the request, so status 500 counts as an answer. */
@@ -108,13 +108,19 @@ export class TinkerConnection implements AsyncDisposable {
 
   /** `tokenizerDigest`: SHA-256 of the model's tokenizer.json, if the server reports it. Trainyard's server does. */
   async supportedModels() {
+    return (await this.capabilities()).offered;
+  }
+
+  /** `sizes`: those of a server that `trainyard skyrl` started. */
+  async capabilities() {
     const verb = 'get_server_capabilities';
     const request = { method: 'GET', path: verb, pool: 'submit', timeoutMs: SUBMIT_TIMEOUT_MS } as const;
     const reply = this.#checked(await this.#http.ask(request, this.#life.signal), verb);
-    const { supported_models: models } = this.#read(wire.capabilitiesReply, reply, verb);
-    return models.flatMap(({ model_name: name, max_context_length: length, tokenizer_sha256: digest }) =>
+    const { supported_models: models, trainyard: sizes } = this.#read(wire.capabilitiesReply, reply, verb);
+    const offered = models.flatMap(({ model_name: name, max_context_length: length, tokenizer_sha256: digest }) =>
       name == null ? [] : [{ name, contextLength: length ?? undefined, tokenizerDigest: digest ?? undefined }],
     );
+    return { offered, sizes: sizes ?? undefined };
   }
 
   async createSamplingSession(source: { readonly baseModel: string } | { readonly path: string }): Promise<string> {
@@ -332,13 +338,16 @@ export class TinkerConnection implements AsyncDisposable {
   }
 }
 
-function posted(verb: string, body: Uint8Array | object | Json) {
+function posted(verb: string, body: Submission['body'] | Json) {
   return { ...encoded(body), method: 'POST', path: verb, pool: 'submit', timeoutMs: SUBMIT_TIMEOUT_MS } as const;
 }
 
-function encoded(body: Uint8Array | object | Json) {
+function encoded(body: Submission['body'] | Json) {
   if (body instanceof Uint8Array) return { headers: { 'content-type': wire.PROTOBUF }, body };
-  return { headers: { 'content-type': 'application/json' }, body: Buffer.from(JSON.stringify(body)) };
+  return {
+    headers: { 'content-type': 'application/json' },
+    body: Buffer.from(typeof body === 'string' ? body : JSON.stringify(body)),
+  };
 }
 
 const POLL_HEADERS = { 'content-type': 'application/json', accept: `${wire.PROTOBUF}, application/json` };

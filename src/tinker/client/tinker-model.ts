@@ -8,17 +8,19 @@
 import { randomUUID } from 'node:crypto';
 import { mapYielding } from '../../core/async.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
+import { defined } from '../../core/json.ts';
 import type { AdamSettings } from '../../core/policy.ts';
 import type { Json } from '../../core/types.ts';
 import { readAs } from '../wire/codec.ts';
 import { decodePassResult, encodedBytes, encodePassRequest } from '../wire/protobuf.ts';
-import { passRequestToJson, passResultFromJson } from '../wire/tinker-json.ts';
+import { passRequestToText, passResultFromJson } from '../wire/tinker-json.ts';
 import {
   adamToWire,
   type ClientConfigReply,
   createModelReply,
   type Datum,
   optimStepReply,
+  PASS_LIMITS,
   type PassRequest,
   type PassResult,
   saveWeightsForSamplerReply,
@@ -172,6 +174,11 @@ export class TinkerModel {
     return { result: quietly(read()) };
   }
 
+  /** Keeps the current weights at the server under this name, in the form that it samples from and hands out. */
+  async saveForSampler(path: string): Promise<Underway<Payload>> {
+    return await this.#verb('save_weights_for_sampler', { path });
+  }
+
   /** Lets the server drop the model. Never throws. */
   async unload(): Promise<void> {
     await this.#connection.mention('POST', 'unload_model', { model_id: this.id, type: 'unload_model' });
@@ -215,7 +222,12 @@ export class TinkerModel {
     const data = [{ tokens: tokens.subarray(0, 1), inputs: { target_tokens, weights } }];
     const request = { modelId: this.id, seqId: ++this.#seqId, data, loss: 'cross_entropy', lossSettings: {}, forwardOnly: true };
     try {
-      await this.#connection.submit({ ...encodePass(request, 'protobuf'), purpose: 'train', repeatable: true, isTrial: true });
+      await this.#connection.submit({
+        ...(await encodePass(request, 'protobuf')),
+        purpose: 'train',
+        repeatable: true,
+        isTrial: true,
+      });
       return 'protobuf';
     } catch (thrown) {
       // Some servers do not send a 500 as JSON.
@@ -234,7 +246,8 @@ export class TinkerModel {
     const sent: Promise<Underway<Payload>>[] = [];
     for (const data of chunks) {
       const request: PassRequest = { modelId: this.id, seqId: ++this.#seqId, data, loss, lossSettings, forwardOnly };
-      sent.push(quietly(this.#submit(encodePass(request, format))));
+      const encoded = await encodePass(request, format);
+      sent.push(quietly(this.#submit(encoded)));
       // Encoding takes a while, so yield between chunks.
       await new Promise(setImmediate);
     }
@@ -305,16 +318,13 @@ function quietly<T>(promise: Promise<T>): Promise<T> {
 
 type EncodedVerb = Pick<Submission, 'verb' | 'requestType' | 'body'>;
 
-/** Bytes of protobuf whose JSON takes a few milliseconds to encode. Agents are served by the same event loop. */
-const JSON_CHUNK_BYTES = 250_000;
+/** A server with JSON gets one request unless it says otherwise: it may compute what has arrived, in one pass for each part of a batch. */
+const JSON_LIMITS = { fwdbwd_max_chunk_len: Infinity, fwdbwd_max_chunk_bytes_count: Infinity };
 
-async function cutIntoChunks(
-  data: readonly Datum[],
-  format: PassFormat,
-  { fwdbwd_max_chunk_bytes_count: given, fwdbwd_max_chunk_len: mostDatums }: ClientConfigReply,
-): Promise<Datum[][]> {
+async function cutIntoChunks(data: readonly Datum[], format: PassFormat, config: ClientConfigReply): Promise<Datum[][]> {
+  const limits = { ...(format === 'json' ? JSON_LIMITS : PASS_LIMITS), ...defined(config) };
+  const { fwdbwd_max_chunk_len: mostDatums, fwdbwd_max_chunk_bytes_count: mostBytes } = limits;
   const sizes = await mapYielding(data, encodedBytes);
-  const mostBytes = format === 'json' ? Math.min(given, JSON_CHUNK_BYTES) : given;
   const chunks: Datum[][] = [];
   let bytes = 0;
   for (const [i, datum] of data.entries()) {
@@ -326,10 +336,10 @@ async function cutIntoChunks(
   return chunks;
 }
 
-function encodePass(request: PassRequest, format: PassFormat): EncodedVerb {
+async function encodePass(request: PassRequest, format: PassFormat): Promise<EncodedVerb> {
   const requestType = request.forwardOnly ? 'Forward' : 'ForwardBackward';
   if (format === 'protobuf') return { verb: 'forward_backward', requestType, body: encodePassRequest(request) };
-  return { verb: request.forwardOnly ? 'forward' : 'forward_backward', requestType, body: passRequestToJson(request) };
+  return { verb: request.forwardOnly ? 'forward' : 'forward_backward', requestType, body: await passRequestToText(request) };
 }
 
 function readPass(payload: Payload): PassResult {

@@ -9,7 +9,9 @@ import { basename, join } from 'node:path';
 import { z } from 'zod';
 import { openingWith } from '../../core/async.ts';
 import { boundary, TrainyardError } from '../../core/errors.ts';
+import type { Warn } from '../../core/events.ts';
 import { checkVocabulary, type Policy, type PolicyOptions, type PolicySettings } from '../../run/open-policy.ts';
+import type { ServerSizes } from '../wire/tinker-messages.ts';
 import { TinkerConnection } from './connection.ts';
 import { TinkerEngine } from './tinker-engine.ts';
 import { readSavedState, TinkerTrainer } from './tinker-trainer.ts';
@@ -38,7 +40,7 @@ export function openTinkerPolicy(
         throw stop.aborted ? stop.reason : thrown;
       }),
     );
-    const offered = await connection.supportedModels();
+    const { offered, sizes: limits } = await connection.capabilities();
     const baseModel = chooseModel(settings.baseModel ?? saved?.baseModel, settings.model, offered);
     const offer = offered.find(({ name }) => name === baseModel);
     await checkTokenizer(settings.model, baseModel, offer?.tokenizerDigest);
@@ -47,7 +49,8 @@ export function openTinkerPolicy(
     const samplingSessionId = await connection.createSamplingSession({ baseModel });
     const engine = new TinkerEngine({ ...common, policyVersion: 0, samplingSessionId });
     const { seed } = settings;
-    const loraRank = saved?.loraRank ?? settings.loraRank ?? TINKER_RANK;
+    const loraRank = saved?.loraRank ?? settings.loraRank ?? Math.min(TINKER_RANK, limits?.max_lora_rank ?? TINKER_RANK);
+    if (limits !== undefined) checkSizes({ ...settings, loraRank }, limits, warn);
     const onPublished = (id: string, version: number): void => engine.serve(id, version);
     const trainer = opened.use(new TinkerTrainer({ ...common, baseModel, loraRank, seed, onPublished }));
     if (saved !== undefined) {
@@ -64,7 +67,27 @@ export function openTinkerPolicy(
   });
 }
 
-function access(named: string | undefined): { readonly baseURL: string; readonly apiKey: string } {
+/** What would fail at the server later, or be wrong without a word. */
+function checkSizes({ loraRank = 0, staleness = 0, callTokens = 0 }: PolicySettings, sizes: ServerSizes, warn: Warn): void {
+  const { max_lora_rank: mostRank, call_tokens: mostTokens, keeps_published: keepsPublished } = sizes;
+  if (loraRank > mostRank) {
+    throw new TrainyardError('USAGE', `loraRank: expected at most ${mostRank}, for which the server is made, found ${loraRank}`, {
+      hint: `give --lora-rank ${mostRank}, or start the server with trainyard skyrl --lora-rank ${loraRank}`,
+    });
+  }
+  if (staleness > 0 && !keepsPublished) {
+    const found = `staleness: expected 0, found ${staleness}: this server has only the newest weights of a model to sample from`;
+    throw new TrainyardError('USAGE', found, { hint: 'leave --staleness out' });
+  }
+  if (callTokens <= mostTokens) return;
+  const found = `answers of more than ${mostTokens} tokens make the server compile again, which takes a while each time`;
+  warn(
+    'POLICY_SERVER',
+    `${found}: give --call-tokens ${mostTokens}, or start it with trainyard skyrl --call-tokens ${callTokens}`,
+  );
+}
+
+export function access(named: string | undefined): { readonly baseURL: string; readonly apiKey: string } {
   const apiKey = process.env['TINKER_API_KEY'];
   if (apiKey === undefined || apiKey === '') {
     throw new TrainyardError('USAGE', `TINKER_API_KEY is not set, and ${named ?? 'the hosted Tinker service'} needs a key`, {
@@ -108,7 +131,7 @@ const sizesSchema = z.looseObject({
 const configSchema = z.looseObject({ ...sizesSchema.shape, text_config: sizesSchema.optional() });
 
 /** Reads the folder's config.json for any architecture: only the server must support it. */
-async function sizesOf(dir: string): Promise<{ readonly vocabSize: number; readonly contextLength: number }> {
+export async function sizesOf(dir: string): Promise<{ readonly vocabSize: number; readonly contextLength: number }> {
   const path = join(dir, 'config.json');
   const text = await boundary('FILE_NOT_FOUND', `cannot read ${path}`, () => readFile(path, 'utf8'));
   const parsed = configSchema.safeParse(await boundary('MODEL_INVALID', `${path} is not JSON`, () => JSON.parse(text)));

@@ -5,6 +5,7 @@
  * log-probabilities that Trainyard does not compute.
  */
 import { z } from 'zod';
+import { mapYielding } from '../../core/async.ts';
 import { isObject } from '../../core/json.ts';
 import { checkLogprobs, checkShape, joinTokens, readAs, WireError } from './codec.ts';
 import type { Datum, PassRequest, PassResult, SampleReply, Tensor, Tensors } from './tinker-messages.ts';
@@ -12,15 +13,19 @@ import type { Datum, PassRequest, PassResult, SampleReply, Tensor, Tensors } fro
 type JsonObject = Readonly<Record<string, unknown>>;
 
 export function passRequestToJson({ modelId, seqId, data, loss, lossSettings, forwardOnly }: PassRequest): JsonObject {
-  const input = {
-    data: data.map(({ tokens, inputs }, i) => ({
-      model_input: modelInputToJson(tokens),
-      loss_fn_inputs: tensorsToJson(inputs, `data[${i}].loss_fn_inputs`),
-    })),
-    loss_fn: loss,
-    loss_fn_config: numbersToJson(lossSettings, 'loss_fn_config'),
-  };
+  const input = { data: data.map(datumToJson), loss_fn: loss, loss_fn_config: numbersToJson(lossSettings, 'loss_fn_config') };
   return { model_id: modelId, seq_id: seqId, [forwardOnly ? 'forward_input' : 'forward_backward_input']: input };
+}
+
+/** The same as text, written a datum at a time: a batch takes a while, and agents are served by the same event loop. */
+export async function passRequestToText(request: PassRequest): Promise<string> {
+  const data = await mapYielding(request.data, (datum, i) => JSON.stringify(datumToJson(datum, i)));
+  const rest = JSON.stringify(passRequestToJson({ ...request, data: [] }));
+  return rest.replace('"data":[]', () => `"data":[${data.join()}]`);
+}
+
+function datumToJson({ tokens, inputs }: Datum, i: number): JsonObject {
+  return { model_input: modelInputToJson(tokens), loss_fn_inputs: tensorsToJson(inputs, `data[${i}].loss_fn_inputs`) };
 }
 
 export function passResultToJson(result: PassResult): JsonObject {

@@ -17,10 +17,7 @@ describe('small bodies', () => {
   });
 
   it('have the hosted service’s defaults', () => {
-    expect(readAs(clientConfigReply, { pjwt_auth_enabled: false })).toMatchObject({
-      fwdbwd_max_chunk_len: 1024,
-      fwdbwd_max_chunk_bytes_count: 5_000_000,
-    });
+    expect(readAs(clientConfigReply, { pjwt_auth_enabled: false })).toEqual({ sample_max_concurrent_requests: 2000 });
     expect(readAs(optimStepRequest, { model_id: 'm', adam_params: {} }).adam_params).toEqual({
       ...{ learningRate: 1e-4, beta1: 0.9, beta2: 0.95, epsilon: 1e-12, weightDecay: 0, maxGradNorm: 0 },
     });

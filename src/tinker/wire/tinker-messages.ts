@@ -58,11 +58,11 @@ const seqId = z.int().min(1).nullish();
 const id = z.string().min(1);
 const labels = z.record(z.string(), z.string()).nullish();
 
-/** Defaults are those of the hosted service's clients. */
+/** Most datums and bytes of protobuf in one request. The defaults are those of the hosted service's clients. */
+export const PASS_LIMITS = { fwdbwd_max_chunk_len: 1024, fwdbwd_max_chunk_bytes_count: 5_000_000 } as const;
 export const clientConfigReply = z.object({
-  /** Datums per request. */
-  fwdbwd_max_chunk_len: z.int().min(1).default(1024),
-  fwdbwd_max_chunk_bytes_count: z.int().min(1).default(5_000_000),
+  fwdbwd_max_chunk_len: z.int().min(1).optional(),
+  fwdbwd_max_chunk_bytes_count: z.int().min(1).optional(),
   sample_max_concurrent_requests: z.int().min(1).default(2000),
 });
 export type ClientConfigReply = z.infer<typeof clientConfigReply>;
@@ -76,7 +76,18 @@ export const capabilitiesReply = z.object({
       tokenizer_sha256: z.string().nullish(),
     }),
   ),
+  /** Only a server that `trainyard skyrl` started sends this: what its programs are compiled for, and what it cannot do. */
+  trainyard: z
+    .object({
+      sequences: z.int().min(1),
+      call_tokens: z.int().min(1),
+      max_lora_rank: z.int().min(1),
+      /** Whether weights published earlier can still be sampled from. */
+      keeps_published: z.boolean(),
+    })
+    .nullish(),
 });
+export type ServerSizes = NonNullable<z.infer<typeof capabilitiesReply>['trainyard']>;
 
 export const createSessionRequest = z.object({});
 export const createSessionReply = z.object({ session_id: id });
