@@ -106,4 +106,32 @@ describe('the Tinker engine', () => {
       expect(most).toBe(3);
     });
   });
+
+  it('asks for equal prompts that arrive together at once, if it may; one that is cancelled leaves the others', async ({
+    connection,
+    server,
+  }) => {
+    const words = [4, 5, 6].map((token) => ({ stop_reason: 'stop', tokens: [token, 9], logprobs: [-1, -1] }));
+    server.script = ({ verb, json }) => {
+      const asked = server.of('asample').map((call) => call.json['num_samples'] as number);
+      const count = asked[Number(/\d+$/.exec(String(json['request_id']))?.[0] ?? 0)] ?? asked.at(-1)!;
+      return verb === 'retrieve_future' ? { json: { sequences: words.slice(0, count) } } : undefined;
+    };
+    const parts = { connection, vocabSize: 10, contextLength: 16, samplingSessionId: 's-0', policyVersion: 3, gathers: true };
+    const engine = new TinkerEngine(parts);
+    const leave = new AbortController();
+    const all = [
+      engine.sample(request),
+      engine.sample({ ...request, seed: 8 }, leave.signal),
+      engine.sample({ ...request, seed: 9 }),
+    ];
+    leave.abort();
+    await expect(all[1]).rejects.toMatchObject(failure('CANCELLED'));
+    const [first, , third] = await Promise.allSettled(all);
+    expect([first, third].map((one) => (one?.status === 'fulfilled' ? [...one.value.ids] : one))).toEqual([
+      [4, 9],
+      [6, 9],
+    ]);
+    expect(server.of('asample').map(({ json }) => json['num_samples'])).toEqual([3]);
+  });
 });

@@ -4,7 +4,8 @@
  * those of the plain softmax, whatever temperature, top-k and top-p were used. Samples at settings other than temperature 1 without
  * truncation are therefore only good for evaluation, and the trainer refuses them.
  */
-import { Semaphore } from '../../core/async.ts';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { orAborted, Semaphore } from '../../core/async.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { checkRequest, type Engine, type OnTokens, type SampleRequest, type SampleResult } from '../../core/policy.ts';
 import { decodeSampleReply } from '../wire/protobuf.ts';
@@ -19,7 +20,23 @@ export interface TinkerEngineParts {
   readonly contextLength: number;
   readonly samplingSessionId: string;
   readonly policyVersion: number;
+  /**
+   * Whether equal prompts that arrive together are asked as one request with several samples, which costs such a server little more than
+   * one. Their seeds then follow from the first one's, so results depend on timing: not for servers that give the same again.
+   */
+  readonly gathers?: boolean;
 }
+
+/** Equal requests that wait for each other. */
+interface Gathered {
+  count: number;
+  cancelled: number;
+  readonly leave: AbortController;
+  readonly results: Promise<readonly SampleResult[]>;
+}
+
+/** Milliseconds. A batch of such a server takes hundreds. */
+const GATHER_MS = 20;
 
 /** A request stays with the session it started under, retries included. */
 interface Served {
@@ -36,9 +53,11 @@ export class TinkerEngine implements Engine {
   readonly #samples: Semaphore;
   /** Limits requests being encoded and submitted, so that a thousand simultaneous calls do not block the event loop. */
   readonly #submissions = new Semaphore(16);
+  readonly #gathered: Map<string, Gathered> | undefined;
   #served: Served;
 
-  constructor({ connection, vocabSize, contextLength, samplingSessionId, policyVersion }: TinkerEngineParts) {
+  constructor({ connection, vocabSize, contextLength, samplingSessionId, policyVersion, gathers }: TinkerEngineParts) {
+    this.#gathered = gathers ? new Map() : undefined;
     this.vocabSize = vocabSize;
     this.contextLength = contextLength;
     this.#connection = connection;
@@ -57,34 +76,63 @@ export class TinkerEngine implements Engine {
 
   async sample(request: SampleRequest, signal?: AbortSignal, onTokens?: OnTokens): Promise<SampleResult> {
     checkRequest(request, this);
-    const result = await orCancelled(
-      signal,
-      this.#samples.run(() => this.#ask(request, signal), signal),
-    );
+    const alone = async (): Promise<SampleResult> => (await this.#samples.run(() => this.#ask(request, 1, signal), signal))[0]!;
+    const result = await orCancelled(signal, this.#gathered === undefined ? alone() : this.#together(request, signal));
     const enough = onTokens?.(result.ids, result.logprobs);
     if (enough === undefined) return result;
     const { ids, logprobs } = result;
     return { ...result, ids: ids.slice(0, enough.keep), logprobs: logprobs.slice(0, enough.keep), stopReason: 'stop' };
   }
 
-  async #ask(request: SampleRequest, signal: AbortSignal | undefined): Promise<SampleResult> {
-    const { accepted, policyVersion } = await this.#submissions.run(() => this.#submit(request, signal), signal);
+  async #together(request: SampleRequest, signal: AbortSignal | undefined): Promise<SampleResult> {
+    const { promptIds, sampling, stopIds } = request;
+    const prompt = Buffer.from(promptIds.buffer, promptIds.byteOffset, promptIds.byteLength).toString('latin1');
+    const key = JSON.stringify([prompt, sampling, stopIds]);
+    const group = this.#gathered!.get(key) ?? this.#gather(key, request);
+    const place = group.count++;
+    const cancel = (): void => {
+      if (++group.cancelled === group.count) group.leave.abort();
+    };
+    signal?.addEventListener('abort', cancel, { once: true });
+    try {
+      return (await (signal ? orAborted(group.results, signal) : group.results))[place]!;
+    } finally {
+      signal?.removeEventListener('abort', cancel);
+    }
+  }
+
+  #gather(key: string, request: SampleRequest): Gathered {
+    const leave = new AbortController();
+    const ask = async (): Promise<readonly SampleResult[]> => {
+      await sleep(GATHER_MS);
+      this.#gathered!.delete(key);
+      return await this.#samples.run(() => this.#ask(request, group.count, leave.signal), leave.signal);
+    };
+    const group: Gathered = { count: 0, cancelled: 0, leave, results: ask() };
+    group.results.catch(() => undefined);
+    this.#gathered!.set(key, group);
+    return group;
+  }
+
+  async #ask(request: SampleRequest, count: number, signal: AbortSignal | undefined): Promise<readonly SampleResult[]> {
+    const { accepted, policyVersion } = await this.#submissions.run(() => this.#submit(request, count, signal), signal);
     const payload = await accepted.result();
     const reply = await this.#connection.decode('asample', () =>
       payload.kind === 'protobuf' ? decodeSampleReply(payload.bytes) : sampleReplyFromJson(payload.value),
     );
-    return { ...onlySequence(reply), policyVersion };
+    return sequencesOf(reply, count).map((sequence) => ({ ...sequence, policyVersion }));
   }
 
   async #submit(
     { promptIds, sampling, stopIds, seed }: SampleRequest,
+    count: number,
     signal: AbortSignal | undefined,
   ): Promise<{ readonly accepted: Accepted; readonly policyVersion: number }> {
     const served = this.#served;
     const body = {
       sampling_session_id: served.samplingSessionId,
       seq_id: ++served.requests,
-      num_samples: 1,
+      num_samples: count,
       prompt: modelInputToJson(promptIds),
       sampling_params: {
         max_tokens: Math.min(sampling.maxTokens, this.contextLength - promptIds.length),
@@ -102,13 +150,11 @@ export class TinkerEngine implements Engine {
   }
 }
 
-function onlySequence({ sequences }: SampleReply): Omit<SampleResult, 'policyVersion'> {
-  const [sequence] = sequences;
-  if (sequence === undefined || sequences.length !== 1) {
-    throw new TrainyardError('POLICY_GARBLED', `asample gave ${sequences.length} sequences, expected 1`);
+function sequencesOf({ sequences }: SampleReply, count: number): readonly Omit<SampleResult, 'policyVersion'>[] {
+  if (sequences.length !== count) {
+    throw new TrainyardError('POLICY_GARBLED', `asample gave ${sequences.length} sequences, expected ${count}`);
   }
-  const { tokens: ids, logprobs = new Float32Array(0), stopReason } = sequence;
-  return { ids, logprobs, stopReason };
+  return sequences.map(({ tokens: ids, logprobs = new Float32Array(0), stopReason }) => ({ ids, logprobs, stopReason }));
 }
 
 /** The wire's seeds have 31 bits, for servers that store them in 32. Equal seeds stay equal. */

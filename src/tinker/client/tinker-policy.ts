@@ -47,7 +47,7 @@ export function openTinkerPolicy(
     const contextLength = Math.min(sizes.contextLength, offer?.contextLength ?? Number.POSITIVE_INFINITY);
     const common = { connection, vocabSize: sizes.vocabSize, contextLength };
     const samplingSessionId = await connection.createSamplingSession({ baseModel });
-    const engine = new TinkerEngine({ ...common, policyVersion: 0, samplingSessionId });
+    const engine = new TinkerEngine({ ...common, policyVersion: 0, samplingSessionId, gathers: limits !== undefined });
     const { seed } = settings;
     const loraRank = saved?.loraRank ?? settings.loraRank ?? Math.min(TINKER_RANK, limits?.max_lora_rank ?? TINKER_RANK);
     if (limits !== undefined) checkSizes({ ...settings, loraRank }, limits, warn);
