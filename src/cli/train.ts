@@ -26,16 +26,17 @@ export async function trainCommand(given: string | undefined, { json, resume: ea
   const { model = EVAL_DEFAULTS.model, seed = EVAL_DEFAULTS.seed } = settings;
   const named = earlier === undefined ? entryGiven(entry, 'trainyard train <entry>, or trainyard train --resume <run>') : entry;
   using report = await openReport(json, { verb: 'train', entry: named ?? earlier ?? '', model, seed, run: null });
-  let run: string | undefined;
+  let [run, hasBegun]: [string | undefined, boolean] = [undefined, false];
   const emit: Emit = (event) => {
     if (event.type === 'run-start') run = event.run;
+    hasBegun ||= event.type === 'run-start' || event.type === 'sft-start';
     report.emit(event);
   };
   const onLeave = (): void => {
     report[Symbol.dispose]();
     if (run !== undefined) process.stderr.write(`${wayOn(run).join('\n')}\n`);
   };
-  return await guarded(emit, { steps: true, hasBegun: () => run !== undefined, onLeave }, async (interrupts) => {
+  return await guarded(emit, { steps: true, hasBegun: () => hasBegun, onLeave }, async (interrupts) => {
     const { finish, stop } = interrupts;
     const options = { finish, stop, since: 0, watchStalls: true };
     const { ending } =

@@ -228,6 +228,7 @@ const TRAIN: readonly Flag[] = [
   ['--max-tokens <n>', 'begin no step after so many sampled tokens', positive],
   ['--warm-start <from>', 'first teach the policy the successes of this run, or the conversations of this JSONL file'],
   ['--warm-start-epochs <n>', 'most passes over them', positive],
+  ['--warm-start-learning-rate <x>', 'of teaching; it falls to a tenth', number],
 ];
 
 const SFT: readonly Flag[] = [

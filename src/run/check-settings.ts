@@ -188,6 +188,7 @@ const trainShape = {
   warmStart: file.optional(),
   /** Most passes over them. */
   warmStartEpochs: count,
+  warmStartLearningRate: positive.max(1),
 };
 
 const { engine, model, baseModel, baseURL, trained, loraRank, loraAlpha, context, seed, threads } = runShape;
@@ -331,7 +332,7 @@ export function sftSettings(request: SftRequest): SftSettings {
   return checkSettings({
     ...SFT_DEFAULTS,
     ...defined(request),
-    ...{ engine, from: request.from, model: resolve(request.model ?? BASE_MODEL) },
+    ...{ engine, from: resolve(request.from), model: resolve(request.model ?? BASE_MODEL) },
     baseURL: baseURLOf(engine, request),
     run: request.run ?? freeRun('sft'),
   });

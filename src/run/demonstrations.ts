@@ -4,19 +4,15 @@
  * Rollouts of held-out tasks are left out: a policy that was shown the answers would be measured on its memory.
  */
 import { existsSync, statSync } from 'node:fs';
-import { extname, join } from 'node:path';
-import { TrainyardError } from '../core/errors.ts';
-import { digestOf } from '../core/json.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
 import { exclusionsOf, withoutExcluded } from '../core/turns.ts';
-import type { Message, Sample, Task, Tool, Trajectory } from '../core/types.ts';
+import type { Message, Sample, Task, Tool, Trajectory, Turn } from '../core/types.ts';
 import { readRows } from '../dataset/tasks.ts';
 import { chat } from '../gateway/dialects/chat.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 import { stitch } from '../tokens/stitch.ts';
 import { type AnsweredCall, areOwn, ownTurns, type TaughtTurns, taughtTurns } from '../tokens/taught-turns.ts';
-import { isEvaluation, readRunFile } from './directory.ts';
 import { openStoreOf } from './inspect.ts';
-import type { EvaluationRecord } from './plan.ts';
 import { isSuccess } from './results.ts';
 
 export interface Demonstrations {
@@ -31,8 +27,9 @@ export interface Demonstrations {
 export interface TeachOptions {
   readonly renderer: Renderer;
   readonly contextLength: number;
-  /** Tasks that the policy will be measured on. */
+  /** Tasks that the policy will be measured on, and those that it will be trained on. */
   readonly heldOut?: readonly Task[];
+  readonly tasks?: readonly Task[];
 }
 
 /** One rollout or one conversation of a file. */
@@ -40,19 +37,24 @@ interface Demonstration {
   readonly id: string;
   readonly task: string;
   readonly calls: readonly AnsweredCall[];
-  readonly turns?: Trajectory['turns'];
+  /** The same as turns, if this policy's tokenizer and template made them. */
+  readonly own: readonly Turn[] | undefined;
 }
+
+/** Counts what is left out, by reason. */
+type Leave = (why: string, n?: number) => void;
 
 const HELD_OUT = 'of a held-out task';
 
 /** `from`: a run directory, a store, or a JSONL file. Throws DATASET_INVALID if nothing in it can be taught. */
 export async function readDemonstrations(from: string, options: TeachOptions): Promise<Demonstrations> {
   const left = new Map<string, number>();
-  const leave = (why: string, n = 1): void => void (n > 0 && left.set(why, (left.get(why) ?? 0) + n));
+  const leave: Leave = (why, n = 1) => void (n > 0 && left.set(why, (left.get(why) ?? 0) + n));
   const samples: Sample[] = [];
   let conversations = 0;
-  const isFile = ['.jsonl', '.csv', '.parquet'].includes(extname(from).toLowerCase());
-  for await (const demonstration of isFile ? conversationsIn(from, options, leave) : successesIn(from, options, leave)) {
+  for await (const demonstration of isTextFile(from)
+    ? conversationsIn(from, options, leave)
+    : successesIn(from, options, leave)) {
     const own = samplesOf(demonstration, options, leave);
     samples.push(...own);
     conversations += own.length > 0 ? 1 : 0;
@@ -60,6 +62,11 @@ export async function readDemonstrations(from: string, options: TeachOptions): P
   const leftOut = Object.fromEntries([...left].toSorted(([, a], [, b]) => b - a));
   if (samples.length === 0) throw nothingToTeach(from, leftOut);
   return { samples, conversations, tasks: new Set(samples.map(({ groupId }) => groupId)).size, leftOut };
+}
+
+/** Files that are no store hold conversations. */
+function isTextFile(path: string): boolean {
+  return existsSync(path) && statSync(path).isFile() && !/\.(sqlite3?|db)$/i.test(path);
 }
 
 function nothingToTeach(from: string, leftOut: Demonstrations['leftOut']): TrainyardError {
@@ -73,13 +80,9 @@ function nothingToTeach(from: string, leftOut: Demonstrations['leftOut']): Train
   return new TrainyardError('DATASET_INVALID', found, { hint });
 }
 
-function samplesOf(
-  { id, task, calls, turns = [] }: Demonstration,
-  { renderer, contextLength }: TeachOptions,
-  leave: (why: string, n?: number) => void,
-): readonly Sample[] {
-  const isOwn = turns.length > 0 && areOwn(renderer, turns);
-  const taught: TaughtTurns = isOwn ? { turns: ownTurns(turns), unsaid: [] } : taughtTurns(renderer, calls);
+function samplesOf({ id, task, calls, own }: Demonstration, options: TeachOptions, leave: Leave): readonly Sample[] {
+  const { renderer, contextLength } = options;
+  const taught: TaughtTurns = own === undefined ? taughtTurns(renderer, calls) : { turns: ownTurns(own), unsaid: [] };
   for (const why of taught.unsaid) leave(why);
   const all = stitch(taught.turns, { advantageOf: () => 1, weight: 1, rolloutId: id, groupId: task });
   const fitting = all.filter(({ tokens }) => tokens.length <= contextLength);
@@ -87,59 +90,90 @@ function samplesOf(
   return fitting;
 }
 
-async function* successesIn(
-  run: string,
-  { heldOut = [] }: TeachOptions,
-  leave: (why: string) => void,
-): AsyncGenerator<Demonstration> {
+async function* successesIn(run: string, options: TeachOptions, leave: Leave): AsyncGenerator<Demonstration> {
   await using store = await openStoreOf(run);
   const marks = await store.marks();
-  const asked = heldOutTest(heldOut, recordedTasks(run));
-  for (const kept of await store.query()) {
-    const { rolloutId: id, taskId: task } = kept;
-    const [trajectory] = withoutExcluded([kept], exclusionsOf(new Set([id]), marks));
-    const turns = trajectory?.turns.filter(({ trainable, request }) => trainable && request.messages.length > 0) ?? [];
-    if (trajectory === undefined) leave('excluded by curation');
-    else if (!isSuccess(trajectory)) leave('not a success');
-    else if (asked(task, turns[0]?.request.messages ?? [])) leave(HELD_OUT);
-    else yield { id, task, calls: turns, turns };
+  const isHeldOut = heldOutTest(options);
+  // Of a training run, the rollouts of its evaluations are of held-out tasks.
+  const trains = (await store.count({ purpose: 'train', limit: 1 })) > 0;
+  for (const groupId of await store.groupIds({})) {
+    for (const kept of await store.query({ groupId })) {
+      const { rolloutId: id, taskId: task } = kept;
+      const [trajectory] = withoutExcluded([kept], exclusionsOf(new Set([id]), marks));
+      if (trajectory === undefined) leave('excluded by curation');
+      else if (trains && kept.purpose === 'eval') leave('of an evaluation during the training');
+      else if (!isSuccess(trajectory)) leave('not a success');
+      else {
+        const turns = taughtIn(trajectory, leave);
+        if (isHeldOut(task, turns[0]?.request.messages ?? [])) leave(HELD_OUT);
+        else if (turns.length > 0)
+          yield { id, task, calls: turns, own: areOwn(options.renderer, kept.turns) ? turns : undefined };
+      }
+    }
   }
 }
 
-/** Digests of an evaluation's tasks, by id: ids alone may name other tasks in another file. */
-function recordedTasks(run: string): ReadonlyMap<string, string> | undefined {
-  if (!existsSync(run) || !statSync(run).isDirectory() || !existsSync(join(run, 'run.json'))) return undefined;
-  const record = readRunFile(run, 'FILE_NOT_FOUND');
-  if (!isEvaluation(record)) return undefined;
-  return new Map((record as EvaluationRecord).tasks.map(({ id, digest }) => [id, digest]));
+/** The responses of trained roles and threads, less those that have a reward of their own and earned nothing. */
+function taughtIn({ turns, grade }: Trajectory, leave: Leave): readonly Turn[] {
+  const { untrained = [], byTurn = {} } = grade.kind === 'graded' ? grade.reward : {};
+  const trained = turns.filter(({ trainable, thread }) => trainable && !untrained.includes(thread));
+  const earning = trained.filter(({ index }) => (byTurn[index] ?? 1) > 0);
+  const asked = earning.filter(({ request }) => request.messages.length > 0);
+  leave('responses that earned nothing', trained.length - earning.length);
+  leave('responses asked for in tokens, without messages', earning.length - asked.length);
+  if (trained.length === 0) leave('without a response of a trained role');
+  return asked;
 }
 
-/** By the recorded digest where there is one, else by id; or because the conversation says every message of the task's prompt. */
-function heldOutTest(heldOut: readonly Task[], recorded?: ReadonlyMap<string, string>) {
-  const digests = new Map(heldOut.map((task) => [task.id, digestOf([JSON.stringify(task)])]));
-  const prompts = heldOut.map(({ prompt }) => prompt.map(({ content }) => content));
+/**
+ * Whether a conversation is of a held-out task: by the task's id, unless it holds the prompt of a training task of that id; or because it
+ * holds the prompt of a held-out task, alone or in other words. Rather too much is left out than too little: it is counted.
+ */
+function heldOutTest({ heldOut = [], tasks = [] }: TeachOptions) {
+  const ids = new Set(heldOut.map(({ id }) => id));
+  const trained = new Map(tasks.map((task) => [task.id, task]));
   return (taskId: string | undefined, messages: readonly Message[]): boolean => {
-    if (heldOut.length === 0) return false;
-    const digest = taskId === undefined ? undefined : digests.get(taskId);
-    if (digest !== undefined && (recorded?.get(taskId!) ?? digest) === digest) return true;
-    const said = new Set(messages.map(({ content }) => content));
-    return prompts.some((prompt) => prompt.every((content) => said.has(content)));
+    const said = messages.map(({ content }) => spaced(content ?? ''));
+    const asks = ({ prompt }: Task): boolean => {
+      const questions = prompt.filter(({ role }) => role === 'user').map(({ content }) => spaced(content));
+      return questions.some((one) => one !== '') && questions.every((one) => said.some((text) => hasWords(text, one)));
+    };
+    const own = taskId === undefined ? undefined : trained.get(taskId);
+    return (taskId !== undefined && ids.has(taskId) && !(own && asks(own))) || heldOut.some(asks);
   };
 }
 
-/** Every assistant message of a conversation is taught, unless its `weight` is 0. */
-async function* conversationsIn(
-  path: string,
-  { heldOut = [] }: TeachOptions,
-  leave: (why: string) => void,
-): AsyncGenerator<Demonstration> {
-  const asked = heldOutTest(heldOut);
+function spaced(text: string): string {
+  return text.replaceAll(/\s+/g, ' ').trim();
+}
+
+/** Not inside a longer word or number: a question about 1+1 does not hold out one about 11+11. */
+function hasWords(text: string, words: string): boolean {
+  for (let at = text.indexOf(words); at !== -1; at = text.indexOf(words, at + 1)) {
+    const [before = '', after = ''] = [text[at - 1], text[at + words.length]];
+    const isInside = (one: string, next: string): boolean => /[\p{L}\p{N}]/u.test(one) && /[\p{L}\p{N}]/u.test(next);
+    if (!isInside(before, words[0]!) && !isInside(after, words.at(-1)!)) return true;
+  }
+  return false;
+}
+
+/** Every assistant message of a conversation is taught, unless its `weight` is 0. Conversations with the same beginning are one task. */
+async function* conversationsIn(path: string, options: TeachOptions, leave: Leave): AsyncGenerator<Demonstration> {
+  const isHeldOut = heldOutTest(options);
   for await (const row of readRows(path)) {
     const { place } = row;
     if (row.kind === 'bad') throw unreadable(path, `${place}${row.problem}`);
     const conversation = conversationOf(row.row, (found) => unreadable(path, `${place}: ${found}`));
-    if (asked(undefined, conversation.messages)) leave(HELD_OUT);
-    else yield { id: place, task: place, calls: callsIn(conversation) };
+    const { messages, taught } = conversation;
+    const task = JSON.stringify(
+      messages.slice(
+        0,
+        messages.findIndex(({ role }) => role === 'assistant'),
+      ),
+    );
+    if (isHeldOut(undefined, messages)) leave(HELD_OUT);
+    else if (taught.length === 0) leave('with weight 0 for every response');
+    else yield { id: place, task, calls: callsIn(conversation), own: undefined };
   }
 }
 
@@ -151,14 +185,19 @@ interface Conversation {
 }
 
 function conversationOf(row: Readonly<Record<string, unknown>>, refuse: (found: string) => Error): Conversation {
-  const { messages, tools } = row;
+  const { messages, tools, functions } = row;
   const given = Array.isArray(messages) ? messages : [];
+  const weights = given.map((message) => message?.weight ?? 1);
+  const odd = weights.find((weight) => weight !== 0 && weight !== 1);
+  if (odd !== undefined) throw refuse(`weight: expected 0 or 1, found ${JSON.stringify(odd)}`);
+  if (functions !== undefined) throw refuse('functions: expected tools, the form that took their place');
   try {
     const { request } = chat.read({ model: 'policy', messages, ...(tools == null ? {} : { tools }) }, {});
-    const taught = request.messages.flatMap(({ role }, i) => (role === 'assistant' && given[i]?.weight !== 0 ? [i] : []));
-    if (taught.length > 0) return { messages: request.messages, tools: request.tools, taught };
+    const said = request.messages.flatMap(({ role }, i) => (role === 'assistant' ? [i] : []));
+    const taught = said.filter((place) => weights[place] === 1);
+    if (said.length > 0) return { messages: request.messages, tools: request.tools, taught };
   } catch (thrown) {
-    throw refuse(thrown instanceof Error ? thrown.message : String(thrown));
+    throw refuse(messageOf(thrown));
   }
   throw refuse('found no assistant message to teach');
 }

@@ -30,24 +30,35 @@ export interface RunDirectory extends AsyncDisposable {
   keep(record: object): Promise<void>;
 }
 
-/** Creates the directory or adopts an empty one, locks it and writes run.json. */
-export async function createRunDirectory(path: string, record: object, { trains = true } = {}): Promise<RunDirectory> {
+/** Creates the directory or adopts an empty one, locks it and writes run.json. `replaces`: whether what is there is removed first. */
+export async function createRunDirectory(
+  path: string,
+  record: object,
+  { trains = true, replaces }: { readonly trains?: boolean; readonly replaces?: (path: string) => boolean } = {},
+): Promise<RunDirectory> {
   // Absolute, because a workflow may change the working directory.
   const root = resolve(path);
   await boundary('USAGE', `cannot create the run directory ${path}`, () => makeFolder(root));
   const id = randomUUID();
   return await locked(path, root, id, async () => {
+    if (replaces?.(root)) await emptyFolder(root);
     await requireEmpty(path);
     await writeRunFile(root, { ...record, id });
     if (trains) await mkdir(join(root, 'checkpoints'));
   });
 }
 
+/** All but the lock, and run.json last, so that a kill leaves what can be recognized. */
+async function emptyFolder(root: string): Promise<void> {
+  const names = (await readdir(root)).filter((name) => !name.startsWith('lock'));
+  const inOrder = names.toSorted((a, b) => Number(a === RUN_FILE) - Number(b === RUN_FILE));
+  for (const name of inOrder) await rm(join(root, name), { recursive: true });
+}
+
 /** Throws RUN_NOT_EMPTY if the directory holds anything but a lock. */
 export async function requireEmpty(path: string): Promise<void> {
-  const held = existsSync(path)
-    ? (await readdir(path)).filter((name) => !name.startsWith('lock') && name !== RUN_FILE + UNFINISHED)
-    : [];
+  const names = existsSync(path) ? await boundary('USAGE', `${path} is no directory`, () => readdir(path)) : [];
+  const held = names.filter((name) => !name.startsWith('lock') && name !== RUN_FILE + UNFINISHED);
   if (held.length === 0) return;
   const hint =
     held.includes(RUN_FILE) && !isSft(path)
@@ -284,8 +295,8 @@ export interface EventLog extends Emit {
   during<T>(directory: RunDirectory, work: () => Promise<T>): Promise<T>;
 }
 
-/** `verb`: the command that resumes such a run. */
-export function eventLog(emit: Emit, verb: 'train' | 'eval' = 'train'): EventLog {
+/** `verb`: the command that resumes such a run; `sft` is not resumed. */
+export function eventLog(emit: Emit, verb: 'train' | 'eval' | 'sft' = 'train'): EventLog {
   let directory: RunDirectory | undefined;
   let lastProgress = Number.NEGATIVE_INFINITY;
   const tell = (event: RunEvent): void => {
@@ -303,7 +314,7 @@ export function eventLog(emit: Emit, verb: 'train' | 'eval' = 'train'): EventLog
     try {
       return await work();
     } catch (thrown) {
-      const shown = withWayOn(thrown, verb, resumeCommand(kept.path, verb));
+      const shown = verb === 'sft' ? thrown : withWayOn(thrown, verb, resumeCommand(kept.path, verb));
       try {
         kept.log(errorEvent(shown));
       } catch {

@@ -3,7 +3,7 @@
  * memory holds the largest group and not the run. What is left out is counted by reason, never dropped silently. The file has its name only
  * once it is complete, and replaces nothing. data-rows.ts decides what a row is.
  */
-import { createWriteStream, existsSync } from 'node:fs';
+import { createWriteStream, existsSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import type { SchemaElement } from 'hyparquet';
@@ -11,10 +11,12 @@ import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { withoutExcluded } from '../core/turns.ts';
 import type { Purpose, Trajectory } from '../core/types.ts';
-import { ALGORITHMS, turnAdvantagesOf, WEIGHTINGS } from '../trainer/advantages.ts';
+import { turnAdvantagesOf } from '../trainer/advantages.ts';
+import type { TrainSettings } from './check-settings.ts';
 import { type Column, DATA_FORMATS, type DataFormat, isList, LeftOut, type Only, type Row, type Scalar } from './data-rows.ts';
 import { readRunFile } from './directory.ts';
 import { exclusionsOf, openStoreOf, stepsIn } from './inspect.ts';
+import { compared } from './objective.ts';
 import { isSuccess } from './results.ts';
 import { checkFree, completed } from './whole-output.ts';
 
@@ -45,6 +47,7 @@ export async function exportData(request: DataRequest, stop?: AbortSignal): Prom
   const { from, format, to } = request;
   const written: DataFormat = DATA_FORMATS[format];
   await checkFree(to);
+  if (isDirectory(to)) throw new TrainyardError('USAGE', `to: expected a file, found the folder ${to}`);
   await using store = await openStoreOf(from);
   const { only = written.only } = request;
   const { purpose = (await store.count({ purpose: 'train', limit: 1 })) > 0 ? 'train' : 'eval' } = request;
@@ -55,6 +58,10 @@ export async function exportData(request: DataRequest, stop?: AbortSignal): Prom
     if (tally.rows === 0) throw nothingLeft(from, purpose, tally);
   });
   return { format, to, purpose, only, bytes, ...tally };
+}
+
+function isDirectory(path: string): boolean {
+  return existsSync(path) && statSync(path).isDirectory();
 }
 
 export interface Tally {
@@ -72,7 +79,7 @@ export async function* rowsOf(
 ): AsyncGenerator<Row> {
   const { from, format, purpose, only } = request;
   const [marks, steps] = [await exclusionsOf(store), await stepsIn(store)];
-  const [algorithm, weighting] = comparisonOf(from);
+  const comparison = comparisonOf(from);
   const leaveOut = (what: string, n = 1): void => {
     if (n > 0) tally.leftOut[what] = (tally.leftOut[what] ?? 0) + n;
   };
@@ -84,7 +91,7 @@ export async function* rowsOf(
       all.flatMap(({ rolloutId }) => marks.get(rolloutId) ?? []),
     );
     leaveOut('excluded by trainyard curate', all.length - group.length);
-    const advantageOf = turnAdvantagesOf(group, algorithm, weighting);
+    const advantageOf = comparison(group);
     for (const trajectory of group) {
       const step = steps.get(trajectory.rolloutId) ?? null;
       const rollout = { trajectory, step, group: number, leaveOut, advantageOf: advantageOf.bind(undefined, trajectory) };
@@ -102,12 +109,18 @@ export async function* rowsOf(
   }
 }
 
-/** How the run turns rewards into advantages. An evaluation does not. */
-function comparisonOf(from: string) {
+/** How the run turns rewards into advantages. An evaluation does not; dpo has none, and those of reinforce++ depend on the batch. */
+function comparisonOf(from: string): (group: readonly Trajectory[]) => ReturnType<typeof turnAdvantagesOf> {
   const record = existsSync(join(from, 'run.json')) ? readRunFile(from) : {};
-  const { settings = {} } = record as { readonly settings?: Readonly<Record<string, unknown>> };
-  const algorithm = ALGORITHMS.find((name) => name === settings['algorithm']) ?? 'grpo';
-  return [algorithm, WEIGHTINGS.find((name) => name === settings['weighting']) ?? 'tokens'] as const;
+  const { settings = {} } = record as { readonly settings?: Partial<TrainSettings> };
+  const { algorithm = 'grpo', weighting = 'tokens', loss = 'ppo', limits, overlongBuffer, overlongFactor } = settings;
+  if (loss === 'dpo' || algorithm === 'reinforce++') return () => () => undefined;
+  return (group) => {
+    const rows = limits === undefined ? group : compared(group, { loss, limits, overlongBuffer, overlongFactor });
+    const byId = new Map(rows.map((row) => [row.rolloutId, row]));
+    const advantageOf = turnAdvantagesOf(rows, algorithm, weighting);
+    return (trajectory, turn) => advantageOf(byId.get(trajectory.rolloutId) ?? trajectory, turn);
+  };
 }
 
 function requireWanted(trajectory: Trajectory, only: Only): void {

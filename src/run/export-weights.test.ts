@@ -465,7 +465,7 @@ describe('the place to write to', () => {
     const refusal = { code: 'USAGE', message: expect.stringContaining('already exists') };
     await expect(exportCheckpoint({ from, adapter: out() })).rejects.toMatchObject(refusal);
     await expect(exportCheckpoint({ from, ggufAdapter: out('deep/a.gguf'), adapter: out('b') })).rejects.toMatchObject(refusal);
-    expect((await readdir(home)).toSorted()).toEqual(['checkpoint', 'deep', 'out']);
+    expect((await readdir(home)).toSorted()).toEqual(['checkpoint', 'deep', 'out', 'out.unfinished']);
   });
 });
 

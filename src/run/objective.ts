@@ -3,6 +3,7 @@
  * passes that a loss needs. docs/reference/training.md has the formulas; src/trainer/ computes them.
  */
 import type { Loss, Trainer } from '../core/policy.ts';
+import { earnedBy } from '../core/reward.ts';
 import type { Sample, StaleRule, Trajectory } from '../core/types.ts';
 import { attachReference, type Batch, makeBatch, weighStale } from '../trainer/batch.ts';
 import { makePairs, preferencesOf } from '../trainer/dpo.ts';
@@ -56,10 +57,13 @@ export function compared(trajectories: readonly Trajectory[], settings: Compared
   return settings.loss === 'dpo' ? shaped.map(byValueAlone) : shaped;
 }
 
-/** Pairs are made by value, so only values give signal. */
+/** Pairs are made by value, of rollouts with something to train, so only these give signal. */
 function byValueAlone(trajectory: Trajectory): Trajectory {
   const { grade } = trajectory;
   if (grade.kind !== 'graded') return trajectory;
+  if (!trajectory.turns.some((turn) => earnedBy(trajectory, turn) !== undefined)) {
+    return { ...trajectory, grade: { kind: 'ungraded', why: 'no turn of it is trained' } };
+  }
   const { byTurn: _turn, byThread: _thread, byRole: _role, ...reward } = grade.reward;
   return { ...trajectory, grade: { ...grade, reward } };
 }

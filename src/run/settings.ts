@@ -74,6 +74,7 @@ export const EVAL_DEFAULTS = {
 
 /** Passes over what is taught; it ends earlier if that no longer helps. */
 const SFT_EPOCHS = 3;
+const SFT_LEARNING_RATE = 5e-4;
 
 export const TRAIN_DEFAULTS = {
   ...EVAL_DEFAULTS,
@@ -117,6 +118,7 @@ export const TRAIN_DEFAULTS = {
   maxTokens: undefined,
   warmStart: undefined,
   warmStartEpochs: SFT_EPOCHS,
+  warmStartLearningRate: SFT_LEARNING_RATE,
 } as const;
 
 export const SFT_DEFAULTS = {
@@ -133,7 +135,7 @@ export const SFT_DEFAULTS = {
   batch: 16,
   validation: 0.1,
   patience: 2,
-  learningRate: TRAIN_DEFAULTS.learningRate,
+  learningRate: SFT_LEARNING_RATE,
 } as const;
 
 /** Of settings that are refused beside losses and penalties they do not belong to, so that "not given" can be told. */

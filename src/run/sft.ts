@@ -5,7 +5,6 @@
  */
 import { hash } from 'node:crypto';
 import { existsSync } from 'node:fs';
-import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { TrainyardError } from '../core/errors.ts';
 import type { Emit, SftDone, SftEnding, Warn } from '../core/events.ts';
@@ -20,6 +19,7 @@ import { type Demonstrations, readDemonstrations } from './demonstrations.ts';
 import { createRunDirectory, eventLog, eventsIn, type RunDirectory, readRunFile, requireEmpty } from './directory.ts';
 import { withModelPath } from './model-path.ts';
 import { openSampled, planToTell } from './open-policy.ts';
+import { openGrader } from './parts.ts';
 import { startingWith, type TrainPlan } from './plan.ts';
 import { learningRateAt, TRAIN_DEFAULTS } from './settings.ts';
 import { samplesDigest } from './step.ts';
@@ -30,8 +30,9 @@ export interface SftOptions {
   /** Ends at once. */
   readonly stop?: AbortSignal;
   readonly since?: number;
-  /** Tasks that the policy will be measured on; what is known of them is not taught. */
+  /** Tasks that the policy will be measured on, which are not taught, and those that it will be trained on. */
   readonly heldOut?: readonly Task[];
+  readonly tasks?: readonly Task[];
 }
 
 /** Measurements of the validation loss in one pass over the conversations. */
@@ -42,7 +43,7 @@ const LEAST_VALIDATED = 4;
 export async function sft(request: SftRequest, emit: Emit = () => {}, options: SftOptions = {}): Promise<SftDone> {
   const settings = sftSettings(await withModelPath(request));
   const { since = performance.now(), stop = new AbortController().signal } = options;
-  const tell = eventLog(emit);
+  const tell = eventLog(emit, 'sft');
   const warn: Warn = (code, message) => tell({ type: 'warning', code, message });
   await using policy = await openSampled({ ...settings, apiKeyEnv: undefined }, { warn, stop, use: 'training' });
   const { sampled, trainer } = policy;
@@ -56,7 +57,8 @@ export async function sft(request: SftRequest, emit: Emit = () => {}, options: S
     tell(before);
     return before;
   }
-  await using directory = await createRunDirectory(settings.run, record);
+  const replaces = (path: string): boolean => isOf(path, record.identity);
+  await using directory = await createRunDirectory(settings.run, record, { replaces });
   return await tell.during(directory, async () => {
     const split = splitOf(given.samples, settings);
     const { conversations, tasks, leftOut } = given;
@@ -75,13 +77,17 @@ export async function sft(request: SftRequest, emit: Emit = () => {}, options: S
 
 /** Teaches the policy in a directory beside a training run's, and gives the plan to begin the training with that checkpoint. */
 export async function warmStarted(plan: TrainPlan, emit?: Emit, options?: SftOptions): Promise<TrainPlan> {
-  const { settings, heldOut } = plan;
+  const { settings, entry, heldOut, tasks } = plan;
   await requireEmpty(settings.run);
-  const { engine, model, baseModel, baseURL, trained, loraRank, loraAlpha, context, seed, threads, learningRate } = settings;
-  const policy = { engine, model, baseModel, baseURL, trained, loraRank, loraAlpha, context, seed, threads, learningRate };
-  const own = { from: settings.warmStart!, epochs: settings.warmStartEpochs, run: `${settings.run}-warm-start` };
-  const { checkpoint, ending } = await sft({ ...policy, ...own }, emit, { ...options, heldOut });
-  if (ending !== 'interrupted' && checkpoint !== null) return await startingWith(plan, checkpoint);
+  // As everything else that can be wrong, a grader shows it before anything is spent.
+  const { stop = new AbortController().signal } = options ?? {};
+  if (entry.grader) await (await openGrader(settings, entry.grader, entry.graderModule, stop))[Symbol.asyncDispose]();
+  const { engine, model, baseModel, baseURL, trained, loraRank, loraAlpha, context, seed, threads } = settings;
+  const { warmStartEpochs: epochs, warmStartLearningRate: learningRate } = settings;
+  const policy = { engine, model, baseModel, baseURL, trained, loraRank, loraAlpha, context, seed, threads };
+  const own = { from: settings.warmStart!, epochs, learningRate, run: `${settings.run}-warm-start` };
+  const { checkpoint, ending } = await sft({ ...policy, ...own }, emit, { ...options, heldOut, tasks });
+  if (ending !== 'interrupted') return checkpoint === null ? plan : await startingWith(plan, checkpoint);
   throw new TrainyardError('CANCELLED', 'interrupted during the warm start', { hint: 'the same command begins it anew' });
 }
 
@@ -91,15 +97,19 @@ async function recordOf({ run: _, threads: _threads, ...settings }: SftSettings,
   return { ...record, identity: digestOf([JSON.stringify(record)]) };
 }
 
-/** How an earlier call that was the same ended, if it did. What a killed or interrupted one left is removed. */
+/** How an earlier call that was the same ended, if it did and its checkpoint is still there. */
 async function earlier(run: string, { identity }: { readonly identity: string }): Promise<SftDone | undefined> {
-  if (!existsSync(join(run, 'run.json'))) return undefined;
-  const kept = readRunFile(run) as { readonly identity?: unknown };
-  if (kept.identity !== identity) return undefined;
+  if (!isOf(run, identity)) return undefined;
   const done = eventsIn(run).find((event) => event.type === 'sft-end');
-  if (done !== undefined && done.ending !== 'interrupted') return { ...done, run };
-  await rm(run, { recursive: true });
-  return undefined;
+  if (done === undefined || done.ending === 'interrupted') return undefined;
+  const [saved] = await savedSteps(join(run, 'checkpoints'));
+  if (saved === undefined) return done.checkpoint === null ? { ...done, run } : undefined;
+  return { ...done, run, checkpoint: join(run, 'checkpoints', checkpointName(saved)) };
+}
+
+function isOf(run: string, identity: string): boolean {
+  if (!existsSync(join(run, 'run.json'))) return false;
+  return (readRunFile(run) as { readonly identity?: unknown }).identity === identity;
 }
 
 interface SplitSamples {
@@ -128,13 +138,20 @@ interface TeachingParts extends SplitSamples {
   readonly tell: Emit;
 }
 
+interface Measured {
+  readonly step: number;
+  readonly loss: number;
+}
+
 class Teaching {
   readonly #trainer: Trainer;
   readonly #parts: TeachingParts;
   readonly #perEpoch: number;
   readonly #steps: number;
   /** Validation losses in the order of measurement, with their steps. */
-  readonly #measured: { readonly step: number; readonly loss: number }[] = [];
+  readonly #measured: Measured[] = [];
+  /** Of the current pass. */
+  #order: readonly Sample[] = [];
 
   constructor(trainer: Trainer, parts: TeachingParts) {
     this.#trainer = trainer;
@@ -167,6 +184,7 @@ class Teaching {
     }
     if (validation.length === 0 && step > 0) await this.#save(step);
     const best = this.#best();
+    if (best?.step === 0 && step > 0) this.#warnOfHarm();
     const [saved] = await savedSteps(directory.checkpoints);
     const checkpoint = saved === undefined ? null : directory.checkpointPath(saved);
     const losses = best === undefined ? {} : { validationLoss: { before: this.#measured[0]!.loss, after: best.loss } };
@@ -178,10 +196,11 @@ class Teaching {
     const { taught, settings } = this.#parts;
     const { seed, batch, learningRate } = settings;
     const [epoch, place] = [Math.floor((step - 1) / this.#perEpoch), (step - 1) % this.#perEpoch];
-    const order = taught
-      .map((sample, i) => ({ sample, key: keyOf(seed, epoch, i) }))
-      .toSorted((a, b) => (a.key < b.key ? -1 : 1));
-    const chosen = order.slice(place * batch, (place + 1) * batch).map(({ sample }) => sample);
+    if (place === 0 || this.#order.length === 0) {
+      const keyed = taught.map((sample, i) => ({ sample, key: keyOf(seed, epoch, i) }));
+      this.#order = keyed.toSorted((a, b) => (a.key < b.key ? -1 : 1)).map(({ sample }) => sample);
+    }
+    const chosen = this.#order.slice(place * batch, (place + 1) * batch);
     const tokens = chosen.reduce((sum, sample) => sum + tokensIn(sample), 0);
     const { warmupSteps } = TRAIN_DEFAULTS;
     const rate = learningRateAt(step, { steps: this.#steps, warmupSteps, learningRate });
@@ -207,9 +226,16 @@ class Teaching {
     return loss;
   }
 
-  #best(): { readonly step: number; readonly loss: number } | undefined {
-    const [first, ...others] = this.#measured.filter(({ step }) => step > 0);
+  /** The first of the lowest, which may be that before the first step. */
+  #best(): Measured | undefined {
+    const [first, ...others] = this.#measured;
     return others.reduce((best, one) => (best === undefined || one.loss < best.loss ? one : best), first);
+  }
+
+  #warnOfHarm(): void {
+    const losses = this.#measured.map(({ loss }) => loss.toPrecision(3)).join(', ');
+    const message = `the loss on tasks that are not taught never fell below that of the model as it was (${losses}), so no checkpoint is kept: lower --learning-rate, or teach more conversations`;
+    this.#parts.tell({ type: 'warning', code: 'TAUGHT_NOTHING', message });
   }
 
   #outOfPatience(): boolean {

@@ -56,8 +56,9 @@ export interface TrainOptions {
 /** Finds all problems with the request before it creates the run directory. */
 export async function train(request: TrainRequest, emit?: Emit, options?: TrainOptions): Promise<TrainResult> {
   const plan = await planTraining(request);
-  const isWarm = plan.settings.warmStart !== undefined;
-  return await execute(isWarm ? await (await import('./sft.ts')).warmStarted(plan, emit, options) : plan, emit, options);
+  if (plan.settings.warmStart === undefined) return await execute(plan, emit, options);
+  const warm = await (await import('./sft.ts')).warmStarted(plan, emit, options);
+  return await execute(warm, emit, { ...options, since: performance.now() });
 }
 
 export async function resume(request: ResumeRequest, emit?: Emit, options?: TrainOptions): Promise<TrainResult> {
@@ -85,8 +86,7 @@ async function execute(plan: TrainPlan, emit: Emit = () => {}, options: TrainOpt
 
 /** Opens model, grader and gateway. There is no step to finish yet, so `finish` aborts the opening too. */
 async function open(plan: TrainPlan, warn: Warn, options: TrainOptions & { readonly finish: AbortSignal }): Promise<RunParts> {
-  const { settings, entry, kernels } = plan;
-  const { stop, finish, through, watchStalls } = options;
+  const [{ settings, entry, kernels }, { stop, finish, through, watchStalls }] = [plan, options];
   const begun = new AbortController();
   if (stop !== undefined) abortWith(begun, stop);
   const interrupt = (): void => begun.abort(new TrainyardError('CANCELLED', 'interrupted before the run began'));

@@ -2,7 +2,8 @@
  * Files and folders for other programs: each has its name only once it is complete and on disk, and replaces nothing. A failure or an
  * interruption leaves nothing behind.
  */
-import { readdir, rename, rm, stat } from 'node:fs/promises';
+import { randomUUID } from 'node:crypto';
+import { link, readdir, rename, rm, stat } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 import { boundary, TrainyardError } from '../core/errors.ts';
 import { sync } from './checkpoint.ts';
@@ -18,14 +19,13 @@ export async function checkFree(path: string): Promise<void> {
 /** `write` gets another path, which is free. Gives the number of bytes written. */
 export async function completed(path: string, write: (path: string) => Promise<void>): Promise<number> {
   const whole = resolve(path);
-  const unfinished = `${whole}.unfinished`;
+  const unfinished = `${whole}.unfinished-${randomUUID().slice(0, 8)}`;
   try {
     return await boundary('STORE_FAILED', `cannot write ${path}`, async () => {
       await makeFolder(dirname(whole));
-      await rm(unfinished, { recursive: true, force: true });
       await write(unfinished);
       const bytes = await synced(unfinished);
-      await rename(unfinished, whole);
+      await named(unfinished, whole);
       await sync(dirname(whole));
       return bytes;
     });
@@ -33,6 +33,13 @@ export async function completed(path: string, write: (path: string) => Promise<v
     await rm(unfinished, { recursive: true, force: true });
     throw thrown;
   }
+}
+
+/** A folder replaces an empty one at most; a file replaces nothing, whoever else writes the same. */
+async function named(unfinished: string, whole: string): Promise<void> {
+  if ((await stat(unfinished)).isDirectory()) return await rename(unfinished, whole);
+  await link(unfinished, whole);
+  await rm(unfinished);
 }
 
 async function synced(path: string): Promise<number> {

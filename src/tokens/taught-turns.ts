@@ -4,6 +4,7 @@
  * response is read back as a client would get it; one that reads differently is left out and named. Log-probabilities are 0: such turns are
  * for cross-entropy, which does not look at them.
  */
+import { isDeepStrictEqual } from 'node:util';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Message, SamplingSettings, Turn } from '../core/types.ts';
 import { relate, sameMessage } from './history.ts';
@@ -22,8 +23,9 @@ export interface TaughtTurns {
 
 const PLAIN: SamplingSettings = { temperature: 1, topP: 1, topK: 0, maxTokens: 1 };
 
-/** `calls` in the order of their indices, of one rollout. */
-export function taughtTurns(renderer: Renderer, calls: readonly AnsweredCall[]): TaughtTurns {
+/** `given`: the calls of one rollout in the order of their indices. */
+export function taughtTurns(renderer: Renderer, given: readonly AnsweredCall[]): TaughtTurns {
+  const calls = withFittingIds(renderer, given);
   const turns: Turn[] = [];
   const unsaid: string[] = [];
   for (const call of calls) {
@@ -34,14 +36,15 @@ export function taughtTurns(renderer: Renderer, calls: readonly AnsweredCall[]):
   return { turns, unsaid };
 }
 
-/** Whether this policy's template and tokenizer made the prompts of these turns, so that their ids can be taught as they are. */
+/**
+ * Whether this policy's template and tokenizer made all prompts of a rollout, so that its ids can be taught as they are. A prompt that
+ * extends a turn is made of that turn's ids, so those that were rendered afresh decide.
+ */
 export function areOwn(renderer: Renderer, turns: readonly Turn[]): boolean {
-  return turns.every(({ model, after, request, promptIds }) => {
-    if (model !== undefined || request.messages.length === 0) return false;
-    if (after !== undefined) return true;
-    const own = openedBy(renderer, request);
-    return own !== undefined && own.length === promptIds.length && own.every((id, i) => id === promptIds[i]);
-  });
+  const sampled = turns.filter(({ model }) => model === undefined);
+  const opened = sampled.filter(({ after }) => after === undefined);
+  const isRooted = sampled.every(({ after }) => after === undefined || sampled.some(({ index }) => index === after));
+  return opened.length > 0 && isRooted && opened.every((turn) => isOpenedBy(renderer, turn));
 }
 
 /** As sampled, without what only matters to reinforcement learning. */
@@ -49,13 +52,18 @@ export function ownTurns(turns: readonly Turn[]): readonly Turn[] {
   return turns.map((turn) => plainTurn(turn, turn.promptIds, turn.sampledIds));
 }
 
-function openedBy(renderer: Renderer, { messages, tools }: AnsweredCall['request']): Int32Array | undefined {
+/** A call that was forced begins in the prompt. */
+function isOpenedBy(renderer: Renderer, { request: { messages, tools }, promptIds }: Turn): boolean {
+  if (messages.length === 0) return false;
+  let own: Int32Array;
   try {
-    return renderer.open(messages, tools);
+    own = renderer.open(messages, tools);
   } catch (thrown) {
-    if (thrown instanceof TrainyardError) return undefined;
+    if (thrown instanceof TrainyardError) return false;
     throw thrown;
   }
+  const forced = [undefined, ...tools.map((tool) => tool.function.name)].map((name) => renderer.callBeginning(name) ?? []);
+  return [[], ...forced].some((begun) => isDeepStrictEqual([...promptIds], [...own, ...begun]));
 }
 
 function promptOf(renderer: Renderer, { thread, role, request }: AnsweredCall, before: readonly Turn[]): Int32Array {
@@ -65,8 +73,29 @@ function promptOf(renderer: Renderer, { thread, role, request }: AnsweredCall, b
   return grown ?? renderer.open(messages, tools);
 }
 
+/** Some templates demand tool-call ids of a certain length. Which ids they are means nothing, only which result belongs to which call. */
+function withFittingIds({ toolCallIdLength: length }: Renderer, calls: readonly AnsweredCall[]): readonly AnsweredCall[] {
+  if (length === undefined) return calls;
+  const known = new Map<string, string>();
+  const fitting = (id: string): string => {
+    if (!known.has(id)) known.set(id, String(known.size).padStart(length, '0'));
+    return known.get(id)!;
+  };
+  const renamed = (message: Message): Message => ({
+    ...message,
+    ...(message.tool_calls && { tool_calls: message.tool_calls.map((call) => ({ ...call, id: fitting(call.id) })) }),
+    ...(message.tool_call_id !== undefined && { tool_call_id: fitting(message.tool_call_id) }),
+  });
+  return calls.map(({ request, response, ...call }) => ({
+    ...call,
+    request: { ...request, messages: request.messages.map(renamed) },
+    response: renamed(response),
+  }));
+}
+
 /** Or why there are none. A response that was cut off has no end of turn: nobody said it. */
 function saidIds(renderer: Renderer, { request, response, stopReason }: AnsweredCall): Int32Array | string {
+  if (stopReason === 'length' && response.reasoning && !response.content) return 'cut off while reasoning';
   let ids: Int32Array | undefined;
   try {
     ids = renderer.spoken(request.messages, request.tools, response);

@@ -50,16 +50,16 @@ export function makeBatch(
   return { samples, rolloutIds, trainedTokens };
 }
 
-/** Keeps the quotient finite if all advantages are equal. */
+/** As in other implementations. */
 const LEAST_VARIANCE = 1e-8;
 
 /**
  * (A − mean) / √(variance + 1e-8) over all trained tokens of the batch, with n − 1 in the variance: REINFORCE++ with a group's mean as its
- * baseline (https://arxiv.org/abs/2501.03262). A single token has no variance and stays as it is.
+ * baseline (https://arxiv.org/abs/2501.03262). Advantages that are all equal stay as they are: whitened, they would be no gradient at all.
  */
 function whitened(samples: readonly Sample[]): readonly Sample[] {
   const values = samples.flatMap((sample) => Array.from(masked(sample, sample.advantages)));
-  if (values.length < 2) return samples;
+  if (values.every((value) => value === values[0])) return samples;
   const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
   const variance = values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (values.length - 1);
   const scale = 1 / Math.sqrt(variance + LEAST_VARIANCE);
