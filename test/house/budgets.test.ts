@@ -18,8 +18,8 @@ import {
 const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> = {
   '*': [16, 375],
   areal: [6, 840],
-  cli: [19, 2565],
-  core: [17, 2560],
+  cli: [19, 2753],
+  core: [17, 2581],
   dataset: [6, 843],
   flows: [13, 2110],
   gateway: [20, 3690],
@@ -32,19 +32,19 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   osmosis: [11, 1895],
   processes: [11, 1760],
   rollout: [7, 1130],
-  run: [24, 4657],
+  run: [31, 5651],
   store: [7, 1040],
   testing: [8, 1733],
-  tinker: [18, 4193],
-  tokens: [14, 2630],
-  trainer: [4, 372],
+  tinker: [21, 4758],
+  tokens: [15, 2738],
+  trainer: [7, 536],
   tuner: [5, 750],
 };
 /** Files that are loaded with one, itself included. */
 const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 122 };
 const WORDS = 30;
 const REPEATED_NAMES = 10;
-const TEST_LINES = 51_500;
+const TEST_LINES = 53_200;
 
 const sources = shippedSources();
 const over = ({ files, code }: Size, [mostFiles, mostCode]: readonly [number, number]): boolean =>
