@@ -14,6 +14,8 @@ interface Asked {
 /** `baseURL` is for the agent's client. */
 export async function startTeacher(port = 0): Promise<AsyncDisposable & { readonly baseURL: string }> {
   const server = createServer(async (request, response) => {
+    if (request.method !== 'POST')
+      return void response.end(JSON.stringify({ object: 'list', data: [{ id: 'teacher', object: 'model' }] }));
     const { messages } = JSON.parse(await textOf(request)) as Asked;
     const message = { role: 'assistant', ...answerTo(messages) };
     const usage = { prompt_tokens: 0, completion_tokens: 0, total_tokens: 0 };

@@ -10,14 +10,14 @@ const lines = (event: RunEvent): readonly string[] => describe(event, 'examples/
 suite('plain lines', () => {
   it('say when an evaluation was', () => {
     const all = [evalEnd('before', 0, 0.1), evalEnd('during', 20, 0.5), evalEnd('after', 40, 0.9), evalEnd('only', 0, 0.9)];
-    const said = all.map((event) => /^Held-out success(.*?): \d+\.\d %/.exec(lines(event)[0] ?? '')?.[1]);
+    const said = all.map((event) => /^(?:Held-out s|S)uccess(.*?): \d+\.\d %/.exec(lines(event)[0] ?? '')?.[1]);
     expect(said).toEqual([' before training', ' after step 20', ' after training', '']);
   });
 
   it('say that success is unknown where nothing was graded, instead of 0 %', () => {
     const event = evalEnd('only', 0, 0) as Extract<RunEvent, { type: 'eval-end' }>;
     const ungraded = { ...event, score: { ...event.score, meanReward: null, failed: event.score.n } };
-    expect(lines(ungraded)[0]).toMatch(/^Held-out success: unknown \(none graded\) of \d+ tasks, \d+ failed, at/);
+    expect(lines(ungraded)[0]).toMatch(/^Success: unknown \(none graded\) of \d+ tasks, \d+ failed, at/);
   });
 
   it('say of a step what it took, saving included, and what was stale or failed', () => {

@@ -103,22 +103,27 @@ export function describe(event: RunEvent, entry = ''): readonly string[] {
 function sftStart(event: Event<'sft-start'>): readonly string[] {
   const { from, conversations, tasks, leftOut, tokens, validationTokens, epochs } = event;
   const taught = `${count(conversations, 'conversation')} of ${count(tasks, 'task')} from ${printableLine(from)}`;
-  const sizes = `${tokens} tokens, at most ${count(epochs, 'time')}${validationTokens > 0 ? `; ${validationTokens} to measure` : ''}`;
+  const measured = validationTokens > 0 ? `; ${validationTokens} tokens of other tasks to measure` : '';
+  const sizes = `${tokens} tokens, at most ${count(epochs, 'time')}${measured}`;
   const left = Object.entries(leftOut).map(([why, n]) => `  left out: ${n} ${printableLine(why)}`);
   return [`Teaching ${taught}: ${sizes}`, ...left, ...places(event)];
 }
 
 function sftStep({ step, steps, loss, validationLoss = Number.NaN, seconds }: Event<'sft-step'>): string {
   const losses = `loss ${loss.toFixed(3)}, on tasks not taught ${validationLoss.toFixed(3)}`;
-  return `taught ${step} of ${steps} steps: ${losses} (${took(seconds)} the last)`;
+  return `taught ${step} of ${steps} steps: ${losses} (last step ${took(seconds)})`;
 }
 
-const SFT_ENDINGS = { epochs: 'Taught', patience: 'Taught, until it no longer helped,', interrupted: 'Interrupted' } as const;
+const SFT_ENDINGS = {
+  epochs: 'Taught',
+  patience: 'Taught, until it no longer helped,',
+  interrupted: 'Interrupted, taught',
+} as const;
 
 function sftEnd({ steps, checkpoint, validationLoss, ending, seconds }: Event<'sft-end'>): readonly string[] {
   const { before = Number.NaN, after = Number.NaN } = validationLoss ?? {};
   const change = validationLoss === undefined ? '' : `: loss on tasks not taught ${before.toFixed(3)} → ${after.toFixed(3)}`;
-  const where = checkpoint === null ? [] : [`The taught model is in ${printableLine(checkpoint)}`];
+  const where = checkpoint === null || ending === 'interrupted' ? [] : [`The taught model is in ${printableLine(checkpoint)}`];
   return [`${SFT_ENDINGS[ending]} for ${count(steps, 'step')} in ${took(seconds)}${change}`, ...where];
 }
 
@@ -171,7 +176,7 @@ function evaluation({ when, step, score, temperature = 0, seconds }: Event<'eval
   const names = { only: '', before: ' before training', during: ` after step ${step}`, after: ' after training' };
   const success = score.meanReward === null ? 'unknown (none graded)' : styleText('bold', percent(score.success));
   const [failed, ungraded] = [some(', ', score.failed, 'failed'), some(', ', score.ungraded, 'not graded')];
-  return `Held-out success${names[when]}: ${success} of ${score.n} tasks${failed}${ungraded}, at temperature ${temperature} (${took(seconds)})`;
+  return `${when === 'only' ? 'Success' : 'Held-out success'}${names[when]}: ${success} of ${score.n} tasks${failed}${ungraded}, at temperature ${temperature} (${took(seconds)})`;
 }
 
 /** Such as `  3 stale`; empty if n is 0. */

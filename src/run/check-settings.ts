@@ -253,11 +253,15 @@ function conflictsIn(settings: EvaluationSettings | TrainSettings | SftSettings)
 
 function conflictsInTraining(settings: TrainSettings): readonly (string | false)[] {
   const { engine, temperature, algorithm, weighting, patience, evalEvery, split, heldOut, staleness, stale, loss } = settings;
+  const { warmStart, warmStartEpochs, warmStartLearningRate } = settings;
   const isWeighted = algorithm === 'dr-grpo' && weighting !== 'tokens';
   const isScoredAtOne = engine === 'tinker' && temperature !== 1;
   const isMeasured = heldOut !== undefined || split !== undefined;
   return [
     isWeighted && 'weighting: expected tokens with dr-grpo: it divides by a constant of its own',
+    warmStart === undefined &&
+      (warmStartEpochs !== TRAIN_DEFAULTS.warmStartEpochs || warmStartLearningRate !== TRAIN_DEFAULTS.warmStartLearningRate) &&
+      'warmStart: expected a run or a file to teach beside warmStartEpochs and warmStartLearningRate, found none',
     loss === 'dpo' && stale === 'weigh' && 'stale: expected drop or keep beside dpo: both rollouts of a pair count alike',
     staleness === 0 && stale !== 'drop' && `stale: expected staleness of at least 1 beside ${stale}: with 0, nothing gets stale`,
     patience > 0 && evalEvery === 0 && 'patience: expected evaluations on the way to count, found evalEvery 0',

@@ -52,6 +52,10 @@ export async function readDemonstrations(from: string, options: TeachOptions): P
   const leave: Leave = (why, n = 1) => void (n > 0 && left.set(why, (left.get(why) ?? 0) + n));
   const samples: Sample[] = [];
   let conversations = 0;
+  if (!existsSync(from)) {
+    const hint = 'give the directory of a run, or a JSONL file of conversations';
+    throw new TrainyardError('FILE_NOT_FOUND', `${from} does not exist`, { hint });
+  }
   for await (const demonstration of isTextFile(from)
     ? conversationsIn(from, options, leave)
     : successesIn(from, options, leave)) {
@@ -72,7 +76,7 @@ function isTextFile(path: string): boolean {
 function nothingToTeach(from: string, leftOut: Demonstrations['leftOut']): TrainyardError {
   const why = Object.entries(leftOut).map(([reason, n]) => `${n} ${reason}`);
   const found = `${from} holds nothing to teach: ${why.join('; ') || 'it has no rollouts'}`;
-  const collect = 'trainyard eval <entry> --held-out train.jsonl --engine openai --model NAME --run <dir>';
+  const collect = 'trainyard eval <entry> --held-out <file with training tasks> --engine openai --model NAME --run <dir>';
   const isHeldOut = (leftOut[HELD_OUT] ?? 0) > 0;
   const hint = isHeldOut
     ? `collect successes on the tasks to train on, not on the held-out ones: ${collect}`
@@ -186,6 +190,8 @@ interface Conversation {
 
 function conversationOf(row: Readonly<Record<string, unknown>>, refuse: (found: string) => Error): Conversation {
   const { messages, tools, functions } = row;
+  if (messages === undefined && row['prompt'] !== undefined)
+    throw refuse('found a task, expected a conversation: tasks have no responses to teach');
   const given = Array.isArray(messages) ? messages : [];
   const weights = given.map((message) => message?.weight ?? 1);
   const odd = weights.find((weight) => weight !== 0 && weight !== 1);

@@ -63,7 +63,7 @@ export async function requireEmpty(path: string): Promise<void> {
   const hint =
     held.includes(RUN_FILE) && !isSft(path)
       ? `go on with it: ${resumeCommand(path, verbOf(path))}; or give --run another directory`
-      : 'give --run another directory, or remove this one';
+      : `${isSft(path) ? 'it was taught with other settings or other data: ' : ''}give --run another directory, or remove this one`;
   throw new TrainyardError('RUN_NOT_EMPTY', `${path} already holds ${held.slice(0, 3).join(', ')}`, { hint });
 }
 
@@ -115,8 +115,8 @@ function isSft(root: string): boolean {
 /** Throws USAGE. */
 export function refuseSft(path: string): void {
   if (!isSft(path)) return;
-  throw new TrainyardError('USAGE', `${path} holds supervised fine-tuning, which has no rollouts and is not resumed`, {
-    hint: 'the same command again begins it anew if it was interrupted; give --model its checkpoint to measure or train that',
+  throw new TrainyardError('USAGE', `${path} holds supervised fine-tuning, which keeps no rollouts`, {
+    hint: 'its checkpoint is for --model and --checkpoint; if it was interrupted, the same command begins it anew',
   });
 }
 
@@ -267,10 +267,11 @@ export async function chooseCheckpoint(path: string): Promise<ChosenCheckpoint> 
   const folder = join(path, 'checkpoints');
   const steps: readonly number[] = await savedSteps(folder).catch(() => []);
   // Whatever happened to the events, the last checkpoint can be used.
-  const done = tried(() => eventsIn(path))?.findLast((event) => event.type === 'done');
+  const done = tried(() => eventsIn(path))?.findLast(({ type }) => type === 'done' || type === 'sft-end');
   const best = done !== undefined && 'best' in done ? done.best?.step : undefined;
-  const isBest = best !== undefined && steps.includes(best);
-  const step = isBest ? best : steps.at(-1);
+  // Supervised fine-tuning keeps only the best one.
+  const isBest = (best !== undefined && steps.includes(best)) || done?.type === 'sft-end';
+  const step = isBest ? (best ?? steps.at(-1)) : steps.at(-1);
   if (step !== undefined) return { folder: join(folder, checkpointName(step)), chosen: isBest ? 'best' : 'last' };
   const found = `checkpoint: expected a model folder or the directory of a run with checkpoints, found ${path}`;
   throw new TrainyardError('FILE_NOT_FOUND', found, {

@@ -98,7 +98,7 @@ describe('what is read to be taught', () => {
   it.each([
     [{ messages: [{ role: 'user', content: 'x' }] }, 'no assistant message'],
     [{ messages: 'x' }, 'messages'],
-    [{ prompt: 'x' }, 'messages'],
+    [{ prompt: 'x' }, 'found a task'],
   ])('names the line of a conversation that cannot be read: %j', async (row, found) => {
     const path = await fileOf([conversation(1), row]);
     const message = expect.stringMatching(new RegExp(`line 2.*${found}`));

@@ -54,6 +54,7 @@ export async function sft(request: SftRequest, emit: Emit = () => {}, options: S
   const record = await recordOf(settings, given);
   const before = await earlier(settings.run, record);
   if (before !== undefined) {
+    warn('DONE_BEFORE', `${settings.run} holds the result of the same command already`);
     tell(before);
     return before;
   }
@@ -61,7 +62,10 @@ export async function sft(request: SftRequest, emit: Emit = () => {}, options: S
   await using directory = await createRunDirectory(settings.run, record, { replaces });
   return await tell.during(directory, async () => {
     const split = splitOf(given.samples, settings);
-    const { conversations, tasks, leftOut } = given;
+    const { leftOut } = given;
+    const [conversations, tasks] = (['rolloutId', 'groupId'] as const).map(
+      (id) => new Set(split.taught.map((one) => one[id])).size,
+    ) as [number, number];
     const [trained, validation] = [split.taught, split.validation].map((all) => all.reduce((sum, one) => sum + tokensIn(one), 0));
     const { run, from, epochs } = settings;
     const sizes = { conversations, tasks, leftOut, tokens: trained!, validationTokens: validation!, epochs };
@@ -177,7 +181,7 @@ class Teaching {
       const measured = validationLoss === undefined ? {} : { validationLoss };
       const seconds = (performance.now() - begun) / 1000;
       tell({ type: 'sft-step', step, steps: this.#steps, loss, tokens, ...measured, seconds });
-      if (isDue && this.#outOfPatience()) {
+      if (isDue && step < this.#steps && this.#outOfPatience()) {
         ending = 'patience';
         break;
       }

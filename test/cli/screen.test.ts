@@ -173,7 +173,7 @@ describe('the screen', () => {
     expect(terminal.text.join('\n')).toContain('evaluating 3/5');
     screen.emit(evalEnd('only', 0, 0.6));
     screen.close();
-    expect(terminal.text).toEqual(['Held-out success: 60.0 % of 500 tasks, at temperature 0 (4.0 s)', '']);
+    expect(terminal.text).toEqual(['Success: 60.0 % of 500 tasks, at temperature 0 (4.0 s)', '']);
     expect(terminal.cursorShown).toBe(true);
   });
 });

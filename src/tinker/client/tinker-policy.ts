@@ -93,7 +93,7 @@ export function access(named: string | undefined): { readonly baseURL: string; r
     throw new TrainyardError('USAGE', `TINKER_API_KEY is not set, and ${named ?? 'the hosted Tinker service'} needs a key`, {
       hint:
         named === undefined
-          ? 'set TINKER_BASE_URL and TINKER_API_KEY; trainyard tinker starts a server of your own and prints both'
+          ? 'set TINKER_BASE_URL and TINKER_API_KEY; trainyard skyrl (on a GPU) and trainyard tinker start a server of your own and print both'
           : 'set it to the key of that server; trainyard tinker prints its own when it starts',
     });
   }
