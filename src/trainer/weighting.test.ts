@@ -52,6 +52,16 @@ describe('weighed by rollouts', () => {
     }
   });
 
+  it('two turns that earned 1 and a rollout of one turn that earned 0 have the mean ⅔ over turns, ½ over rollouts', () => {
+    const rows = [
+      rollout('a', { reward: 1, samples: [2, 2], byTurn: [1, 1] }),
+      rollout('b', { reward: 0, samples: [2], byTurn: [0] }),
+    ];
+    const below = (weighting: 'tokens' | 'rollouts') =>
+      -turnAdvantagesOf(rows, 'dr-grpo', weighting)(rows[1]!, rows[1]!.turns[0]!)!;
+    expect([below('tokens'), below('rollouts')]).toEqual([expect.closeTo(2 / 3), expect.closeTo(1 / 2)]);
+  });
+
   it('a batch of dr-grpo is refused: it has a constant of its own', () => {
     const rows = [rollout('a', { reward: 1, samples: [1] }), rollout('b', { reward: 0, samples: [1] })];
     expect(() => makeBatch(rows, 'dr-grpo', 10, 'rollouts')).toThrowError(expect.objectContaining({ code: 'USAGE' }));

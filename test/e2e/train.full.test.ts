@@ -130,3 +130,25 @@ describe('other ways to learn', () => {
     expect(stderr).toContain('NO_SIGNAL: 8 rollouts were made, but no turn of a trainable role was sampled');
   });
 });
+
+describe('the demo', () => {
+  it('earns more in each window of its steps than in the one before', async () => {
+    const flags = [
+      '--run',
+      join(home.dir, 'learning'),
+      '--steps',
+      '12',
+      '--eval-every',
+      '0',
+      '--held-out',
+      join(home.dir, 'few.jsonl'),
+    ];
+    await home.write('few.jsonl', (await readFile('examples/shop/held-out.jsonl', 'utf8')).split('\n').slice(0, 20).join('\n'));
+    const { stdout } = await trainyard('train', 'examples/shop/agent.ts', ...flags, '--json');
+    const rewards = jsonLines(stdout).flatMap((event) => (event.type === 'step-end' ? [event.reward] : []));
+    const windows = [0, 4, 8].map((from) => rewards.slice(from, from + 4).reduce((sum, reward) => sum + reward, 0) / 4);
+    expect(windows[0]).toBeLessThan(0.6);
+    expect(windows[1]).toBeGreaterThan(windows[0]!);
+    expect(windows[2]).toBeGreaterThan(windows[1]!);
+  }, 60_000);
+});
