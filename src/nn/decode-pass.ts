@@ -1,7 +1,7 @@
 /**
- * One pass of the weights in one served area over rows of (token, position, slot), with a key/value cache, in one worker. Rows of one slot may be
- * consecutive positions (a prefill chunk): all keys and values of a layer are stored before any row attends. A row's result depends only on
- * its own sequence, never on what else is in the pass.
+ * One pass of the weights in one served area over rows of (token, position, slot), with a key/value cache, in one worker. Rows of one slot
+ * may be consecutive positions (a prefill chunk): all keys and values of a layer are stored before any row attends. A row's result depends
+ * only on its own sequence, never on what else is in the pass.
  */
 import { type Arena, DECODE_ROWS, type DecodeRegions } from './arena.ts';
 import { type Layout, type Linear, type LinearName, type LlamaConfig, linearsOf, widthsOf } from './config.ts';

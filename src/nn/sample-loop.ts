@@ -1,8 +1,8 @@
 /**
  * Continuous batching in one worker: requests join and leave between decode passes. Each pass takes one row of every running sequence, then
  * as many prompt rows as fit. A request's tokens depend only on its prompt, settings, seed and the served weights; passes, slots and prefix
- * reuse never show in a result. A request keeps the weights it began with, whatever is served meanwhile. A request that gets a non-finite log-probability fails alone, and that token is neither returned nor
- * streamed.
+ * reuse never show in a result. A request keeps the weights it began with, whatever is served meanwhile. A request that gets a non-finite
+ * log-probability fails alone, and that token is neither returned nor streamed.
  */
 import { ConstrainedTokens } from '../core/json-machine.ts';
 import type { SampleRequest, SampleResult } from '../core/policy.ts';

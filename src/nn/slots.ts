@@ -2,7 +2,8 @@
  * Chooses the key/value slot of a new sequence, and how much of another slot's cache it can start from. A slot keeps its tokens and cache
  * after its request ended, so a conversation's next turn continues where the last one stopped, and the requests of a group share their
  * prompt. The cache lies in pages: whole pages with the same beginning belong to several slots at once, and a slot never writes into a page
- * that it shares. What was computed from weights that are no longer served is never reused. Pure bookkeeping: the caller copies the rest of a page. Reuse never changes the result.
+ * that it shares. What was computed from weights that are no longer served is never reused. Pure bookkeeping: the caller copies the rest of
+ * a page. Reuse never changes the result.
  */
 
 export interface Slot {
