@@ -10,7 +10,7 @@ import type { Message, SamplingSettings, Turn } from '../core/types.ts';
 import { relate, sameMessage } from './history.ts';
 import type { Renderer } from './renderer.ts';
 
-/** `request` has messages and tools; of a turn that was sampled here, the ids are used where they are this policy's. */
+/** A model call and its response, as messages. */
 export type AnsweredCall = Pick<Turn, 'index' | 'thread' | 'role' | 'response' | 'stopReason'> & {
   readonly request: Pick<Turn['request'], 'messages' | 'tools'>;
 };
