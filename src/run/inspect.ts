@@ -5,7 +5,7 @@
 import { existsSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
-import type { Store } from '../core/contracts.ts';
+import type { RolloutSummary, Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import { exclusionsIn, placeOf } from '../core/turns.ts';
@@ -29,6 +29,16 @@ export interface RolloutLine {
   readonly forks: Readonly<Partial<Record<ForkCause, number>>>;
   readonly abandoned: number;
   readonly failedCalls: number;
+  /** Why it is excluded from training. Null if it is not. */
+  readonly excluded: string | null;
+  /** Reasons by excluded turn. */
+  readonly excludedTurns: Readonly<Record<string, string>>;
+}
+
+/** A rollout in a list: what the store says of it, and what steps and marks do. */
+export interface RolloutRow extends RolloutSummary {
+  /** The step that trained it. */
+  readonly step: number | null;
   /** Why it is excluded from training. Null if it is not. */
   readonly excluded: string | null;
   /** Reasons by excluded turn. */
