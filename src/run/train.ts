@@ -124,18 +124,11 @@ interface Training {
 
 async function learn(training: Training): Promise<TrainResult> {
   const { plan, log, rollouts, tell, finish: halt } = training;
-  const { settings, entry } = plan;
+  const { settings, entry, heldOut: tasks } = plan;
   const from = await begin(training);
   const progress = (phase: Phase, done = 0, of = 0): void =>
     tell({ type: 'progress', phase, done, of, sampledTokens: rollouts.sampledTokens });
-  const heldOut = new HeldOut({
-    settings,
-    rollouts,
-    tell,
-    halt,
-    tasks: plan.heldOut,
-    onProgress: progress.bind(null, 'evaluating'),
-  });
+  const heldOut = new HeldOut({ settings, rollouts, tell, halt, tasks, onProgress: progress.bind(null, 'evaluating') });
   await heldOut.recall(log.store, from.step);
   if (plan.isResumed && from.step === 0) await heldOut.refuseFailedStart(log.store, settings.maxErrorShare);
   const scheduler = await groupSource(training, from, progress.bind(null, 'rolling-out'));
@@ -176,7 +169,7 @@ async function learn(training: Training): Promise<TrainResult> {
   }
   const checkpoint = await checkpointAt(log, step);
   const after = ending === 'interrupted' ? null : await heldOut.full('after', step);
-  if (after === null && plan.heldOut.length > 0) ending = 'interrupted';
+  if (after === null && tasks.length > 0) ending = 'interrupted';
   const chosen = heldOut.recommended(step);
   const best = chosen === undefined ? null : { ...chosen, checkpoint: log.directory.checkpointPath(chosen.step) };
   return { run: settings.run, before, after, steps: step, checkpoint, best, ending };
