@@ -5,7 +5,18 @@
 import { basename } from 'node:path';
 import { styleText } from 'node:util';
 import { printableLine, shortLine } from '../core/describe.ts';
-import type { CallReport, Emit, EvalDone, RunEnding, RunEvent, TagReport, TrainDone, Unusual } from '../core/events.ts';
+import {
+  type CallReport,
+  type Emit,
+  type EvalDone,
+  type Planned,
+  type RunEnding,
+  type RunEvent,
+  stamped,
+  type TagReport,
+  type TrainDone,
+  type Unusual,
+} from '../core/events.ts';
 import { type ModelPlan, OVERFLOW_HINT } from '../core/policy.ts';
 import { overflowOf, type TurnSummary } from '../core/turns.ts';
 import type { Grade, Message, Outcome, Reward, Trajectory, UnansweredCall } from '../core/types.ts';
@@ -50,7 +61,7 @@ export async function openReport(json: boolean, title: Title): Promise<Report> {
 /** Every event except `progress`, which is only for display. */
 export function jsonLines(out: NodeJS.WritableStream): Emit {
   return (event) => {
-    if (event.type !== 'progress') out.write(`${JSON.stringify(event)}\n`);
+    if (event.type !== 'progress') out.write(`${JSON.stringify(stamped(event))}\n`);
   };
 }
 
