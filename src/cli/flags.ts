@@ -168,6 +168,7 @@ export const SHARED: readonly Flag[] = [
   ['--held-out <file>', `tasks to evaluate on: ${FILES} (default: held-out.jsonl beside the entry)`],
   ...ROLLOUTS,
   ['--transcripts <n>', 'held-out conversations to show', natural],
+  ['--tensorboard [dir]', 'write TensorBoard files while it goes (default: tensorboard in the run’s directory)'],
 ];
 
 export const TRAIN: readonly Flag[] = [
@@ -318,6 +319,7 @@ export const EXPORT: readonly Flag[] = [
   ['--base <model>', 'base model of the adapter (default: the one it was trained on)'],
   ['--format <name>', 'instead, write rollouts as training data', ['jsonl', 'parquet', 'trl', 'verl', 'openai']],
   ['--to <file>', 'file to write them to'],
+  ['--tensorboard <dir>', 'instead, write the numbers of the run’s events as TensorBoard files'],
   PURPOSE,
   ['--only <which>', 'only such rollouts (default: by the format)', ['successes', 'graded', 'all']],
 ];

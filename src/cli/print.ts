@@ -58,6 +58,11 @@ export async function openReport(json: boolean, title: Title): Promise<Report> {
   return { emit: json ? jsonLines(process.stdout) : textLines(process.stdout), [Symbol.dispose]: () => {} };
 }
 
+/** `folder`: the flag, if it was given. */
+export async function toTensorBoard(emit: Emit, folder: string | true | undefined): Promise<Emit> {
+  return folder === undefined ? emit : (await import('../run/tensorboard.ts')).withTensorBoard(emit, folder);
+}
+
 /** Every event except `progress`, which is only for display. */
 export function jsonLines(out: NodeJS.WritableStream): Emit {
   return (event) => {

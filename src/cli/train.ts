@@ -6,7 +6,7 @@ import type { SftSettings, TrainSettings } from '../run/check-settings.ts';
 import { EVAL_DEFAULTS, shellWord } from '../run/settings.ts';
 import { resume, train } from '../run/train.ts';
 import { guarded } from './guarded.ts';
-import { jsonLines, openReport, textLines, wayOn } from './print.ts';
+import { jsonLines, openReport, textLines, toTensorBoard, wayOn } from './print.ts';
 import { exitOf } from './program.ts';
 import { asCalled } from './text.ts';
 import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
@@ -14,9 +14,13 @@ import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
 interface TrainFlags extends Partial<Omit<TrainSettings, 'entry'>>, LimitFlags {
   readonly json: boolean;
   readonly resume?: string;
+  readonly tensorboard?: string | true;
 }
 
-export async function trainCommand(given: string | undefined, { json, resume: earlier, ...flags }: TrainFlags): Promise<number> {
+export async function trainCommand(
+  given: string | undefined,
+  { json, resume: earlier, tensorboard, ...flags }: TrainFlags,
+): Promise<number> {
   const settings = withLimits(flags);
   // The flows file can serve as the entry.
   const entry = given ?? settings.flows;
@@ -27,10 +31,11 @@ export async function trainCommand(given: string | undefined, { json, resume: ea
   const named = earlier === undefined ? entryGiven(entry, 'trainyard train <entry>, or trainyard train --resume <run>') : entry;
   using report = await openReport(json, { verb: 'train', entry: named ?? earlier ?? '', model, seed, run: null });
   let [run, hasBegun]: [string | undefined, boolean] = [undefined, false];
+  const tell = await toTensorBoard(report.emit, tensorboard);
   const emit: Emit = (event) => {
     if (event.type === 'run-start') run = event.run;
     hasBegun ||= event.type === 'run-start' || event.type === 'sft-start';
-    report.emit(event);
+    tell(event);
   };
   const onLeave = (): void => {
     report[Symbol.dispose]();
