@@ -16,7 +16,7 @@ import { evaluateOnly, resumeEvaluation } from '../run/evaluate.ts';
 import { meanRewardIn, solvedIn, type TaskResult } from '../run/results.ts';
 import { EVAL_DEFAULTS, isApi, shortPath, usualRun } from '../run/settings.ts';
 import { guarded } from './guarded.ts';
-import { openReport, toTensorBoard, wayOn } from './print.ts';
+import { openReport, wayOn } from './print.ts';
 import { count, nameCell, percent, table } from './text.ts';
 import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
 
@@ -36,24 +36,15 @@ interface EvalFlags extends Partial<Omit<EvaluationRequest, 'entry'>>, LimitFlag
 
 export async function evalCommand(given: string | undefined, flags: EvalFlags): Promise<number> {
   checkFlags(flags);
-  const {
-    json,
-    checkpoint,
-    resume,
-    retryFailed,
-    minSuccess = 0,
-    junit,
-    report: reportFile,
-    tensorboard,
-    ...rest
-  } = withLimits(flags);
+  const { json, checkpoint, resume, retryFailed, minSuccess = 0, junit, report: reportFile, ...own } = withLimits(flags);
+  const { tensorboard, ...rest } = own;
   const settings = checkpoint === undefined ? rest : { ...rest, model: await checkpointIn(checkpoint) };
   // The flows file can serve as the entry.
   const named = given ?? settings.flows;
   const entry = resume === undefined ? entryGiven(named, 'trainyard eval <entry>') : named;
   const { model = EVAL_DEFAULTS.model, seed = EVAL_DEFAULTS.seed } = settings;
-  using report = await openReport(json, { verb: 'eval', entry: entry ?? resume ?? '', model, seed, run: null });
-  const tell = await toTensorBoard(report.emit, tensorboard);
+  const title = { verb: 'eval', entry: entry ?? resume ?? '', model, seed, run: null } as const;
+  using report = await openReport(json, title, tensorboard);
   let run: string | null = null;
   let hasBegun = false;
   let name = entry ?? resume ?? '';
@@ -66,7 +57,7 @@ export async function evalCommand(given: string | undefined, flags: EvalFlags): 
       const message = `success is ${percent(event.success)}, expected at least ${percent(minSuccess)}`;
       report.emit({ type: 'warning', code: 'BELOW_MIN_SUCCESS', message });
     }
-    tell(event);
+    report.emit(event);
   };
   const onLeave = (): void => {
     report[Symbol.dispose]();

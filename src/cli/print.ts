@@ -5,18 +5,8 @@
 import { basename } from 'node:path';
 import { styleText } from 'node:util';
 import { printableLine, shortLine } from '../core/describe.ts';
-import {
-  type CallReport,
-  type Emit,
-  type EvalDone,
-  type Planned,
-  type RunEnding,
-  type RunEvent,
-  stamped,
-  type TagReport,
-  type TrainDone,
-  type Unusual,
-} from '../core/events.ts';
+import type { CallReport, Emit, EvalDone, Planned, RunEnding, RunEvent, TagReport, TrainDone, Unusual } from '../core/events.ts';
+import { lineOf } from '../core/events.ts';
 import { type ModelPlan, OVERFLOW_HINT } from '../core/policy.ts';
 import { overflowOf, type TurnSummary } from '../core/turns.ts';
 import type { Grade, Message, Outcome, Reward, Trajectory, UnansweredCall } from '../core/types.ts';
@@ -50,23 +40,23 @@ const SILENCE = 10_000;
 
 export type Report = Disposable & { readonly emit: Emit };
 
-/** Live view on a terminal, otherwise plain lines or JSON. */
-export async function openReport(json: boolean, title: Title): Promise<Report> {
+/** Live view on a terminal, otherwise plain lines or JSON. `tensorboard`: where to write its files too. */
+export async function openReport(json: boolean, title: Title, tensorboard?: string | true): Promise<Report> {
+  if (tensorboard !== undefined) {
+    const shown = await openReport(json, title);
+    const emit = (await import('../run/tensorboard.ts')).withTensorBoard(shown.emit, tensorboard);
+    return { emit, [Symbol.dispose]: () => shown[Symbol.dispose]() };
+  }
   if (!json && wantsScreen(process.stdout.isTTY === true, process.env)) {
     return (await import('./screen/screen.ts')).attachScreen(title);
   }
   return { emit: json ? jsonLines(process.stdout) : textLines(process.stdout), [Symbol.dispose]: () => {} };
 }
 
-/** `folder`: the flag, if it was given. */
-export async function toTensorBoard(emit: Emit, folder: string | true | undefined): Promise<Emit> {
-  return folder === undefined ? emit : (await import('../run/tensorboard.ts')).withTensorBoard(emit, folder);
-}
-
 /** Every event except `progress`, which is only for display. */
 export function jsonLines(out: NodeJS.WritableStream): Emit {
   return (event) => {
-    if (event.type !== 'progress') out.write(`${JSON.stringify(stamped(event))}\n`);
+    if (event.type !== 'progress') out.write(lineOf(event));
   };
 }
 

@@ -7,7 +7,7 @@ import { constants } from 'node:os';
 import { Command, CommanderError } from 'commander';
 import { printableLine } from '../core/describe.ts';
 import { ERROR_CODES, TrainyardError } from '../core/errors.ts';
-import { errorEvent, type RunEvent, stamped } from '../core/events.ts';
+import { errorEvent, lineOf, type RunEvent } from '../core/events.ts';
 import { asCalled, IS_NPM_SCRIPT } from './text.ts';
 import { addVerbs, type Ended } from './verbs.ts';
 
@@ -72,7 +72,7 @@ function usage({ exitCode, code, message }: CommanderError, json: boolean, first
 /** Errors go to stderr and, with --json, also to stdout as the last event. */
 function fail(shown: RunEvent & { readonly type: 'error' }, json: boolean): void {
   const event = { ...shown, ...(shown.hint === undefined ? {} : { hint: asCalled(shown.hint) }) };
-  if (json) process.stdout.write(`${JSON.stringify(stamped(event))}\n`);
+  if (json) process.stdout.write(lineOf(event));
   const { code, message, hint } = event;
   // A user who stopped the command does not see that as an error.
   const head = code === 'CANCELLED' ? `${message.charAt(0).toUpperCase()}${message.slice(1)}` : `error ${code}: ${message}`;

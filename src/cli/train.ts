@@ -6,7 +6,7 @@ import type { SftSettings, TrainSettings } from '../run/check-settings.ts';
 import { EVAL_DEFAULTS, shellWord } from '../run/settings.ts';
 import { resume, train } from '../run/train.ts';
 import { guarded } from './guarded.ts';
-import { jsonLines, openReport, textLines, toTensorBoard, wayOn } from './print.ts';
+import { jsonLines, openReport, textLines, wayOn } from './print.ts';
 import { exitOf } from './program.ts';
 import { asCalled } from './text.ts';
 import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
@@ -17,11 +17,8 @@ interface TrainFlags extends Partial<Omit<TrainSettings, 'entry'>>, LimitFlags {
   readonly tensorboard?: string | true;
 }
 
-export async function trainCommand(
-  given: string | undefined,
-  { json, resume: earlier, tensorboard, ...flags }: TrainFlags,
-): Promise<number> {
-  const settings = withLimits(flags);
+export async function trainCommand(given: string | undefined, { json, resume: earlier, ...flags }: TrainFlags): Promise<number> {
+  const { tensorboard, ...settings } = withLimits(flags);
   // The flows file can serve as the entry.
   const entry = given ?? settings.flows;
   if (earlier !== undefined && settings.run !== undefined) {
@@ -29,13 +26,13 @@ export async function trainCommand(
   }
   const { model = EVAL_DEFAULTS.model, seed = EVAL_DEFAULTS.seed } = settings;
   const named = earlier === undefined ? entryGiven(entry, 'trainyard train <entry>, or trainyard train --resume <run>') : entry;
-  using report = await openReport(json, { verb: 'train', entry: named ?? earlier ?? '', model, seed, run: null });
+  const title = { verb: 'train', entry: named ?? earlier ?? '', model, seed, run: null } as const;
+  using report = await openReport(json, title, tensorboard);
   let [run, hasBegun]: [string | undefined, boolean] = [undefined, false];
-  const tell = await toTensorBoard(report.emit, tensorboard);
   const emit: Emit = (event) => {
     if (event.type === 'run-start') run = event.run;
     hasBegun ||= event.type === 'run-start' || event.type === 'sft-start';
-    tell(event);
+    report.emit(event);
   };
   const onLeave = (): void => {
     report[Symbol.dispose]();

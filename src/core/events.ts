@@ -257,8 +257,8 @@ export type Emit = (event: RunEvent) => void;
 /** As written to events.jsonl and by `--json`. `at`: milliseconds since the epoch; absent in runs from before there was this field. */
 export type LoggedEvent = RunEvent & { readonly at?: number };
 
-export function stamped(event: RunEvent): LoggedEvent {
-  return { ...event, at: Date.now() };
+export function lineOf(event: RunEvent): string {
+  return `${JSON.stringify({ ...event, at: Date.now() } satisfies LoggedEvent)}\n`;
 }
 
 export type Warn = (code: string, message: string) => void;

@@ -9,7 +9,7 @@ import { mkdir, open, readdir, realpath, rename, rm, stat, writeFile } from 'nod
 import { dirname, join, resolve } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { boundary, type ErrorCode, messageOf, TrainyardError, tried } from '../core/errors.ts';
-import { type Emit, errorEvent, type LoggedEvent, type RunEvent, stamped } from '../core/events.ts';
+import { type Emit, errorEvent, type LoggedEvent, lineOf, type RunEvent } from '../core/events.ts';
 import { checkpointName, savedSteps } from './checkpoint.ts';
 import { resumeCommand } from './settings.ts';
 
@@ -195,7 +195,7 @@ function cutTornLine(path: string): void {
 /** Synchronous, so that an event is in the file before it is shown. */
 function writeLine(file: number, event: RunEvent): void {
   try {
-    writeSync(file, `${JSON.stringify(stamped(event))}\n`);
+    writeSync(file, lineOf(event));
   } catch (cause) {
     throw unwritable(cause, 'is the disk full?');
   }

@@ -126,7 +126,7 @@ export async function checkModelNamed(request: Partial<ServerSettings>): Promise
 }
 
 /** Undefined if the server cannot be reached, empty if it gives no list. */
-async function modelsAt(baseURL: string, api: ApiName, key: string): Promise<readonly string[] | undefined> {
+export async function modelsAt(baseURL: string, api: ApiName, key: string): Promise<readonly string[] | undefined> {
   const base = baseURL.replace(/\/+$/, '');
   const url = api === 'anthropic' ? `${base.replace(/\/v1$/, '')}/v1/models` : `${base}/models`;
   const anthropic = { 'anthropic-version': '2023-06-01', 'x-api-key': key };
