@@ -5,7 +5,7 @@
 import { basename } from 'node:path';
 import { styleText } from 'node:util';
 import { printableLine, shortLine } from '../core/describe.ts';
-import type { CallReport, Emit, EvalDone, Planned, RunEnding, RunEvent, TagReport, TrainDone, Unusual } from '../core/events.ts';
+import type { CallReport, Emit, EvalDone, RunEnding, RunEvent, TagReport, TrainDone, Unusual } from '../core/events.ts';
 import { lineOf } from '../core/events.ts';
 import { type ModelPlan, OVERFLOW_HINT } from '../core/policy.ts';
 import { overflowOf, type TurnSummary } from '../core/turns.ts';
@@ -16,9 +16,11 @@ import { resumeCommand, shellWord } from '../run/settings.ts';
 import type { Title } from './screen/state.ts';
 import {
   agreementText,
+  amount,
   asCalled,
   count,
   duration,
+  figure,
   measures,
   nameCell,
   percent,
@@ -146,7 +148,7 @@ function runStart(event: Event<'run-start'>): readonly string[] {
     resumedAt === undefined
       ? `Training ${what} for ${count(steps, 'step')}`
       : `Going on with ${what} after step ${resumedAt} of ${steps}`;
-  return [`${doing}: ${tasks} tasks, ${heldOut} held out, seed ${seed}`, ...places(event)];
+  return [`${doing}: ${tasks} tasks, ${heldOut} held out, seed ${seed}`, ...places(event), ...plannedLines(event)];
 }
 
 function evaluationStart(event: Event<'eval-start'>): readonly string[] {
@@ -157,7 +159,17 @@ function evaluationStart(event: Event<'eval-start'>): readonly string[] {
       ? `Evaluating ${what} on ${count(tasks, 'task')}${perTask === 1 ? '' : ` × ${perTask}`}`
       : `Going on with ${what}, ${resumedAt} of ${tasks * perTask} rollouts done`;
   const unless = event.agentTemperature ? ' unless the agent asks for another' : '';
-  return [`${doing}, temperature ${temperature}${unless}, seed ${seed}`, ...places(event)];
+  return [`${doing}, temperature ${temperature}${unless}, seed ${seed}`, ...places(event), ...plannedLines(event)];
+}
+
+function plannedLines({ type, planned }: Event<'run-start'> | Event<'eval-start'>): readonly string[] {
+  if (planned === undefined) return [];
+  const { rollouts, calls, sampledTokens, cost } = planned;
+  const unless = type === 'run-start' ? ', more where groups lack signal' : '';
+  const costs = cost === undefined ? '' : `; that costs at most ${figure(cost, 2)}, prompts not included`;
+  return [
+    `Planned ${amount(rollouts)} rollouts${unless}: at most ${amount(calls)} model calls and ${amount(sampledTokens)} tokens${costs}`,
+  ];
 }
 
 function places({ model, server, run, plan }: Event<'run-start'> | Event<'eval-start'> | Event<'sft-start'>): readonly string[] {
@@ -305,9 +317,9 @@ export function evaluationSummary(event: EvalDone): readonly string[] {
   ];
 }
 
-function callsLine({ n, medianSeconds, p95Seconds, promptTokens, completionTokens }: CallReport): string {
+function callsLine({ n, medianSeconds, p95Seconds, promptTokens, completionTokens, cost }: CallReport): string {
   const times = `median ${medianSeconds.toFixed(2)} s, 95 % within ${p95Seconds.toFixed(2)} s`;
-  return `${count(n, 'model call')}: ${times}; ${promptTokens} prompt and ${completionTokens} completion tokens`;
+  return `${count(n, 'model call')}: ${times}; ${promptTokens} prompt and ${completionTokens} completion tokens${cost === undefined ? '' : `, cost ${figure(cost, 2)}`}`;
 }
 
 function rowOf(name: string, { success, ci, meanReward, n, failed, ungraded }: TagReport): readonly string[] {
