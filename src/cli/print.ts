@@ -5,7 +5,7 @@
 import { basename } from 'node:path';
 import { styleText } from 'node:util';
 import { printableLine, shortLine } from '../core/describe.ts';
-import type { CallReport, Emit, EvalDone, RunEnding, RunEvent, TagReport, TrainDone, Unusual } from '../core/events.ts';
+import type { CallReport, Emit, EvalDone, Planned, RunEnding, RunEvent, TagReport, TrainDone, Unusual } from '../core/events.ts';
 import { lineOf } from '../core/events.ts';
 import { type ModelPlan, OVERFLOW_HINT } from '../core/policy.ts';
 import { overflowOf, type TurnSummary } from '../core/turns.ts';
@@ -148,7 +148,7 @@ function runStart(event: Event<'run-start'>): readonly string[] {
     resumedAt === undefined
       ? `Training ${what} for ${count(steps, 'step')}`
       : `Going on with ${what} after step ${resumedAt} of ${steps}`;
-  return [`${doing}: ${tasks} tasks, ${heldOut} held out, seed ${seed}`, ...places(event), ...plannedLines(event)];
+  return [`${doing}: ${tasks} tasks, ${heldOut} held out, seed ${seed}`, ...places(event)];
 }
 
 function evaluationStart(event: Event<'eval-start'>): readonly string[] {
@@ -159,24 +159,23 @@ function evaluationStart(event: Event<'eval-start'>): readonly string[] {
       ? `Evaluating ${what} on ${count(tasks, 'task')}${perTask === 1 ? '' : ` × ${perTask}`}`
       : `Going on with ${what}, ${resumedAt} of ${tasks * perTask} rollouts done`;
   const unless = event.agentTemperature ? ' unless the agent asks for another' : '';
-  return [`${doing}, temperature ${temperature}${unless}, seed ${seed}`, ...places(event), ...plannedLines(event)];
+  return [`${doing}, temperature ${temperature}${unless}, seed ${seed}`, ...places(event)];
 }
 
-function plannedLines({ type, planned }: Event<'run-start'> | Event<'eval-start'>): readonly string[] {
-  if (planned === undefined) return [];
-  const { rollouts, calls, sampledTokens, cost } = planned;
+/** `type`: of the event that says it. */
+export function plannedText(type: RunEvent['type'], { rollouts, calls, sampledTokens, cost }: Planned): string {
   const unless = type === 'run-start' ? ', more where groups lack signal' : '';
   const costs = cost === undefined ? '' : `; that costs at most ${figure(cost, 2)}, prompts not included`;
-  return [
-    `Planned ${amount(rollouts)} rollouts${unless}: at most ${amount(calls)} model calls and ${amount(sampledTokens)} tokens${costs}`,
-  ];
+  return `Planned ${amount(rollouts)} rollouts${unless}: at most ${amount(calls)} model calls and ${amount(sampledTokens)} tokens${costs}`;
 }
 
-function places({ model, server, run, plan }: Event<'run-start'> | Event<'eval-start'> | Event<'sft-start'>): readonly string[] {
+function places(event: Event<'run-start'> | Event<'eval-start'> | Event<'sft-start'>): readonly string[] {
+  const { model, server, run, plan } = event;
   return [
     ...(plan === undefined ? [] : [planText(model, plan)]),
     ...(server === undefined ? [] : [`Policy ${printableLine(model)}`]),
     ...(run === null ? [] : [`Run directory ${printableLine(run)}`]),
+    ...('planned' in event && event.planned ? [plannedText(event.type, event.planned)] : []),
   ];
 }
 

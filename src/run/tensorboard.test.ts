@@ -67,6 +67,7 @@ it('a run’s steps and evaluations become scalars with their step and time', as
   });
   await rm(run, { recursive: true });
   expect(scalars).toEqual([
+    [300, 'train/policyVersion', 300],
     [300, 'train/loss', -0.5],
     [300, 'train/parts/format', 1],
     [300, 'eval/success', 0.5],

@@ -44,10 +44,10 @@ function openEventFile(folder: string): (event: LoggedEvent) => number {
     const name = `events.out.tfevents.${Math.floor(Date.now() / 1000)}.${hostname()}.${process.pid}.${files++}`;
     const file = openSync(join(folder, name), 'ax');
     const write = (event: Uint8Array): number => writeSync(file, record(event));
-    write(eventOf(Date.now(), 0, text(3, 'brain.Event:2')));
+    write(eventOf(Date.now(), 0, bytes(3, 'brain.Event:2')));
     return (event) => {
       const { step, values } = scalarsOf(event) ?? { step: 0, values: new Map<string, number>() };
-      const all = [...values].map(([tag, value]) => bytes(1, Buffer.concat([text(1, tag), float(2, value)])));
+      const all = [...values].map(([tag, value]) => bytes(1, Buffer.concat([bytes(1, tag), float(2, value)])));
       // Runs from before events had times get the time of the export.
       if (all.length > 0) write(eventOf(event.at ?? Date.now(), step, bytes(5, Buffer.concat(all))));
       return all.length;
@@ -61,14 +61,10 @@ function openEventFile(folder: string): (event: LoggedEvent) => number {
 }
 
 function scalarsOf(event: LoggedEvent): { readonly step: number; readonly values: Scalars } | undefined {
-  if (event.type === 'step-end') {
-    const { step, policyVersion: _, at: _at, ...report } = event;
-    return { step, values: numbersIn(report, 'train') };
-  }
   if (event.type === 'eval-end') return { step: event.step, values: numbersIn(event.score, 'eval') };
-  if (event.type !== 'sft-step') return undefined;
-  const { step, steps: _, at: _at, ...report } = event;
-  return { step, values: numbersIn(report, 'sft') };
+  if (event.type !== 'step-end' && event.type !== 'sft-step') return undefined;
+  const { step, at: _, ...report } = event;
+  return { step, values: numbersIn(report, event.type === 'step-end' ? 'train' : 'sft') };
 }
 
 /** Numbers by their path, such as `train/parts/format`; of an interval, `train/rewardCi/low` and `/high`. */
@@ -94,12 +90,9 @@ function varint(value: number): Uint8Array {
   return rest === 0 ? Uint8Array.of(value) : Uint8Array.of((value % 128) + 128, ...varint(rest));
 }
 
-function bytes(field: number, value: Uint8Array): Uint8Array {
+function bytes(field: number, given: string | Uint8Array): Uint8Array {
+  const value = typeof given === 'string' ? Buffer.from(given) : given;
   return Buffer.concat([Uint8Array.of(field * 8 + 2), varint(value.length), value]);
-}
-
-function text(field: number, value: string): Uint8Array {
-  return bytes(field, Buffer.from(value));
 }
 
 function float(field: number, value: number): Uint8Array {
