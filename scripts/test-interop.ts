@@ -1,8 +1,8 @@
 /**
  * Interoperability for real: other people's programs from PyPI against ours, and ours against theirs. `npm run test:interop`.
  *
- * With words as arguments only the checks so named are run: `losses`, `transformers`, `export`, `data`, `gguf`, `client`, `skyrl`, `llama-cpp`. Takes
- * minutes, most of them for SkyRL; no part of `npm test`. What cannot be had here is skipped in plain sight; docs/reference/interop.md says what is checked.
+ * With words as arguments only the checks so named are run: `losses`, `transformers`, `export`, `data`, `gguf`, `client`, `skyrl`, `llama-cpp`,
+ * `tensorboard`. Takes minutes, most of them for SkyRL; no part of `npm test`. What cannot be had here is skipped in plain sight; docs/reference/interop.md says what is checked.
  */
 import { checkData } from '../test/interop/data.ts';
 import { checkExport } from '../test/interop/export.ts';
@@ -13,6 +13,7 @@ import { checkOfficialClient } from '../test/interop/official-client.ts';
 import { preparePython } from '../test/interop/python-environment.ts';
 import { Report } from '../test/interop/report.ts';
 import { checkSkyrl } from '../test/interop/skyrl.ts';
+import { checkTensorBoard } from '../test/interop/tensorboard.ts';
 import { checkTransformers } from '../test/interop/transformers.ts';
 
 type Check = (report: Report, python: string) => Promise<void>;
@@ -30,6 +31,7 @@ const PARTS: readonly { readonly name: string; readonly title: string; readonly 
     check: checkOfficialClient,
   },
   { name: 'skyrl', title: 'Our Tinker client against SkyRL’s server', needs: 'skyrl', check: checkSkyrl },
+  { name: 'tensorboard', title: 'TensorBoard files in TensorBoard itself', needs: 'tensorboard', check: checkTensorBoard },
   { name: 'llama-cpp', title: 'An agent measured with a model behind llama.cpp’s server', check: checkLlamaCpp },
 ];
 

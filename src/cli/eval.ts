@@ -31,17 +31,20 @@ interface EvalFlags extends Partial<Omit<EvaluationRequest, 'entry'>>, LimitFlag
   readonly minSuccess?: number;
   readonly junit?: string;
   readonly report?: string;
+  readonly tensorboard?: string | true;
 }
 
 export async function evalCommand(given: string | undefined, flags: EvalFlags): Promise<number> {
   checkFlags(flags);
-  const { json, checkpoint, resume, retryFailed, minSuccess = 0, junit, report: reportFile, ...rest } = withLimits(flags);
+  const { json, checkpoint, resume, retryFailed, minSuccess = 0, junit, report: reportFile, ...own } = withLimits(flags);
+  const { tensorboard, ...rest } = own;
   const settings = checkpoint === undefined ? rest : { ...rest, model: await checkpointIn(checkpoint) };
   // The flows file can serve as the entry.
   const named = given ?? settings.flows;
   const entry = resume === undefined ? entryGiven(named, 'trainyard eval <entry>') : named;
   const { model = EVAL_DEFAULTS.model, seed = EVAL_DEFAULTS.seed } = settings;
-  using report = await openReport(json, { verb: 'eval', entry: entry ?? resume ?? '', model, seed, run: null });
+  const title = { verb: 'eval', entry: entry ?? resume ?? '', model, seed, run: null } as const;
+  using report = await openReport(json, title, tensorboard);
   let run: string | null = null;
   let hasBegun = false;
   let name = entry ?? resume ?? '';

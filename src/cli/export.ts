@@ -14,6 +14,7 @@ import { count } from './text.ts';
 
 interface ExportFlags extends Omit<ExportRequest, 'from'>, Partial<Omit<DataRequest, 'from'>> {
   readonly json: boolean;
+  readonly tensorboard?: string;
 }
 
 const CHOSEN = { given: '', best: ', the best of the run', last: ', the last of the run' } as const;
@@ -22,7 +23,8 @@ const NAMES = {
   'chat-template': 'Chat template that writes the tools as in training, for llama-server --chat-template-file:',
 } as const;
 
-export async function exportCommand(from: string, { json, ...flags }: ExportFlags): Promise<number> {
+export async function exportCommand(from: string, { json, tensorboard, ...flags }: ExportFlags): Promise<number> {
+  if (tensorboard !== undefined) return await exportEvents(from, tensorboard, json, Object.keys(flags));
   const emit: Emit = json ? jsonLines(process.stdout) : textLines(process.stdout);
   const data = dataRequestOf(from, flags);
   const { exported, lines } = await guarded(emit, { steps: false }, async ({ stop }) => {
@@ -34,6 +36,17 @@ export async function exportCommand(from: string, { json, ...flags }: ExportFlag
     return { exported: written, lines: dataLines(written) };
   });
   console.log(json ? JSON.stringify({ type: 'exported', ...exported }) : lines.map(printableLine).join('\n'));
+  return 0;
+}
+
+async function exportEvents(from: string, to: string, json: boolean, others: readonly string[]): Promise<number> {
+  if (others.length > 0)
+    throw new TrainyardError('USAGE', 'expected no other flags beside --tensorboard', { hint: 'export twice' });
+  const values = (await import('../run/tensorboard.ts')).exportTensorBoard(from, to);
+  const told = { type: 'exported', format: 'tensorboard', to, values };
+  console.log(
+    json ? JSON.stringify(told) : printableLine(`Exported ${count(values, 'value')} to ${to}: tensorboard --logdir ${to}`),
+  );
   return 0;
 }
 

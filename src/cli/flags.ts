@@ -48,6 +48,12 @@ function roles(text: string): string[] {
   return names;
 }
 
+function prices(text: string): readonly number[] {
+  const both = text.split(',').map(number);
+  if (both.length === 2 && both.every((price) => price >= 0)) return both;
+  throw refused('two prices, of prompt and of sampled tokens, such as 0.15,0.60', text);
+}
+
 /** `why`: reason for the minimum, for the error message. */
 function whole(least: number, most = Infinity, why = ''): (text: string) => number {
   return (text) => {
@@ -158,6 +164,7 @@ const ROLLOUTS: readonly Flag[] = [
   ],
   ['--grader-workers <n>', 'processes that grade', positive],
   ['--grader-deadline <time>', 'for one grading, such as 90s or 10m', duration, `${EVAL_DEFAULTS.graderDeadlineMs / 1000}s`],
+  ['--price <in,out>', 'prices of a million prompt and sampled tokens, such as 0.15,0.60: then costs are estimated', prices],
   threads('the embedded policy'),
   SEED,
 ];
@@ -168,7 +175,14 @@ export const SHARED: readonly Flag[] = [
   ['--held-out <file>', `tasks to evaluate on: ${FILES} (default: held-out.jsonl beside the entry)`],
   ...ROLLOUTS,
   ['--transcripts <n>', 'held-out conversations to show', natural],
+  ['--tensorboard [dir]', 'write TensorBoard files while it goes (default: tensorboard in the run’s directory)'],
 ];
+
+/** Other libraries call advantages a loss. */
+function loss(text: string): string {
+  if (ALGORITHM_NAMES.some((name) => name === text)) throw new InvalidArgumentError(`did you mean --algorithm ${text}?`);
+  return oneOf(LOSS_NAMES)(text);
+}
 
 export const TRAIN: readonly Flag[] = [
   ['--tasks <file>', `tasks to train on: ${FILES} (default: train.jsonl beside the entry)`],
@@ -191,7 +205,7 @@ export const TRAIN: readonly Flag[] = [
   LORA_ALPHA,
   ['--learning-rate <x>', 'of the first steps; it falls to a tenth', number],
   ['--temperature <x>', 'of training rollouts', number],
-  ['--loss <name>', `${LOSS_NAMES.join(', ')} (default: ppo, with staleness decoupled_ppo)`, oneOf(LOSS_NAMES)],
+  ['--loss <name>', `${LOSS_NAMES.join(', ')} (default: ppo, with staleness decoupled_ppo)`, loss],
   ['--clip-low <x>', 'how far below 1 the ratio counts, with ppo, cispo and gspo', number],
   ['--clip-high <x>', 'how far above 1 the ratio counts, with ppo, cispo and gspo', number],
   ['--dual-clip <x>', 'with ppo: most times a negative advantage counts, above 1 (default: no bound)', number],
@@ -319,6 +333,7 @@ export const EXPORT: readonly Flag[] = [
   ['--base <model>', 'base model of the adapter (default: the one it was trained on)'],
   ['--format <name>', 'instead, write rollouts as training data', ['jsonl', 'parquet', 'trl', 'verl', 'openai']],
   ['--to <file>', 'file to write them to'],
+  ['--tensorboard <dir>', 'instead, write the numbers of the run’s events as TensorBoard files'],
   PURPOSE,
   ['--only <which>', 'only such rollouts (default: by the format)', ['successes', 'graded', 'all']],
 ];

@@ -77,6 +77,8 @@ function probeLines({ tasks, rollouts, missing, answers, run, plan, ...probed }:
   const { steps, groupsPerStep, group } = TRAIN_DEFAULTS;
   const { promptTokens: prompt, context } = probed;
   const left = prompt < context ? `${context - prompt} left to answer` : `${prompt - context + 1} too many`;
+  const costs = run.cost === undefined ? '' : `, cost ${figure(run.cost, 2)}`;
+  const used = `about ${amount(run.calls)} model calls, ${amount(run.promptTokens)} prompt and ${amount(run.sampledTokens)} sampled tokens${costs}`;
   const ofRun = `about ${amount(run.rollouts)} rollouts, evaluations included, in ${duration(run.seconds)}`;
   return [
     `Probe of ${count(tasks.length, 'task')} × ${each} rollouts:`,
@@ -91,6 +93,7 @@ function probeLines({ tasks, rollouts, missing, answers, run, plan, ...probed }:
     line('longest prompt', `${prompt} tokens of a context of ${context}: ${left}`),
     line('time', `${took(probed.seconds)} per rollout, with others beside it`),
     line('a whole run', `${steps} steps of ${groupsPerStep} × ${group}: ${ofRun}; training comes on top and is not measured`),
+    line('', used),
     ...(plan === undefined ? [] : [line('model', planText(model, plan))]),
     missing
       ? `Nothing to learn from: ${missing.message}\n  ${asCalled(missing.hint ?? '')}`

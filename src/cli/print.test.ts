@@ -8,6 +8,18 @@ import { asCalled, cellsOf, duration } from './text.ts';
 const lines = (event: RunEvent): readonly string[] => describe(event, 'examples/shop/agent.ts');
 
 suite('plain lines', () => {
+  it('say before a run what is planned, and what that can cost', () => {
+    const planned = { rollouts: 200, calls: 3200, sampledTokens: 13_107_200 };
+    const [, , line] = lines({
+      ...(runStart() as Extract<RunEvent, { type: 'run-start' }>),
+      planned: { ...planned, cost: 7.864 },
+    });
+    expect(line).toBe(
+      'Planned 200 rollouts, more where groups lack signal: at most 3.2K model calls and 13.1M tokens; that costs at most 7.86, prompts not included',
+    );
+    expect(lines({ ...runStart(), planned } as RunEvent)[2]).toMatch(/ and 13\.1M tokens$/);
+  });
+
   it('say when an evaluation was', () => {
     const all = [evalEnd('before', 0, 0.1), evalEnd('during', 20, 0.5), evalEnd('after', 40, 0.9), evalEnd('only', 0, 0.9)];
     const said = all.map((event) => /^(?:Held-out s|S)uccess(.*?): \d+\.\d %/.exec(lines(event)[0] ?? '')?.[1]);

@@ -5,7 +5,8 @@
 import { basename } from 'node:path';
 import { styleText } from 'node:util';
 import { printableLine, shortLine } from '../core/describe.ts';
-import type { CallReport, Emit, EvalDone, RunEnding, RunEvent, TagReport, TrainDone, Unusual } from '../core/events.ts';
+import type { CallReport, Emit, EvalDone, Planned, RunEnding, RunEvent, TagReport, TrainDone, Unusual } from '../core/events.ts';
+import { lineOf } from '../core/events.ts';
 import { type ModelPlan, OVERFLOW_HINT } from '../core/policy.ts';
 import { overflowOf, type TurnSummary } from '../core/turns.ts';
 import type { Grade, Message, Outcome, Reward, Trajectory, UnansweredCall } from '../core/types.ts';
@@ -15,9 +16,11 @@ import { resumeCommand, shellWord } from '../run/settings.ts';
 import type { Title } from './screen/state.ts';
 import {
   agreementText,
+  amount,
   asCalled,
   count,
   duration,
+  figure,
   measures,
   nameCell,
   percent,
@@ -39,8 +42,13 @@ const SILENCE = 10_000;
 
 export type Report = Disposable & { readonly emit: Emit };
 
-/** Live view on a terminal, otherwise plain lines or JSON. */
-export async function openReport(json: boolean, title: Title): Promise<Report> {
+/** Live view on a terminal, otherwise plain lines or JSON. `tensorboard`: where to write its files too. */
+export async function openReport(json: boolean, title: Title, tensorboard?: string | true): Promise<Report> {
+  if (tensorboard !== undefined) {
+    const shown = await openReport(json, title);
+    const emit = (await import('../run/tensorboard.ts')).withTensorBoard(shown.emit, tensorboard);
+    return { emit, [Symbol.dispose]: () => shown[Symbol.dispose]() };
+  }
   if (!json && wantsScreen(process.stdout.isTTY === true, process.env)) {
     return (await import('./screen/screen.ts')).attachScreen(title);
   }
@@ -50,7 +58,7 @@ export async function openReport(json: boolean, title: Title): Promise<Report> {
 /** Every event except `progress`, which is only for display. */
 export function jsonLines(out: NodeJS.WritableStream): Emit {
   return (event) => {
-    if (event.type !== 'progress') out.write(`${JSON.stringify(event)}\n`);
+    if (event.type !== 'progress') out.write(lineOf(event));
   };
 }
 
@@ -155,11 +163,20 @@ function evaluationStart(event: Event<'eval-start'>): readonly string[] {
   return [`${doing}, temperature ${temperature}${unless}, seed ${seed}`, ...places(event)];
 }
 
-function places({ model, server, run, plan }: Event<'run-start'> | Event<'eval-start'> | Event<'sft-start'>): readonly string[] {
+/** `type`: of the event that says it. */
+export function plannedText(type: RunEvent['type'], { rollouts, calls, sampledTokens, cost }: Planned): string {
+  const unless = type === 'run-start' ? ', more where groups lack signal' : '';
+  const costs = cost === undefined ? '' : `; that costs at most ${figure(cost, 2)}, prompts not included`;
+  return `Planned ${amount(rollouts)} rollouts${unless}: at most ${amount(calls)} model calls and ${amount(sampledTokens)} tokens${costs}`;
+}
+
+function places(event: Event<'run-start'> | Event<'eval-start'> | Event<'sft-start'>): readonly string[] {
+  const { model, server, run, plan } = event;
   return [
     ...(plan === undefined ? [] : [planText(model, plan)]),
     ...(server === undefined ? [] : [`Policy ${printableLine(model)}`]),
     ...(run === null ? [] : [`Run directory ${printableLine(run)}`]),
+    ...('planned' in event && event.planned ? [plannedText(event.type, event.planned)] : []),
   ];
 }
 
@@ -300,9 +317,9 @@ export function evaluationSummary(event: EvalDone): readonly string[] {
   ];
 }
 
-function callsLine({ n, medianSeconds, p95Seconds, promptTokens, completionTokens }: CallReport): string {
+function callsLine({ n, medianSeconds, p95Seconds, promptTokens, completionTokens, cost }: CallReport): string {
   const times = `median ${medianSeconds.toFixed(2)} s, 95 % within ${p95Seconds.toFixed(2)} s`;
-  return `${count(n, 'model call')}: ${times}; ${promptTokens} prompt and ${completionTokens} completion tokens`;
+  return `${count(n, 'model call')}: ${times}; ${promptTokens} prompt and ${completionTokens} completion tokens${cost === undefined ? '' : `, cost ${figure(cost, 2)}`}`;
 }
 
 function rowOf(name: string, { success, ci, meanReward, n, failed, ungraded }: TagReport): readonly string[] {

@@ -7,7 +7,7 @@ import { constants } from 'node:os';
 import { Command, CommanderError } from 'commander';
 import { printableLine } from '../core/describe.ts';
 import { ERROR_CODES, TrainyardError } from '../core/errors.ts';
-import { errorEvent, type RunEvent } from '../core/events.ts';
+import { errorEvent, lineOf, type RunEvent } from '../core/events.ts';
 import { asCalled, IS_NPM_SCRIPT } from './text.ts';
 import { addVerbs, type Ended } from './verbs.ts';
 
@@ -37,7 +37,8 @@ export async function runCli(argv: readonly string[]): Promise<number> {
     return code;
   } catch (thrown) {
     if (thrown instanceof CommanderError) return usage(thrown, json, argv[0]);
-    fail(errorEvent(thrown), json);
+    const event = errorEvent(thrown);
+    fail(event.code === 'USAGE' ? { ...event, message: asFlags(event.message, argv[0]) } : event, json);
     if (!(thrown instanceof TrainyardError)) {
       if (thrown instanceof Error) process.stderr.write(`${thrown.stack}\n`);
       return 1;
@@ -45,6 +46,19 @@ export async function runCli(argv: readonly string[]): Promise<number> {
     const { code, cause } = thrown;
     return code === 'CANCELLED' ? exitOf(cause as NodeJS.Signals | undefined) : ERROR_CODES[code].exit;
   }
+}
+
+/** Flags whose setting has another name than theirs. */
+const OTHER_NAMES = {
+  ...{ 'limits.turns': '--turns', 'limits.tokens': '--rollout-tokens', 'limits.deadlineMs': '--deadline' },
+  ...{ baseURL: '--base-url', graderDeadlineMs: '--grader-deadline' },
+};
+
+/** A message about settings, with the flags of the verb in their place: `clipHigh: expected …` becomes `--clip-high: expected …`. */
+function asFlags(message: string, verb: string | undefined): string {
+  const options = buildProgram().commands.find((one) => one.name() === verb)?.options ?? [];
+  const flags = new Map([...options.map((one) => [one.attributeName(), one.long] as const), ...Object.entries(OTHER_NAMES)]);
+  return message.replaceAll(/(?<=^|; )[a-z][\w.]*(?=: )|\b[a-z]+[A-Z]\w*\b/g, (name) => flags.get(name) ?? name);
 }
 
 export function exitOf(signal: NodeJS.Signals = 'SIGINT'): number {
@@ -72,7 +86,7 @@ function usage({ exitCode, code, message }: CommanderError, json: boolean, first
 /** Errors go to stderr and, with --json, also to stdout as the last event. */
 function fail(shown: RunEvent & { readonly type: 'error' }, json: boolean): void {
   const event = { ...shown, ...(shown.hint === undefined ? {} : { hint: asCalled(shown.hint) }) };
-  if (json) process.stdout.write(`${JSON.stringify(event)}\n`);
+  if (json) process.stdout.write(lineOf(event));
   const { code, message, hint } = event;
   // A user who stopped the command does not see that as an error.
   const head = code === 'CANCELLED' ? `${message.charAt(0).toUpperCase()}${message.slice(1)}` : `error ${code}: ${message}`;

@@ -14,10 +14,11 @@ import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
 interface TrainFlags extends Partial<Omit<TrainSettings, 'entry'>>, LimitFlags {
   readonly json: boolean;
   readonly resume?: string;
+  readonly tensorboard?: string | true;
 }
 
 export async function trainCommand(given: string | undefined, { json, resume: earlier, ...flags }: TrainFlags): Promise<number> {
-  const settings = withLimits(flags);
+  const { tensorboard, ...settings } = withLimits(flags);
   // The flows file can serve as the entry.
   const entry = given ?? settings.flows;
   if (earlier !== undefined && settings.run !== undefined) {
@@ -27,7 +28,8 @@ export async function trainCommand(given: string | undefined, { json, resume: ea
   const { from } = settings;
   const isNamed = earlier !== undefined || from !== undefined;
   const named = isNamed ? entry : entryGiven(entry, 'trainyard train <entry>, or trainyard train --resume <run>');
-  using report = await openReport(json, { verb: 'train', entry: named ?? earlier ?? from ?? '', model, seed, run: null });
+  const title = { verb: 'train', entry: named ?? earlier ?? from ?? '', model, seed, run: null } as const;
+  using report = await openReport(json, title, tensorboard);
   let [run, hasBegun]: [string | undefined, boolean] = [undefined, false];
   const emit: Emit = (event) => {
     if (event.type === 'run-start') run = event.run;

@@ -35,6 +35,8 @@ import {
   TRY,
 } from './flags.ts';
 
+import { describeVerbs, helpCommand } from './help.ts';
+
 export type Ended = (code: number) => void;
 
 export function addVerbs(program: Command, ended: Ended): void {
@@ -112,6 +114,16 @@ export function addVerbs(program: Command, ended: Ended): void {
   add('verify', verifying, object)
     .argument('<run>', 'directory of a training run or an evaluation')
     .action(async (run, flags) => ended(await (await import('./show.ts')).verifyCommand(run, flags)));
+  add('doctor', 'look at what training on this machine needs, and say what is missing', object).action(async (flags) =>
+    ended(await (await import('./doctor.ts')).doctorCommand(flags)),
+  );
+  // Commander's own knows only verbs.
+  const help = program.helpCommand(false).command('help').description('show a page of the guide, or what an error code means');
+  help
+    .exitOverride()
+    .argument('[topic]', 'a verb, a page or an error code (default: lists them)')
+    .action((topic) => helpCommand(program, topic));
+  describeVerbs(program);
 }
 
 export function entryGiven(entry: string | undefined, hint: string): string {

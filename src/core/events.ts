@@ -1,4 +1,7 @@
-/** What a run reports: one flat JSON object per event, named noun-verb. The terminal, `--json` and events.jsonl show only these. */
+/**
+ * What a run reports: one flat JSON object per event, named noun-verb. The terminal, `--json` and events.jsonl show only these.
+ * docs/reference/events.schema.json describes the same for other programs; a test validates real runs against it.
+ */
 import { messageOf, TrainyardError } from './errors.ts';
 import type { ModelPlan } from './policy.ts';
 import type { StaleRule } from './types.ts';
@@ -55,6 +58,17 @@ export interface CallReport {
   /** As servers counted them. */
   readonly promptTokens: number;
   readonly completionTokens: number;
+  /** Of these tokens, in the currency of the setting `price`. Absent without prices. */
+  readonly cost?: number;
+}
+
+/** What is known before a run: its rollouts, and upper bounds for them. A training tries more groups where some have no signal. */
+export interface Planned {
+  readonly rollouts: number;
+  readonly calls: number;
+  readonly sampledTokens: number;
+  /** Upper bound for the sampled tokens alone: prompts are not known yet. Absent without prices. */
+  readonly cost?: number;
 }
 
 export interface StepReport extends Measured {
@@ -62,6 +76,8 @@ export interface StepReport extends Measured {
   readonly policyVersion: number;
   /** Mean over all graded rollouts of the step, trained or not. */
   readonly reward: number;
+  /** 95 % confidence interval of the mean reward, with groups as the independent units. Absent if there is no spread to estimate it from. */
+  readonly rewardCi?: readonly [low: number, high: number];
   readonly groups: number;
   /** Groups whose rewards are all equal, so that there is nothing to learn. */
   readonly groupsWithoutSignal: number;
@@ -164,6 +180,8 @@ interface Start {
   readonly tasks: number;
   /** When resuming: the last committed step, or the number of rollouts already done. */
   readonly resumedAt?: number;
+  /** Of the whole run. Absent when resuming. */
+  readonly planned?: Planned;
 }
 
 export type RunEvent =
@@ -245,6 +263,13 @@ export type RunEvent =
   | EvalDone;
 
 export type Emit = (event: RunEvent) => void;
+
+/** As written to events.jsonl and by `--json`. `at`: milliseconds since the epoch; absent in runs from before there was this field. */
+export type LoggedEvent = RunEvent & { readonly at?: number };
+
+export function lineOf(event: RunEvent): string {
+  return `${JSON.stringify({ ...event, at: Date.now() } satisfies LoggedEvent)}\n`;
+}
 
 export type Warn = (code: string, message: string) => void;
 

@@ -32,8 +32,7 @@ export const MAX_LINE_BYTES = 16 * 2 ** 20;
 export const TOO_LARGE =
   'expected whole numbers between -2^53 and 2^53, found one beyond, which no number here holds exactly; write it as text';
 
-const FORMAT_HINT =
-  'a row is {"id"?, "prompt" | "system_prompt"?+"user_prompt", "answer"?, "metadata"?}: docs/reference/tasks.md';
+const FORMAT_HINT = 'a row is {"id"?, "prompt" | "system_prompt"?+"user_prompt", "answer"?, "metadata"?}: trainyard help tasks';
 
 export function invalid(message: string, options: { readonly hint?: string; readonly cause?: unknown } = {}): TrainyardError {
   return new TrainyardError('DATASET_INVALID', message, { hint: FORMAT_HINT, ...options });

@@ -13,7 +13,7 @@ import { invalid, kindOf, MAX_LINE_BYTES, type RawRow } from './rows.ts';
 const MAX_FILE_BYTES = 5 * 2 ** 30;
 
 const NOT_THERE =
-  'put the tasks beside the entry as train.jsonl and held-out.jsonl, or name them with --tasks and --held-out (format: docs/reference/tasks.md)';
+  'put the tasks beside the entry as train.jsonl and held-out.jsonl, or name them with --tasks and --held-out (format: trainyard help tasks)';
 const NOT_ALLOWED = 'allow this user to read the file and to enter the folders above it';
 const HINTS: Readonly<Record<string, string>> = {
   EACCES: NOT_ALLOWED,

@@ -253,7 +253,7 @@ const MOST_SHOWN = 20;
 
 /** Throws GRADER_INVALID with all faults. Unsupported keywords are faults: ignoring one would accept what its author meant to refuse. */
 function checkSchema(schema: unknown): asserts schema is Schema {
-  const hint = 'docs/reference/graders.md lists the keywords of JSON Schema that are checked';
+  const hint = 'trainyard help graders lists the keywords of JSON Schema that are checked';
   const text = textOf(schema);
   if (text === undefined) throw invalid(['the schema: expected plain JSON'], hint);
   if (nestingOf(text) > MAX_NESTING) throw invalid([`the schema: nested deeper than ${MAX_NESTING} levels`], hint);

@@ -91,6 +91,12 @@ export interface RolloutObserver extends SessionObserver {
   threw?(thrown: unknown): void;
 }
 
+/** Makes a trace of a rollout. `run` gets what its grading is called through. */
+export interface RolloutTracing {
+  rollout(identity: RolloutIdentity, workflow: string, run: (grading: Grading) => Promise<Trajectory>): Promise<Trajectory>;
+}
+type Grading = <T>(grade: () => Promise<T>) => Promise<T>;
+
 export interface RolloutParts extends GradingParts, Partial<Pick<StartedWorkflow, 'runWorkflow' | 'concurrency'>> {
   /** Trains only these roles, whatever the workflow says. */
   readonly trainable?: readonly string[] | undefined;
@@ -102,6 +108,7 @@ export interface RolloutParts extends GradingParts, Partial<Pick<StartedWorkflow
   /** Downtime of the policy's server does not count towards the deadline. */
   readonly downtime?: Downtime;
   readonly observer?: RolloutObserver | undefined;
+  readonly tracing?: RolloutTracing | undefined;
   /** Parent of the rollouts' artifact folders. */
   readonly artifacts?: string | undefined;
   readonly signal: AbortSignal;
@@ -117,6 +124,11 @@ export interface RolloutSpec {
 export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promise<Trajectory> {
   using _permit = await parts.concurrency?.acquire(parts.signal);
   await yieldToEventLoop();
+  const run = (grading?: Grading): Promise<Trajectory> => rolloutOf(parts, spec, grading);
+  return await (parts.tracing?.rollout(spec.identity, parts.workflow.name, run) ?? run());
+}
+
+async function rolloutOf(parts: RolloutParts, spec: RolloutSpec, grading: Grading = (grade) => grade()): Promise<Trajectory> {
   const { identity, sampling } = spec;
   const { workflow, seed, limits, clock, observer, trainable } = parts;
   const startedAt = clock.now();
@@ -136,9 +148,10 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   const result = ending.kind === 'returned' ? ending.result : {};
   let printed = '';
   const rollout = { turns, outcome, result, artifactsDir: own.artifactsDir() };
-  const grade = await gradeOf(parts, spec, rollout, (text) => {
+  const print = (text: string): void => {
     printed += text;
-  });
+  };
+  const grade = await grading(() => gradeOf(parts, spec, rollout, print));
   const { unanswered } = session;
   const ofGrader = printed
     .trimEnd()

@@ -98,6 +98,11 @@ const runShape = {
   transcripts: natural,
   /** Roles to train. Default: as declared by the workflow. In an evaluation: the roles that the policy plays. */
   trainable: z.array(file).min(1).readonly().optional(),
+  /** For prompt and sampled tokens, per million of them: estimates and reports then include costs. */
+  price: z
+    .tuple([z.number().min(0), z.number().min(0)])
+    .readonly()
+    .optional(),
   /** Share of gradings that may fail before the run ends. Judged from 64 gradings on. */
   maxErrorShare: share,
 };
@@ -418,7 +423,7 @@ export function checkSettings<T extends EvaluationSettings | TrainSettings | Sft
     error?.issues.map(({ path, message }) => (path.length === 0 ? message : `${path.join('.')}: ${message}`)) ??
     conflictsIn(settings).filter((problem) => problem !== false);
   if (problems.length === 0) return settings;
-  throw new TrainyardError('USAGE', problems.join('; '), { hint: 'docs/reference/settings.md lists every setting' });
+  throw new TrainyardError('USAGE', problems.join('; '), { hint: 'trainyard help settings lists every setting' });
 }
 
 /** Checked before files beside it are looked up. */

@@ -9,7 +9,7 @@ import { mkdir, open, readdir, realpath, rename, rm, stat, writeFile } from 'nod
 import { dirname, join, resolve } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { boundary, type ErrorCode, messageOf, TrainyardError, tried } from '../core/errors.ts';
-import { type Emit, errorEvent, type RunEvent } from '../core/events.ts';
+import { type Emit, errorEvent, type LoggedEvent, lineOf, type RunEvent } from '../core/events.ts';
 import { checkpointName, savedSteps } from './checkpoint.ts';
 import { resumeCommand } from './settings.ts';
 
@@ -195,7 +195,7 @@ function cutTornLine(path: string): void {
 /** Synchronous, so that an event is in the file before it is shown. */
 function writeLine(file: number, event: RunEvent): void {
   try {
-    writeSync(file, `${JSON.stringify(event)}\n`);
+    writeSync(file, lineOf(event));
   } catch (cause) {
     throw unwritable(cause, 'is the disk full?');
   }
@@ -241,12 +241,12 @@ export function takeLock(path: string, flag?: string): DatabaseSync {
 }
 
 /** Ignores a last line that a kill cut off. */
-export function eventsIn(run: string): readonly RunEvent[] {
+export function eventsIn(run: string): readonly LoggedEvent[] {
   const file = join(run, EVENTS_FILE);
   const lines = existsSync(file) ? readFileSync(file, 'utf8').split('\n').slice(0, -1) : [];
   return lines.map((line, i) => {
     try {
-      return JSON.parse(line) as RunEvent;
+      return JSON.parse(line) as LoggedEvent;
     } catch (cause) {
       const hint = 'restore the file from a copy';
       throw new TrainyardError('STORE_FORMAT', `${file}: line ${i + 1} is no JSON`, { cause, hint });

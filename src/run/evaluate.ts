@@ -14,7 +14,7 @@ import { meanOf, signFlipChance } from '../core/statistics.ts';
 import type { Message, Task, Trajectory } from '../core/types.ts';
 import { memoryStore } from '../store/memory.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
-import type { EvaluationRequest, TrainSettings } from './check-settings.ts';
+import type { EvaluationRequest, EvaluationSettings, TrainSettings } from './check-settings.ts';
 import { createRunDirectory, eventLog, reopenRunDirectory, writeWhole } from './directory.ts';
 import { policyName } from './open-policy.ts';
 import { openParts, type Rollouts, type RunParts } from './parts.ts';
@@ -26,7 +26,7 @@ import {
   planResumedEvaluation,
 } from './plan.ts';
 import { endingOf, isSuccess, type Pending, Results, reportOf, scoreOf, type TaskResult } from './results.ts';
-import { samplingAt, shortPath } from './settings.ts';
+import { costOf, plannedFor, samplingAt, shortPath } from './settings.ts';
 
 export interface EvaluationResult extends EvaluationReport {
   /** Null if nothing is kept. */
@@ -109,12 +109,13 @@ async function measure(
   const started = performance.now();
   const entry = typeof settings.entry === 'string' ? shortPath(settings.entry) : settings.entry.workflow.name;
   const policy = parts?.start ?? { model: policyName(settings) };
-  const resumed = plan.isResumed ? { resumedAt: results.done } : {};
+  const resumed = plan.isResumed ? { resumedAt: results.done } : { planned: plannedFor(tasks.length * perTask, settings) };
   const sampling = { temperature, ...defined({ agentTemperature: settings.agentTemperature }) };
   tell({ type: 'eval-start', run, entry, ...policy, seed, tasks: tasks.length, perTask, ...sampling, ...resumed });
   if (parts !== undefined) await runAll(evaluation, pending, parts);
-  const report = reportOf(results.byTask(), settings);
-  if (run !== null) await writeWhole(join(run, 'metrics.json'), `${JSON.stringify(report, null, 2)}\n`);
+  const measured = reportOf(results.byTask(), settings);
+  if (run !== null) await writeWhole(join(run, 'metrics.json'), `${JSON.stringify(measured, null, 2)}\n`);
+  const report = withCost(measured, settings);
   const seconds = (performance.now() - started) / 1000;
   const { success, ci, meanReward, n, failed, ungraded } = report;
   const score = { success, ci, meanReward, n, failed, ungraded, ...defined({ parts: report.parts, metrics: report.metrics }) };
@@ -122,6 +123,13 @@ async function measure(
   await showTranscripts(evaluation);
   tell({ type: 'done', run, ...report, seconds });
   return { ...report, run, tasks: results.byTask() };
+}
+
+/** Not part of what is kept and verified: prices may change. */
+function withCost(report: EvaluationReport, { price }: EvaluationSettings): EvaluationReport {
+  const { calls } = report;
+  const cost = calls && costOf(price, calls.promptTokens, calls.completionTokens);
+  return cost === undefined ? report : { ...report, calls: { ...calls!, cost } };
 }
 
 /** Stops at the first error, such as a dead server or a spent budget, and leaves the rest for a resume. */

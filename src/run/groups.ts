@@ -8,6 +8,7 @@ import type { Store, Workflow } from '../core/contracts.ts';
 import { describeThrown, describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Emit, Warn } from '../core/events.ts';
+import { defined } from '../core/json.ts';
 import { meanOf } from '../core/statistics.ts';
 import { exclusionsOf, placeOf, tokensOf, withoutExcluded } from '../core/turns.ts';
 import type { Exclusion, Task, Trajectory } from '../core/types.ts';
@@ -24,7 +25,7 @@ import type { TrainPlan } from './plan.ts';
 import { type Checked, preflight } from './preflight.ts';
 import { scoreOf, tokensIn, trajectoriesOf } from './results.ts';
 import type { Resumption } from './resume.ts';
-import { samplingAt, TRAIN_DEFAULTS } from './settings.ts';
+import { costOf, plannedFor, samplingAt, TRAIN_DEFAULTS } from './settings.ts';
 import type { GroupSource } from './stored-groups.ts';
 
 /** New rollouts, or those of another run. */
@@ -234,6 +235,10 @@ export async function probe(
   const withSignal = groups.length - withoutSignal.length;
   const seconds = (performance.now() - begun) / 1000 / all.length;
   const runRollouts = rolloutsOfRun(settings, heldOut.length, withSignal / groups.length);
+  const scale = runRollouts / all.length;
+  const sum = (name: 'promptTokens' | 'sampledTokens'): number => scale * calls.reduce((total, call) => total + call[name], 0);
+  const tokens = { calls: scale * calls.length, promptTokens: sum('promptTokens'), sampledTokens: sum('sampledTokens') };
+  const cost = costOf(settings.price, tokens.promptTokens, tokens.sampledTokens);
   const { message, hint } = isSolved({ withoutSignal }) ? ALL_SOLVED : noSignal({ withoutSignal }, { model, workflow });
   return {
     tasks: groups.map((group) => {
@@ -252,18 +257,23 @@ export async function probe(
     /** Of the longest prompt, even if it was refused. */
     promptTokens: Math.max(0, ...calls.map(({ promptTokens }) => promptTokens)),
     context: 'engine' in sampled ? sampled.engine.contextLength : Infinity,
-    /** An estimate for a whole run: all rollouts, held-out ones included, and their seconds. Training is not in it. */
-    run: { rollouts: runRollouts, seconds: runRollouts * seconds },
+    /** An estimate for a whole run: all rollouts, held-out ones included, their model calls, tokens, seconds and cost. Training is not in it. */
+    run: { rollouts: runRollouts, seconds: runRollouts * seconds, ...tokens, ...defined({ cost }) },
     plan,
   };
 }
 
 const ALL_SOLVED = { message: 'every rollout succeeded: these tasks have nothing left to teach', hint: 'give harder tasks' };
 
+/** Where a run resumes; of a new one, what is planned if every group has signal. */
+export function extentOf({ settings, heldOut, isResumed }: TrainPlan, step: number) {
+  return isResumed ? { resumedAt: step } : { planned: plannedFor(rolloutsOfRun(settings, heldOut.length, 1), settings) };
+}
+
 /** `share`: of the groups with signal. A step tries more groups where few have it. */
 function rolloutsOfRun(settings: TrainSettings, heldOut: number, share: number): number {
-  const { steps, group, groupsPerStep, refill, evalEvery, evalTasks } = settings;
+  const { from, steps, group, groupsPerStep, refill, evalEvery, evalTasks } = settings;
   const evaluations = evalEvery === 0 ? 0 : Math.floor((steps - 1) / evalEvery);
-  const trained = Math.round(steps * groupsPerStep * Math.min(refill, 1 / share)) * group;
+  const trained = from === undefined ? Math.round(steps * groupsPerStep * Math.min(refill, 1 / share)) * group : 0;
   return trained + 2 * heldOut + evaluations * Math.min(evalTasks, heldOut);
 }

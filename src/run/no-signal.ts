@@ -27,7 +27,7 @@ type Tried = Pick<GroupBatch, 'withoutSignal'>;
 const THREE_JOBS =
   'the shipped model, which knows only the jobs of examples/shop, examples/triage and examples/desk and their prompts';
 const MEASURE_OR_CHANGE =
-  'if your task is none of the three, measure the agent with a model that you use today (trainyard eval <entry> --engine openai --base-url URL --model NAME), or train a model that solves the task now and then (--model; docs/guide/06-real-models.md), taught by the successes of that one if need be (--warm-start)';
+  'if your task is none of the three, measure the agent with a model that you use today (trainyard eval <entry> --engine openai --base-url URL --model NAME), or train a model that solves the task now and then (--model; trainyard help real-models), taught by the successes of that one if need be (--warm-start)';
 /** Characters of the answer that is quoted. */
 const LONGEST = 120;
 /** Reasons for no reward that are listed. */
@@ -100,7 +100,7 @@ function causeOf(batch: Tried, { model, workflow }: Trained): { readonly why: st
     };
   }
   const general =
-    'see one rollout and its grading with trainyard try <entry>; then tasks that the policy solves sometimes but not always, a larger --group, or a grader with partial credit help; a policy that solves none can be taught first what a stronger model did: --warm-start (docs/guide/16-warm-start.md)';
+    'see one rollout and its grading with trainyard try <entry>; then tasks that the policy solves sometimes but not always, a larger --group, or a grader with partial credit help; a policy that solves none can be taught first what a stronger model did: --warm-start (trainyard help warm-start)';
   return { why, hint: isShipped(model) ? MEASURE_OR_CHANGE : general };
 }
 

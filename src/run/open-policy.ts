@@ -81,7 +81,7 @@ export async function openSampled(settings: SampledSettings, options: PolicyOpti
 function leftOutOf(model: string, leftOut: readonly string[]): string {
   const found = `the chat template of ${model} leaves out ${leftOut.join(' and ')}`;
   const instead = 'where the workflow uses tools, they are written in a form of Trainyard’s own, which this model may not know';
-  return `${found}; ${instead} (docs/reference/templates.md#without-tools)`;
+  return `${found}; ${instead} (trainyard help templates)`;
 }
 
 /** For people: the folder of the model, or its name and server. */
@@ -126,7 +126,7 @@ export async function checkModelNamed(request: Partial<ServerSettings>): Promise
 }
 
 /** Undefined if the server cannot be reached, empty if it gives no list. */
-async function modelsAt(baseURL: string, api: ApiName, key: string): Promise<readonly string[] | undefined> {
+export async function modelsAt(baseURL: string, api: ApiName, key: string): Promise<readonly string[] | undefined> {
   const base = baseURL.replace(/\/+$/, '');
   const url = api === 'anthropic' ? `${base.replace(/\/v1$/, '')}/v1/models` : `${base}/models`;
   const anthropic = { 'anthropic-version': '2023-06-01', 'x-api-key': key };

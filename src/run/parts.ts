@@ -2,6 +2,7 @@
  * The parts of a live run: model, grader, workflow and gateway. Opened in an order that finds mistakes before anything is spent, with the
  * gateway listening last; closed in reverse.
  */
+import { basename } from 'node:path';
 import { Downtime, linkSignals, openingWith, Semaphore } from '../core/async.ts';
 import type { Grader, GraderRunner, ModelServer, Store } from '../core/contracts.ts';
 import { missingEnv } from '../core/define.ts';
@@ -23,11 +24,13 @@ import type { Entry, ModuleExport } from '../rollout/discovery.ts';
 import { type HiddenFiles, type RolloutObserver, type RolloutParts, runRollout, startWorkflow } from '../rollout/runner.ts';
 import type { EvaluationSettings, RunSettings, TrainSettings } from './check-settings.ts';
 import { loadFirst } from './checkpoint.ts';
+import { hubNameOf } from './model-path.ts';
 import { nothingTrainable } from './no-signal.ts';
 import { openSampled, type PolicySettings, planToTell, policyName, type SampledPolicy, withPolicy } from './open-policy.ts';
 import { sourcesOfModule } from './preflight.ts';
 import { tokensIn } from './results.ts';
 import { Recovery } from './resume.ts';
+import { isApi } from './settings.ts';
 
 export interface RunParts extends AsyncDisposable {
   readonly entryName: string;
@@ -118,9 +121,11 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
     if (options.watchStalls) opened.use(watchEventLoop({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
     opened.use(await listen(gateway));
     const { workflow, runWorkflow, concurrency } = started;
+    const tracing = await tracingOf(settings);
+    if (tracing !== undefined) opened.use(tracing);
     const parts = {
       ...{ trainable, observer, sessions: gateway, grader: grading, graderInput, turnDiscount, limits, seed, downtime, signal },
-      ...{ workflow, runWorkflow, concurrency, clock: { now: Date.now } },
+      ...{ workflow, runWorkflow, concurrency, tracing, clock: { now: Date.now } },
     };
     return {
       ...{ policy, recovery, at: defined({ server }) },
@@ -134,6 +139,15 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
     // The part being opened reports that it was closed; the reason for the stop is what counts.
     throw stop.aborted ? stop.reason : thrown;
   });
+}
+
+/** Undefined unless the optional peer is installed. */
+async function tracingOf({ model, engine }: PolicySettings) {
+  const opened = await import('../integrations/opentelemetry.ts').catch((thrown: NodeJS.ErrnoException) => {
+    if (thrown.code !== 'ERR_MODULE_NOT_FOUND') throw thrown;
+  });
+  if (isApi(engine)) return opened?.openTracing({ model, provider: engine });
+  return opened?.openTracing({ model: hubNameOf(model) ?? basename(model), provider: 'trainyard' });
 }
 
 function through(own: Engine, wrapped: (engine: Engine) => Engine, recovery: Recovery | undefined): Engine {

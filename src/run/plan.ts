@@ -86,7 +86,7 @@ export type EvaluationRecord = z.infer<typeof evaluationRecordSchema>;
 /** They affect how much is done, how fast, and what is shown, but not the results. */
 const MAY_CHANGE: ReadonlySet<string> = new Set<keyof TrainSettings>([
   ...(['run', 'threads', 'concurrency', 'workflowWorkers', 'graderWorkers', 'transcripts', 'baseURL', 'maxErrorShare'] as const),
-  ...(['steps', 'maxTime', 'maxTokens', 'minTasks', 'isolation', 'apiKeyEnv'] as const),
+  ...(['steps', 'maxTime', 'maxTokens', 'minTasks', 'isolation', 'apiKeyEnv', 'price'] as const),
 ]);
 /** Settings that can be a path or a value. Values are not recorded; of tasks, only digests are. */
 const GIVEN_AS_VALUES: ReadonlySet<string> = new Set<keyof TrainSettings>(['entry', 'tasks', 'heldOut']);

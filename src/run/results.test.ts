@@ -152,6 +152,17 @@ it('the report of a step counts what failed and what was rejected apart, and giv
   });
 });
 
+it('the interval of a step’s reward has groups as its units, and is absent without a spread', () => {
+  const [low, high] = [all(graded({ value: 0 }), graded({ value: 0 })), all(graded({ value: 1 }), graded({ value: 1 }), BROKEN)];
+  const of = (...groups: readonly (readonly Trajectory[])[]) =>
+    rolloutReport({ groups: groups.map((trajectories) => ({ trajectories })) as never, withoutSignal: [], stale: [] });
+  const [least, most] = of(low, high).rewardCi!;
+  // Student's t with one degree of freedom is 12.7; a deviation of 0.707 over two groups is an error of 0.5.
+  expect([least, most].map((end) => end.toFixed(2))).toEqual(['-5.85', '6.85']);
+  expect(of(low)).not.toHaveProperty('rewardCi');
+  expect(of(low, low)).not.toHaveProperty('rewardCi');
+});
+
 it('a success, where nobody says what one is, is what trained roles earned, or the value where they have no reward of their own', () => {
   const turns = [
     { role: 'werewolf', trainable: true },

@@ -279,9 +279,12 @@ export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts =
   const staleGroups = stale.length + (rule === undefined ? 0 : groups.filter(isStale).length);
   const trajectories = [...trajectoriesOf(all), ...excludedRollouts];
   const rewards = gradedRewards(trajectories);
+  const ofGroups = all.map((group) => gradedRewards(group.trajectories)).filter((own) => own.length > 0);
+  const rewardCi = meanInterval(ofGroups.map(meanOf));
   return {
     // No rewards is not a reward of 0.
     reward: rewards.length === 0 ? Number.NaN : meanOf(rewards),
+    ...(rewardCi !== null && { rewardCi }),
     ...meansOf(trajectories),
     groups: all.length,
     groupsWithoutSignal: withoutSignal.length,

@@ -6,7 +6,9 @@ import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { basename, dirname, join, relative, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import type { SamplingSettings, StaleRule } from '../core/types.ts';
+import type { Planned } from '../core/events.ts';
+import { defined } from '../core/json.ts';
+import type { Limits, SamplingSettings, StaleRule } from '../core/types.ts';
 import type { Entry } from '../rollout/discovery.ts';
 import type { Algorithm, Weighting } from '../trainer/advantages.ts';
 import type { KlEstimator } from '../trainer/penalties.ts';
@@ -68,6 +70,7 @@ export const EVAL_DEFAULTS = {
   graderMemoryMb: 2_048,
   transcripts: 0,
   trainable: undefined,
+  price: undefined,
   // Higher than for training, because an evaluation reports failures.
   maxErrorShare: 0.25,
 } as const;
@@ -198,6 +201,19 @@ export function shortPath(path: string): string {
 /** Callers pass the temperature: training samples at its own, held-out evaluation at 0. */
 export function samplingAt(temperature: number, { callTokens }: { readonly callTokens: number }): SamplingSettings {
   return { temperature, topP: 1, topK: 0, maxTokens: callTokens };
+}
+
+/** Per million tokens, in any currency. */
+export type Price = readonly [prompt: number, sampled: number];
+
+/** Undefined without prices. */
+export function costOf(price: Price | undefined, promptTokens: number, sampledTokens: number): number | undefined {
+  return price && (promptTokens * price[0] + sampledTokens * price[1]) / 1e6;
+}
+
+export function plannedFor(rollouts: number, given: { readonly limits: Limits; readonly price: Price | undefined }): Planned {
+  const [calls, sampledTokens] = [rollouts * given.limits.turns, rollouts * given.limits.tokens];
+  return { rollouts, calls, sampledTokens, ...defined({ cost: costOf(given.price, 0, sampledTokens) }) };
 }
 
 export function learningRateAt(

@@ -17,7 +17,7 @@ import { AgreementBound } from '../trainer/agreement.ts';
 import { heldOutFileOf, type TrainFromRequest, type TrainRequest, unusualIn } from './check-settings.ts';
 import { createRunDirectory, eventLog, type RunDirectory, reopenRunDirectory } from './directory.ts';
 import { HeldOut } from './evaluate.ts';
-import { type CuratedBatch, groupSource, withoutMarked } from './groups.ts';
+import { type CuratedBatch, extentOf, groupSource, withoutMarked } from './groups.ts';
 import { endingWithoutSignal, nothingTrainable, tellNoSignalYet } from './no-signal.ts';
 import { batchOf, compared, prepareFor } from './objective.ts';
 import { openParts, type Rollouts, type RunParts } from './parts.ts';
@@ -180,7 +180,7 @@ async function begin({ plan, parts, log, tell }: Training) {
   const [{ run, seed, steps, from: source }, { isResumed, record, tasks, heldOut }] = [plan.settings, plan];
   const from = isResumed ? await log.work.step(() => restorePolicy(log)) : { step: 0, groups: START };
   if (isResumed) await log.directory.keep(record);
-  const sizes = { seed, steps, tasks: tasks.length, heldOut: heldOut.length, ...(isResumed && { resumedAt: from.step }) };
+  const sizes = { seed, steps, tasks: tasks.length, heldOut: heldOut.length, ...extentOf(plan, from.step) };
   tell({ type: 'run-start', run, entry: parts.entryName, ...parts.start, ...sizes, ...(source && { from: source }) });
   return from;
 }

@@ -48,6 +48,10 @@ describe('usage', () => {
     [['train', 'x.ts', '--split', '10'], 'expected a share from 0 to 1, found "10"'],
     [['train', 'x.ts', '--run'], 'argument missing'],
     [['export', 'runs/x'], 'expected what to write'],
+    [['train', 'x.ts', '--loss', 'grpo'], 'did you mean --algorithm grpo?'],
+    [['train', 'x.ts', '--clip-high', '-1', '--overlong-factor', '0'], '--clip-high: Too small'],
+    [['eval', 'x.ts', '--price', '1'], 'expected two prices'],
+    [['help', 'first-rum'], 'trainyard help first-run?'],
   ])('%j exits 2', async (args, message) => {
     const { code, stderr } = await sharedTrainyard(...args);
     expect(stderr).toContain(message);

@@ -66,11 +66,13 @@ describe('a model behind an API', () => {
   it.each(['openai', 'anthropic'] as const)('is measured by its messages as it is in this process: %s', async (engine) => {
     const api = { engine, model: 'policy', baseURL: served.baseURL, apiKeyEnv: KEY };
     const events: RunEvent[] = [];
-    const there = await evaluateOnly({ ...ROWS, ...api, run: run(engine) }, (event) => void events.push(event));
+    const there = await evaluateOnly({ ...ROWS, ...api, price: [1, 3], run: run(engine) }, (event) => void events.push(event));
     const here = await evaluateOnly({ ...ROWS, run: run(`${engine}-here`) });
     expect(rewardsOf(there)).toEqual(rewardsOf(here));
     expect(there).toMatchObject({ failed: 0, calls: { n: 24, promptTokens: expect.any(Number) } });
-    expect(there.calls!.completionTokens).toBeGreaterThan(24);
+    const { promptTokens, completionTokens, cost } = there.calls!;
+    expect(completionTokens).toBeGreaterThan(24);
+    expect(cost).toBeCloseTo((promptTokens + 3 * completionTokens) / 1e6, 12);
     const host = new URL(served.origin).host;
     expect(events[0]).toMatchObject({ type: 'eval-start', model: `policy at ${host}`, server: served.baseURL });
 

@@ -7,9 +7,10 @@ import { join } from 'node:path';
 import type { Command } from 'commander';
 import { describe, expect, it } from 'vitest';
 import { ERROR_CODES } from '../../src/core/errors.ts';
+import { type Schema, schemaFault } from '../../src/core/json-schema.ts';
 import { FORK_CAUSES } from '../../src/core/types.ts';
 import { fencedLines, linkFaults, sectionsOf, tableRows } from './markdown.ts';
-import { lineCount, listFiles, readText, repository } from './sources.ts';
+import { lineCount, listFiles, readSources, readText, repository } from './sources.ts';
 
 interface PackageJson {
   readonly version: string;
@@ -78,6 +79,77 @@ describe('docs/reference/cli.md', () => {
     const asLines = (flags: ReadonlyMap<string, readonly string[]>): readonly string[] =>
       sorted([...flags].flatMap(([command, own]) => [command, ...own.map((flag) => `${command} ${flag}`)]));
     expect(asLines(documented)).toEqual(asLines(declared));
+  });
+});
+
+describe('docs/reference/events.schema.json', () => {
+  interface EventSchema {
+    readonly title: string;
+    readonly properties: object;
+  }
+  const schema = JSON.parse(readText('docs/reference/events.schema.json')) as { readonly anyOf: readonly EventSchema[] };
+
+  it('names exactly the fields of the TypeScript types, and refuses others', () => {
+    const fieldsIn = (text: string): readonly string[] =>
+      [...text.matchAll(/readonly (\w+)\??:/g)].map(([, name]) => name as string);
+    const plan = /interface ModelPlan \{[^}]*\}/.exec(readText('src/core/policy.ts'))?.[0] ?? '';
+    const ofProgress = ['phase', 'done', 'of'];
+    const declared = [...fieldsIn(readText('src/core/events.ts')), ...fieldsIn(plan)].filter(
+      (name) => !ofProgress.includes(name),
+    );
+    const named = new Set<string>();
+    JSON.stringify(schema, (key, value: unknown) => {
+      if (key === 'properties') for (const name of Object.keys(value as object)) named.add(name);
+      return value;
+    });
+    expect(sorted(named)).toEqual(sorted(new Set(declared)));
+    const warning = { type: 'warning', at: 1, code: 'A', message: 'b' };
+    expect(schemaFault(schema as Schema, warning)).toBeUndefined();
+    expect(schemaFault(schema as Schema, { ...warning, extra: 1 })).toBeDefined();
+  });
+
+  it('has the events and fields of events.md', () => {
+    const documented = sectionsOf(readText('docs/reference/events.md')).flatMap(({ title, depth, lines }) => {
+      const names = tableRows(lines.join('\n')).map(([name]) => /^`(\w+)\??`$/.exec(name ?? '')?.[1]);
+      return depth === 2 ? [[title, sorted(names.filter((name) => name !== undefined))]] : [];
+    });
+    const own = ({ properties }: EventSchema) => Object.keys(properties).filter((name) => name !== 'type' && name !== 'at');
+    expect(documented).toEqual(schema.anyOf.map((event) => [event.title, sorted(own(event))]));
+  });
+});
+
+describe('what the program says', () => {
+  const topics = ['guide', 'reference'].flatMap((folder) =>
+    readdirSync(join(repository, 'docs', folder)).map((file) => file.replace(/^\d+-|\.\w+$/g, '')),
+  );
+
+  it('points to help that users of the package have, never to a file of docs/', () => {
+    const faults = readSources('src').flatMap(({ path, text, comments }) => {
+      const code = comments.reduce(
+        (left, { start, end }) => left.slice(0, start) + ' '.repeat(end - start) + left.slice(end),
+        text,
+      );
+      const named = [...code.matchAll(/trainyard help ([\w/-]+)/g)].map(([, topic]) => topic!.replace('reference/', ''));
+      const isKnown = (topic: string): boolean =>
+        topics.includes(topic) || Object.hasOwn(ERROR_CODES, topic) || topic === 'lists';
+      const unknown = named.filter((topic) => !isKnown(topic));
+      return [...(code.match(/docs\/(?:guide|reference|decisions)/g) ?? []), ...unknown].map((found) => `${path}: ${found}`);
+    });
+    expect(faults).toEqual([]);
+  });
+
+  it('ends the help of every verb with examples and its page', async () => {
+    const { buildProgram } = await import('../../src/cli/program.ts');
+    for (const verb of buildProgram().commands) {
+      let text = '';
+      const writeOut = (part: string): void => {
+        text += part;
+      };
+      verb.configureOutput({ writeOut }).outputHelp();
+      const [, example, page = ''] =
+        /\nExamples:\n.*?trainyard (?:-- )?(\S+)[\s\S]*\nMore: .*trainyard (?:-- )?help (\S+)/.exec(text) ?? [];
+      expect([example, topics.includes(page.replace('reference/', ''))], verb.name()).toEqual([verb.name(), true]);
+    }
   });
 });
 

@@ -6,7 +6,7 @@
 import { StringDecoder } from 'node:string_decoder';
 import { styleText } from 'node:util';
 import type { RunEvent } from '../../core/events.ts';
-import { describe, planText, type Report } from '../print.ts';
+import { describe, plannedText, planText, type Report } from '../print.ts';
 import { ERASE_BELOW, ERASE_LINE_END, HIDE_CURSOR, SHOW_CURSOR, up } from '../text.ts';
 import { follow, startOf, type Title, type ViewState } from './state.ts';
 import { paint, viewOf } from './view.ts';
@@ -46,6 +46,7 @@ export class Screen {
       if (lines.length > 0) this.above(lines.map((line) => `${line}\n`).join(''));
     }
     if ('plan' in event && event.plan !== undefined) this.above(`${planText(event.model, event.plan)}\n`);
+    if ('planned' in event && event.planned !== undefined) this.above(`${plannedText(event.type, event.planned)}\n`);
     if (!this.#ended && this.#state.begun) this.#schedule();
   };
 
