@@ -11,8 +11,7 @@ import { printableLine } from '../core/describe.ts';
 import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
 import { defined } from '../core/json.ts';
-import { turnSummary } from '../core/turns.ts';
-import type { Task, Trajectory, Turn } from '../core/types.ts';
+import type { LogLine, Task, Trajectory, Turn } from '../core/types.ts';
 import { removeFolder } from '../processes/limits.ts';
 import { type EvaluationRequest, type EvaluationSettings, evaluationSettings } from '../run/check-settings.ts';
 import { checkpointIn } from '../run/directory.ts';
@@ -24,7 +23,8 @@ import { samplingAt } from '../run/settings.ts';
 import { memoryStore } from '../store/memory.ts';
 import { checkpointConflict } from './eval.ts';
 import { guarded } from './guarded.ts';
-import { describe, endingLines, planText, turnText } from './print.ts';
+import { describe, planText, saying } from './print.ts';
+import { logText, shownEnding, shownTurn } from './print-rollout.ts';
 import { asCalled } from './text.ts';
 import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
 
@@ -50,17 +50,23 @@ export async function tryCommand(given: string | undefined, flags: TryFlags): Pr
   const model = checkpoint === undefined ? rest.model : await checkpointIn(checkpoint);
   const settings = evaluationSettings(await withModelPath({ ...rest, entry, ...defined({ model, heldOut: tasks }) }));
   const { temperature = 1 } = rest;
-  const say = (lines: readonly string[], value: object): void => console.log(json ? JSON.stringify(value) : lines.join('\n'));
+  const say = saying(json);
   const emit = (event: RunEvent): void => {
     // The ending already reports these failures.
     const isSaid = event.type !== 'warning' || event.code === 'UNKILLABLE_GRADER' || event.message.startsWith('rollout try: ');
     if (!isSaid) say(describe(event), event);
   };
   let hint: readonly string[] = [];
+  const [turns, printed]: [Turn[], LogLine[]] = [[], []];
+  let startedAt = 0;
   const observer = {
     recorded: (_: unknown, turn: Turn) => {
-      const summary = turnSummary(turn);
-      say([turnText(summary)], { type: 'turn', ...summary });
+      turns.push(turn);
+      say(...shownTurn(turn, turns));
+    },
+    printed: (line: LogLine) => {
+      printed.push(line);
+      say([logText(line, startedAt)], { type: 'print', ...line });
     },
     threw: (thrown: unknown) => {
       const stack = thrown instanceof Error ? (thrown.stack ?? thrown.message) : messageOf(thrown);
@@ -98,14 +104,14 @@ export async function tryCommand(given: string | undefined, flags: TryFlags): Pr
     const { model: name, plan } = parts.start;
     if (plan !== undefined) say([planText(name, plan)], { type: 'plan', ...plan });
     onStart(task);
+    startedAt = Date.now();
     const identity = { rolloutId: ROLLOUT, groupId: ROLLOUT, purpose: 'train' } as const;
     const trajectory = await parts.rolloutsInto(store, artifacts).run(identity, task, samplingAt(temperature, settings));
     return { trajectory, files: (await filesIn()).length > 0 ? join(artifacts, ROLLOUT) : undefined };
   });
-  const { outcome, grade, output, metadata, metrics, logs, unanswered } = trajectory;
   const kept = files === undefined ? [] : [`  files: ${printableLine(files)}`];
-  const ended = { type: 'ended', outcome, grade, output, metadata, metrics, logs, unanswered, files };
-  say([...endingLines(trajectory), ...hint, ...kept], ended);
+  const [lines, ended] = shownEnding(trajectory, printed);
+  say([...lines, ...hint, ...kept], { ...ended, files });
   return succeeded(trajectory) ? 0 : 1;
 }
 

@@ -8,9 +8,12 @@ import type { ModelHandle, WorkflowContext } from './contracts.ts';
 import { TrainyardError } from './errors.ts';
 import type { Message } from './types.ts';
 
-const storage = new AsyncLocalStorage<WorkflowContext>();
+const storage = new AsyncLocalStorage<WorkflowContext | undefined>();
 
 export const runInRollout = <T>(ctx: WorkflowContext, fn: () => T): T => storage.run(ctx, fn);
+
+/** For what is Trainyard's own, though the rollout's code caused it: an event, a warning. */
+export const outsideRollout = <T>(fn: () => T): T => storage.run(undefined, fn);
 
 export const currentRollout = (): WorkflowContext | undefined => storage.getStore();
 

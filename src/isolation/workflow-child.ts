@@ -15,6 +15,7 @@ import { agentEnvironment } from '../processes/agent-process.ts';
 import { importedModule, namesOf, type ServedCall, serveCalls } from '../processes/serve-calls.ts';
 import { announcedBy } from '../processes/user-modules.ts';
 import { workflowsOf } from '../rollout/discovery.ts';
+import { catchPrints, endPrints } from '../rollout/prints.ts';
 import { Rejection, workflowContext } from '../rollout/rollout-context.ts';
 import { loadRenderer, tokensOf } from '../tokens/renderer.ts';
 
@@ -36,6 +37,9 @@ export interface RolloutOrder {
 export type RolloutEnding =
   | { readonly kind: 'returned'; readonly result: unknown }
   | { readonly kind: 'rejected'; readonly reason: string };
+
+// Written too: if this process dies, the rollout fails with its last output.
+catchPrints(true);
 
 // As in the run's own process: report an unawaited failure, but end neither this rollout nor the next one.
 process.on('unhandledRejection', stray);
@@ -96,6 +100,8 @@ async function run(
   } catch (thrown) {
     if (thrown instanceof Rejection) return { kind: 'rejected', reason: thrown.message };
     throw thrown;
+  } finally {
+    endPrints(ctx);
   }
 }
 
