@@ -4,12 +4,14 @@
  */
 import { styleText } from 'node:util';
 import { printableLine, shortLine } from '../core/describe.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
 import { OVERFLOW_HINT } from '../core/policy.ts';
 import { overflowOf, type TurnSummary, turnSummary } from '../core/turns.ts';
 import type { Grade, LogLine, Message, Outcome, Reward, Trajectory, Turn, UnansweredCall } from '../core/types.ts';
+import type { RolloutObserver } from '../rollout/runner.ts';
 import { newMessages, type Rewritten, rewrittenAt } from '../run/inspect.ts';
-import type { Say } from './print.ts';
-import { took } from './text.ts';
+import { type Say, saying } from './print.ts';
+import { asCalled, took } from './text.ts';
 
 /** Characters of a message, in a list and in a rollout shown in full. */
 const LONGEST = 160;
@@ -34,11 +36,44 @@ export function shownTurn(turn: Turn, turns: readonly Turn[], excluded: string |
   return [lines, { type: 'turn', ...summary, ...read, excluded }];
 }
 
-/** `told`: log lines that were shown before. */
-export function shownEnding(trajectory: Trajectory, told: readonly LogLine[] = []): Shown {
+export function shownEnding(trajectory: Trajectory): Shown {
   const { outcome, grade, output, metadata, metrics, logs, unanswered } = trajectory;
-  const value = { type: 'ended', outcome, grade, output, metadata, metrics, logs, unanswered };
-  return [endingLines({ ...trajectory, logs: (logs ?? []).filter((line) => !told.includes(line)) }), value];
+  return [endingLines(trajectory), { type: 'ended', outcome, grade, output, metadata, metrics, logs, unanswered }];
+}
+
+/** Shows turns, prints and what the workflow threw as they come. `ended`: the rest, without what was printed. */
+export function liveRollout(json: boolean) {
+  const say = saying(json);
+  const turns: Turn[] = [];
+  let hint: readonly string[] = [];
+  const observer: RolloutObserver = {
+    recorded: (_, turn) => {
+      turns.push(turn);
+      say(...shownTurn(turn, turns));
+    },
+    printed: (line) => say([logText(line)], { type: 'print', ...line }),
+    threw: (thrown) => {
+      const stack = thrown instanceof Error ? (thrown.stack ?? thrown.message) : messageOf(thrown);
+      if (thrown instanceof TrainyardError && thrown.hint !== undefined) hint = [`  ${printableLine(asCalled(thrown.hint))}`];
+      const lines = ownFrames(stack).map((line) => styleText('red', printableLine(line)));
+      if (json || lines.length > 0) say(lines, { type: 'threw', stack });
+    },
+  };
+  const ended = (trajectory: Trajectory): Shown => {
+    const [, value] = shownEnding(trajectory);
+    const logs = (trajectory.logs ?? []).filter(({ from }) => from !== 'workflow');
+    return [[...endingLines({ ...trajectory, logs }), ...hint], value];
+  };
+  return { say, observer, ended };
+}
+
+const OURS = [new URL('..', import.meta.url).href, '/node_modules/commander/'];
+
+/** The stack without Trainyard's frames. Empty if no user frame is left; the ending reports the error anyway. */
+function ownFrames(stack: string): readonly string[] {
+  const isOurs = (line: string): boolean => /^\s+at /.test(line) && OURS.some((place) => line.includes(place));
+  const lines = stack.split('\n').filter((line) => !isOurs(line));
+  return lines.some((line) => /^\s+at .*[:(/]/.test(line) && !line.includes('node:internal')) ? lines : [];
 }
 
 /** `read`: shows the turn in full, including new messages of its prompt. */
@@ -104,9 +139,10 @@ export function endingLines(trajectory: Trajectory): readonly string[] {
   ];
 }
 
-export function logText({ at, text, from }: LogLine, startedAt: number): string {
+function logText({ at, text, from }: LogLine, startedAt?: number): string {
+  const when = startedAt === undefined ? '' : `${((at - startedAt) / 1000).toFixed(2)} s  `;
   const who = from === undefined ? '' : `the ${from}: `;
-  return styleText('dim', `    ${((at - startedAt) / 1000).toFixed(2)} s  ${who}${printableLine(text)}`);
+  return styleText('dim', `    ${when}${who}${printableLine(text)}`);
 }
 
 function callLine({ thread, turnsBefore, promptTokens, sampledTokens, failure }: UnansweredCall): string {
@@ -133,7 +169,7 @@ const NAMED = [
   ['byRole', 'role '],
 ] as const satisfies readonly (readonly [keyof Reward, string])[];
 
-function gradeText(grade: Grade, outcome: Outcome): string {
+export function gradeText(grade: Grade, outcome: Outcome): string {
   if (grade.kind === 'ungraded') return grade.why === outcome.kind ? 'not graded' : `not graded: ${printableLine(grade.why)}`;
   if (grade.kind === 'failed') return styleText('red', `grading failed, ${grade.code}: ${printableLine(grade.message)}`);
   const { value, source, success, untrained = [] } = grade.reward;

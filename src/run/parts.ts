@@ -14,7 +14,7 @@ import { type Engine, engineWith, type ModelPlan, OVERFLOW_HINT } from '../core/
 import { overflowOf } from '../core/turns.ts';
 import type { RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
 import { Gateway, listen } from '../gateway/gateway.ts';
-import type { ServedPolicy } from '../gateway/sampling.ts';
+import type { RecordedAnswers, ServedPolicy } from '../gateway/sampling.ts';
 import { graderInput } from '../grader/call.ts';
 import { type InlineGraderRunner, inlineGrader } from '../grader/inline.ts';
 import { openGraderPool } from '../grader/pool.ts';
@@ -70,6 +70,8 @@ interface PartsOptions {
   /** Hidden from isolated rollouts: the run's directory and files with answers. */
   readonly files?: HiddenFiles;
   readonly watchStalls?: boolean | undefined;
+  /** Answers every call; the policy, which the run's settings name, is not opened, and this one stands for it. */
+  readonly again?: { readonly recorded: RecordedAnswers; readonly policy: SampledPolicy } | undefined;
   /** Whether rollouts are to be trained on: then some must have a turn of a trainable role. */
   readonly trains?: boolean | undefined;
 }
@@ -91,7 +93,8 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
     const first = new FirstAnswer(policyName(settings), downtime, warn);
     opened.defer(() => first.end());
     const policy = opened.use(
-      await openSampled(settings, { warn, stop, kernels, downtime, use: options.trains ? 'training' : 'sampling' }),
+      options.again?.policy ??
+        (await openSampled(settings, { warn, stop, kernels, downtime, use: options.trains ? 'training' : 'sampling' })),
     );
     const { trainer, server, sampled } = policy;
     const restore = async (): Promise<void> => {
@@ -117,7 +120,7 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
       'engine' in sampled
         ? { ...sampled, engine: first.ofEngine(through(sampled.engine, engine, recovery)) }
         : first.ofServer(sampled);
-    const gateway = new Gateway({ ...answering, modelName: 'policy' });
+    const gateway = new Gateway({ ...answering, modelName: 'policy', ...defined({ recorded: options.again?.recorded }) });
     const grading = grader && withPolicy(grader, entry.grader!, { sessions: gateway, seed, signal });
     const started = opened.use(await startWorkflow(entry.workflow, isolation, { gateway, grader: grading }));
     // Elsewhere nobody could read them.

@@ -18,11 +18,13 @@ import type { BatchManifest, Grade, Task, Trajectory, Turn } from '../core/types
 import { constraintOf } from '../gateway/sampling.ts';
 import { graderInput } from '../grader/call.ts';
 import { removeFolder, temporaryFolder } from '../processes/limits.ts';
+import type { Entry } from '../rollout/discovery.ts';
 import { gradeOf } from '../rollout/record.ts';
 import type { SettledResult } from '../rollout/result.ts';
 import { artifactsFolder } from '../rollout/rollout-context.ts';
 import { loadRenderer, type Renderer } from '../tokens/renderer.ts';
 import { AgreementBound } from '../trainer/agreement.ts';
+import type { TrainSettings } from './check-settings.ts';
 import { checkpointName, digestsOf, filesDigest, labelIn, loadFirst, savedFiles, savedSteps } from './checkpoint.ts';
 import { eventsIn, isEvaluation, readRunFile, takeLock } from './directory.ts';
 import { evaluationId, numbered, spread } from './evaluate.ts';
@@ -42,6 +44,9 @@ import { Results, reportOf, scoreOf } from './results.ts';
 import { stepOf } from './resume.ts';
 import { isApi, TRAIN_DEFAULTS } from './settings.ts';
 import { samplesDigest, update } from './step.ts';
+
+/** What a regrading needs to know of a run. */
+export type GradingPlan = { readonly settings: Pick<TrainSettings, 'run' | 'turnDiscount'>; readonly entry: Entry };
 
 export interface Difference {
   readonly where: string;
@@ -197,15 +202,29 @@ async function gradeAgain({ plan, trajectories, found, stop }: Work): Promise<vo
     if (difference !== undefined) found.differs(...difference);
 }
 
-async function regraded(plan: VerifyPlan, trajectory: Trajectory, task: Task, grader: GraderRunner): Promise<Grade> {
-  const { settings, entry } = plan;
+/** The turns as they were graded, before the workflow chose which to train. */
+export function gradedTurns({
+  turns,
+  returned: { untrained = [] } = {},
+}: Pick<Trajectory, 'turns' | 'returned'>): readonly Turn[] {
+  return turns.map((turn) => (untrained.includes(turn.index) ? { ...turn, trainable: true } : turn));
+}
+
+/** Grades a stored rollout with the grader as it is now. `print` gets what that prints. */
+export async function regraded(
+  { settings, entry }: GradingPlan,
+  trajectory: Trajectory,
+  task: Task,
+  grader: GraderRunner,
+  print?: (text: string) => void,
+): Promise<Grade> {
   const { outcome, output, metadata, metrics, returned = {}, rolloutId } = trajectory;
-  const { untrained = [], ...said } = returned;
-  const turns = trajectory.turns.map((turn) => (untrained.includes(turn.index) ? { ...turn, trainable: true } : turn));
+  const { untrained: _, ...said } = returned;
+  const turns = gradedTurns(trajectory);
   const result = defined({ output, metadata, metrics, ...said }) as SettledResult;
   const parts = { grader, workflow: entry.workflow, turnDiscount: settings.turnDiscount, graderInput };
   const grade = (artifactsDir: string | null): Promise<Grade> =>
-    gradeOf(parts, { identity: trajectory, task }, { turns, outcome, result, artifactsDir });
+    gradeOf(parts, { identity: trajectory, task }, { turns, outcome, result, artifactsDir }, print);
   const folder = artifactsFolder(join(settings.run, 'artifacts'), rolloutId);
   if (folder === null || !existsSync(folder)) return await grade(null);
   // A copy, because a grader may write there.
@@ -219,7 +238,7 @@ async function regraded(plan: VerifyPlan, trajectory: Trajectory, task: Task, gr
 }
 
 /** Ignores metrics, which may hold a duration, for example. */
-function comparable(grade: Grade): unknown {
+export function comparable(grade: Grade): unknown {
   if (grade.kind !== 'graded') return grade.kind === 'failed' ? `${grade.code}: ${grade.message}` : grade.kind;
   const { metrics: _, ...reward } = grade.reward;
   return JSON.parse(JSON.stringify(reward));
