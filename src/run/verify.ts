@@ -18,13 +18,11 @@ import type { BatchManifest, Grade, Task, Trajectory, Turn } from '../core/types
 import { constraintOf } from '../gateway/sampling.ts';
 import { graderInput } from '../grader/call.ts';
 import { removeFolder, temporaryFolder } from '../processes/limits.ts';
-import type { Entry } from '../rollout/discovery.ts';
 import { gradeOf } from '../rollout/record.ts';
 import type { SettledResult } from '../rollout/result.ts';
 import { artifactsFolder } from '../rollout/rollout-context.ts';
 import { loadRenderer, type Renderer } from '../tokens/renderer.ts';
 import { AgreementBound } from '../trainer/agreement.ts';
-import type { TrainSettings } from './check-settings.ts';
 import { checkpointName, digestsOf, filesDigest, labelIn, loadFirst, savedFiles, savedSteps } from './checkpoint.ts';
 import { eventsIn, isEvaluation, readRunFile, takeLock } from './directory.ts';
 import { evaluationId, numbered, spread } from './evaluate.ts';
@@ -44,9 +42,6 @@ import { Results, reportOf, scoreOf } from './results.ts';
 import { stepOf } from './resume.ts';
 import { isApi, TRAIN_DEFAULTS } from './settings.ts';
 import { samplesDigest, update } from './step.ts';
-
-/** What a regrading needs to know of a run. */
-export type GradingPlan = { readonly settings: Pick<TrainSettings, 'run' | 'turnDiscount'>; readonly entry: Entry };
 
 export interface Difference {
   readonly where: string;
@@ -212,7 +207,7 @@ export function gradedTurns({
 
 /** Grades a stored rollout with the grader as it is now. `print` gets what that prints. */
 export async function regraded(
-  { settings, entry }: GradingPlan,
+  { settings, entry }: Pick<VerifyPlan, 'settings' | 'entry'>,
   trajectory: Trajectory,
   task: Task,
   grader: GraderRunner,
