@@ -4,7 +4,7 @@
  * goes on during the next one.
  */
 import { inspect } from 'node:util';
-import { currentRollout, runInRollout } from '../core/context.ts';
+import { catchPrints, currentRollout, endPrints, runInRollout } from '../core/context.ts';
 import type { SeatOptions, Workflow, WorkflowContext, WorkflowResult } from '../core/contracts.ts';
 import { moduleOf } from '../core/define.ts';
 import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
@@ -15,7 +15,6 @@ import { agentEnvironment } from '../processes/agent-process.ts';
 import { importedModule, namesOf, type ServedCall, serveCalls } from '../processes/serve-calls.ts';
 import { announcedBy } from '../processes/user-modules.ts';
 import { workflowsOf } from '../rollout/discovery.ts';
-import { catchPrints, endPrints } from '../rollout/prints.ts';
 import { Rejection, workflowContext } from '../rollout/rollout-context.ts';
 import { loadRenderer, tokensOf } from '../tokens/renderer.ts';
 
@@ -96,12 +95,11 @@ async function run(
   const ctx = workflowContext(workflow, { ...own, signal, model }, folder, note);
   enterEnvironment(ctx, agentEnvironment(addressOf(addresses, 'default')));
   try {
-    return { kind: 'returned', result: sendable(await runInRollout(ctx, () => workflow.run(ctx, handed))) };
+    const ran = runInRollout(ctx, () => workflow.run(ctx, handed));
+    return { kind: 'returned', result: sendable(await ran.finally(() => endPrints(ctx))) };
   } catch (thrown) {
     if (thrown instanceof Rejection) return { kind: 'rejected', reason: thrown.message };
     throw thrown;
-  } finally {
-    endPrints(ctx);
   }
 }
 

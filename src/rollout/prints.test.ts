@@ -2,11 +2,10 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { scriptedRollouts } from '../../test/fixtures/scripted-rollouts.ts';
-import { outsideRollout } from '../core/context.ts';
+import { catchPrints, outsideRollout } from '../core/context.ts';
 import type { WorkflowContext } from '../core/contracts.ts';
 import { defineWorkflow } from '../core/define.ts';
 import type { Trajectory } from '../core/types.ts';
-import { catchPrints } from './prints.ts';
 
 const printedIn = ({ logs = [] }: Trajectory) => logs.flatMap(({ text, from }) => (from === 'workflow' ? [text] : []));
 

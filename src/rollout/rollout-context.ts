@@ -3,11 +3,11 @@
 import { hash } from 'node:crypto';
 import { mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
+import { keepPrintsOf, MOST_PRINTED } from '../core/context.ts';
 import type { Session, Workflow, WorkflowContext } from '../core/contracts.ts';
 import { tried } from '../core/errors.ts';
 import { copyConfig, deepCopy } from '../core/json.ts';
 import type { LogLine, RolloutIdentity, Task, TaskView } from '../core/types.ts';
-import { keepPrintsOf, MOST_PRINTED } from './prints.ts';
 
 const MOST_LINES = 1000;
 const MOST_CHARACTERS = 10_000;

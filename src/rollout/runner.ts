@@ -4,13 +4,12 @@
  * rollout: the store failed, or the run was stopped. The workflow gets the task without its answer.
  */
 import { abortWith, Downtime, Semaphore, yieldToEventLoop } from '../core/async.ts';
-import { runInRollout } from '../core/context.ts';
+import { endPrints, runInRollout } from '../core/context.ts';
 import type { AttachedRun, Clock, RunHost, Session, SessionHost, SessionObserver, Store, Workflow } from '../core/contracts.ts';
 import { boundary, TrainyardError } from '../core/errors.ts';
 import type { Limits, LogLine, RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
 import type { ChildProgram } from '../processes/channel.ts';
 import type { ModuleExport } from './discovery.ts';
-import { endPrints } from './prints.ts';
 import { type Ending, type GradingParts, gradeOf, outcomeOf, recordOf } from './record.ts';
 import { resultOf, type SettledResult } from './result.ts';
 import { clearFolder, contextOf, type OwnContext, Rejection } from './rollout-context.ts';

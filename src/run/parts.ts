@@ -4,7 +4,7 @@
  */
 
 import { Downtime, linkSignals, openingWith, Semaphore } from '../core/async.ts';
-import { outsideRollout } from '../core/context.ts';
+import { catchPrints, outsideRollout } from '../core/context.ts';
 import type { Grader, GraderRunner, ModelServer, Store } from '../core/contracts.ts';
 import { missingEnv } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
@@ -22,7 +22,6 @@ import type { KernelVariant } from '../nn/wasm.ts';
 import { watchEventLoop } from '../processes/event-loop-monitor.ts';
 import { FailureBudget } from '../rollout/budget.ts';
 import type { Entry, ModuleExport } from '../rollout/discovery.ts';
-import { catchPrints } from '../rollout/prints.ts';
 import { type HiddenFiles, type RolloutObserver, type RolloutParts, runRollout, startWorkflow } from '../rollout/runner.ts';
 import type { EvaluationSettings, RunSettings, TrainSettings } from './check-settings.ts';
 import { loadFirst } from './checkpoint.ts';
