@@ -47,7 +47,7 @@ export async function guarded<T>(
   const leave = (code: number): void => {
     if (interrupts.by !== undefined || code === 1) return;
     const cause = code === 13 ? 'the entry awaits something that never comes' : `something called process.exit(${code})`;
-    process.stderr.write(`error WORKFLOW_FAILED: ${cause} in the middle of the run\n`);
+    outsideRollout(() => process.stderr.write(`error WORKFLOW_FAILED: ${cause} in the middle of the run\n`));
     process.exitCode = 1;
   };
   const unread = (error: NodeJS.ErrnoException): void => {

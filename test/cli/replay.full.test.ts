@@ -27,7 +27,7 @@ export const grader = defineGrader(({ task }) => { console.log('grading', task.i
   expect(ended.code, ended.stderr).toBe(0);
   expect(ended.stdout.match(/working on/g), 'kept, not shown').toBeNull();
   expect(ended.stdout).toMatch(/PRINTS_KEPT: rollout e-\S+: .*: trainyard show \S+run e-/);
-  [{ rolloutId: rollout }] = saidIn(await trainyard('show', run, '--json')) as [{ rolloutId: string }];
+  rollout = saidIn(await trainyard('show', run, '--json')).find(({ taskId }) => taskId === 'a').rolloutId;
 });
 
 describe('trainyard replay', () => {
