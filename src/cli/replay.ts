@@ -41,10 +41,11 @@ export async function replayCommand(run: string, rolloutId: string, flags: Repla
   };
   const warn = (code: string, message: string): void => emit({ type: 'warning', code, message });
   const isolation = inspect === undefined ? undefined : ('none' as const);
-  const stored = await storedRollout(run, rolloutId, defined({ entry, isolation }));
+  const guard = { steps: false };
+  const stored = await guarded(emit, guard, () => storedRollout(run, rolloutId, defined({ entry, isolation })));
   for (const { code, message } of stored.plan.warnings) warn(code, message);
   if (inspect !== undefined) waitForDebugger(inspect === true ? PORT : inspect, say);
-  const result = await guarded(emit, { steps: false }, ({ stop }) =>
+  const result = await guarded(emit, guard, ({ stop }) =>
     replay(inspect === undefined ? stored : stopping(stored), { warn, stop, observer, grade }),
   );
   say(...ended(result.trajectory));
@@ -84,10 +85,10 @@ export function differenceLines(result: Replay): readonly string[] {
   ];
   const verdict = differencesIn(result) === 0 ? styleText('green', 'As recorded') : styleText('yellow', 'Not as recorded');
   return [
-    ...(first === null ? [] : [placeText(first), ...wasAndIs(textOf(first.was), textOf(first.is))]),
+    ...(first === null ? [] : [placeText(first), ...wasAndIs(first.was, first.is)]),
     ...changes.flatMap(({ what, was, is }) => [
       styleText('yellow', `another ${what}`),
-      ...(what === 'grade' ? wasAndIs(said(was), said(is)) : wasAndIs(textOf(was), textOf(is))),
+      ...(what === 'grade' ? wasAndIs(said(was), said(is)) : wasAndIs(was, is)),
     ]),
     [verdict, ...counts].join(' · '),
   ];
@@ -103,16 +104,20 @@ const LONGEST = 400;
 /** Characters before the first that differs. */
 const BEFORE = 60;
 
-function wasAndIs(was: string, is: string): readonly string[] {
-  const same = [...was].findIndex((character, i) => character !== is[i]);
-  const start = Math.max(0, (same === -1 ? was.length : same) - BEFORE);
+function wasAndIs(was: unknown, is: unknown): readonly string[] {
+  const isTold = textOf(was) !== textOf(is);
+  const [a, b] = isTold ? [textOf(was), textOf(is)] : [`${JSON.stringify(was)}`, `${JSON.stringify(is)}`];
+  let same = 0;
+  while (same < a.length && a[same] === b[same]) same++;
+  const start = Math.max(0, same - BEFORE);
   const shown = (text: string): string => shortLine(`${start === 0 ? '' : '…'}${text.slice(start)}`, LONGEST);
-  return [`    was ${shown(was)}`, `    is  ${shown(is)}`];
+  return [`    was ${shown(a)}`, `    is  ${shown(b)}`];
 }
 
 /** A message that only says something by its role and words. */
 function textOf(value: unknown): string {
-  if (typeof value !== 'object' || value === null) return typeof value === 'string' ? value : 'nothing';
+  if (value === undefined || value === null) return 'nothing';
   const { role, content, tool_call_id: _, ...more } = value as Readonly<Record<string, unknown>>;
-  return typeof content === 'string' && Object.keys(more).length === 0 ? `${role}: ${content}` : JSON.stringify(value);
+  if (typeof content === 'string' && Object.keys(more).length === 0) return `${role}: ${content}`;
+  return typeof value === 'string' ? value : JSON.stringify(value);
 }
