@@ -276,6 +276,12 @@ export const TRY: readonly Flag[] = [
   SEED,
 ];
 
+export const REPLAY: readonly Flag[] = [
+  ['--grade', 'only grade what was stored, with the grader as it is now'],
+  ['--entry <file>', 'module to run instead of the run’s entry'],
+  ['--inspect [port]', 'wait for a debugger, and stop where the workflow begins (default: 9229)', port],
+];
+
 export const PREFLIGHT: readonly Flag[] = [
   ...FLOWS,
   ['--tasks <file>', `tasks to train on: ${FILES} (default: train.jsonl beside the entry, if it exists)`],

@@ -5,7 +5,7 @@
  * one of many rollouts. `process.exit()` during a run never counts as success. watchdog.ts kills a process whose event loop is blocked for
  * good.
  */
-import { currentRollout } from '../core/context.ts';
+import { currentRollout, outsideRollout } from '../core/context.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Emit } from '../core/events.ts';
 import { defined } from '../core/json.ts';
@@ -35,7 +35,7 @@ export async function guarded<T>(
     if (reported.has(message)) return;
     reported.add(message);
     const hint = 'a promise in the workflow was not awaited: await every model call';
-    emit({ type: 'warning', code: 'STRAY_REJECTION', message, hint });
+    outsideRollout(() => emit({ type: 'warning', code: 'STRAY_REJECTION', message, hint }));
   };
   const thrown = (error: unknown): void => {
     if (currentRollout() === undefined) {
@@ -47,7 +47,7 @@ export async function guarded<T>(
   const leave = (code: number): void => {
     if (interrupts.by !== undefined || code === 1) return;
     const cause = code === 13 ? 'the entry awaits something that never comes' : `something called process.exit(${code})`;
-    process.stderr.write(`error WORKFLOW_FAILED: ${cause} in the middle of the run\n`);
+    outsideRollout(() => process.stderr.write(`error WORKFLOW_FAILED: ${cause} in the middle of the run\n`));
     process.exitCode = 1;
   };
   const unread = (error: NodeJS.ErrnoException): void => {

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
 import type { Grade, Outcome, Trajectory } from '../core/types.ts';
-import { endingLines } from './print.ts';
+import { endingLines } from './print-rollout.ts';
 
 const shown = (grade: Grade, outcome: Outcome = { kind: 'completed' }): string =>
   endingLines({ outcome, grade, turns: [], startedAt: 0, endedAt: 0 } as unknown as Trajectory).join('\n');

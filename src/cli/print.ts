@@ -1,16 +1,13 @@
 /**
- * Plain text output for pipes, logs and scrollback: a run's events, turns with the origin of their prompt, and how a rollout ended. With
- * `--json`, one JSON object per line.
+ * Plain text output for pipes, logs and scrollback: a run's events. With `--json`, one JSON object per line. print-rollout.ts has rollouts.
  */
 import { basename } from 'node:path';
 import { styleText } from 'node:util';
-import { printableLine, shortLine } from '../core/describe.ts';
+import { outsideRollout } from '../core/context.ts';
+import { printableLine } from '../core/describe.ts';
 import type { CallReport, Emit, EvalDone, Planned, RunEnding, RunEvent, TagReport, TrainDone, Unusual } from '../core/events.ts';
 import { lineOf } from '../core/events.ts';
-import { type ModelPlan, OVERFLOW_HINT } from '../core/policy.ts';
-import { overflowOf, type TurnSummary } from '../core/turns.ts';
-import type { Grade, Message, Outcome, Reward, Trajectory, UnansweredCall } from '../core/types.ts';
-import type { Rewritten } from '../run/inspect.ts';
+import type { ModelPlan } from '../core/policy.ts';
 import { hubNameOf } from '../run/model-path.ts';
 import { resumeCommand, shellWord } from '../run/settings.ts';
 import type { Title } from './screen/state.ts';
@@ -39,6 +36,13 @@ const MOST_MEASURES = 8;
 const MOST_TAGS = 20;
 /** Milliseconds without output after which progress gets a line. */
 const SILENCE = 10_000;
+
+/** What a command says: lines for people, or with `--json` one object. Never taken for what a workflow prints. */
+export type Say = (lines: readonly string[], value: object) => void;
+export const saying =
+  (json: boolean): Say =>
+  (lines, value) =>
+    outsideRollout(() => console.log(json ? JSON.stringify(value) : lines.join('\n')));
 
 export type Report = Disposable & { readonly emit: Emit };
 
@@ -331,120 +335,4 @@ function rowOf(name: string, { success, ci, meanReward, n, failed, ungraded }: T
 function chances(byK: Readonly<Record<string, number>>): string {
   const said = Object.entries(byK).map(([k, chance]) => `${k}: ${percent(chance)}`);
   return said.join('   ');
-}
-
-/** Characters of a message, in a list and in a rollout shown in full. */
-const LONGEST = 160;
-const LONGEST_READ = 4000;
-/** Characters of a value. */
-const LONGEST_VALUE = 400;
-/** Shows only the last unanswered calls. */
-const MOST_CALLS = 20;
-
-/** `read`: shows the turn in full, including new messages of its prompt. */
-export function turnText(
-  turn: TurnSummary,
-  read?: { readonly rewritten: Rewritten | null; readonly prompt: readonly Message[] },
-): string {
-  const { index, thread, after, fork, promptTokens, sampledTokens, stopReason, response } = turn;
-  const where = fork?.message === undefined ? '' : ` at message ${fork.message}`;
-  const causes = fork === null ? '' : [fork.cause, ...(fork.also ?? [])].join(' and ');
-  const instead = fork?.cause === 'side_call' ? 'next to' : 'instead of going on from';
-  const origin = after === null ? 'rendered afresh' : `extends turn ${after}`;
-  const cut = stopReason === 'length' ? ['cut off'] : [];
-  const tokens = `${promptTokens} + ${sampledTokens} tokens`;
-  const marks = [
-    ...(turn.model === null
-      ? [tokens, ...cut, origin]
-      : [`said by ${printableLine(turn.model)}`, ...(turn.usage === null ? [] : [tokens]), took(turn.seconds), ...cut]),
-    ...(fork === null ? [] : [styleText('yellow', `${causes}${where}, ${instead} turn ${fork.from}`)]),
-    ...(turn.undelivered ? ['nobody got it'] : []),
-    ...(turn.trainable ? [] : ['not trained']),
-    ...(turn.formatError === null ? [] : [`not in the format asked for: ${printableLine(turn.formatError)}`]),
-    ...(turn.ignored.length === 0 ? [] : [`without effect: ${turn.ignored.map(printableLine).join(', ')}`]),
-  ];
-  const { rewritten, prompt } = read ?? { rewritten: null, prompt: [] };
-  const longest = read === undefined ? LONGEST : LONGEST_READ;
-  const words = wordsOf(response, longest).map((line) => `    ${line}`);
-  // After a prompt, an empty response would look like missing output.
-  const answered = read !== undefined && words.length === 0 ? [styleText('dim', '    (said nothing)')] : words;
-  return [
-    `  ${styleText('bold', `${index}`)} ${printableLine(thread)} · ${marks.join(' · ')}`,
-    ...(rewritten ? [changedLine('was', rewritten.was), changedLine('is', rewritten.is)] : []),
-    ...prompt.flatMap((message) =>
-      wordsOf(message, longest).map((line) => styleText('dim', `    ${message.role}: ${line.trimStart()}`)),
-    ),
-    ...answered,
-  ].join('\n');
-}
-
-function changedLine(word: string, message: Message | null): string {
-  const said = message === null ? 'nothing' : `${message.role}: ${wordsOf(message, LONGEST).join(' ').trim()}`;
-  return styleText('dim', `    ${word.padEnd(3)} ${said}`);
-}
-
-function wordsOf({ reasoning, content, tool_calls: calls = [] }: Message, longest: number): readonly string[] {
-  const said = [
-    ...(reasoning ? [`(${reasoning})`] : []),
-    ...(content ? [content] : []),
-    ...calls.map((call) => `${call.function.name}(${call.function.arguments})`),
-  ];
-  return said.map((text) => shortLine(text, longest));
-}
-
-export function endingLines(trajectory: Trajectory): readonly string[] {
-  const { outcome, grade, output, metadata, metrics, logs = [], unanswered = [], startedAt } = trajectory;
-  const sizes = outcome.kind === 'truncated' && outcome.limit === 'context' ? printableLine(overflowOf(trajectory, ': ')) : '';
-  const todo = sizes === '' ? '' : `${sizes} (${OVERFLOW_HINT})`;
-  return [
-    ...unanswered.slice(-MOST_CALLS).map(callLine),
-    ...logs.map(({ at, text }) => styleText('dim', `    ${((at - startedAt) / 1000).toFixed(2)} s  ${printableLine(text)}`)),
-    `${styleText('bold', outcome.kind)}${outcomeDetail(outcome)}${todo} · ${gradeText(grade, outcome)}`,
-    ...Object.entries({ output, metadata, metrics }).flatMap(([name, value]) => valueLine(name, value)),
-  ];
-}
-
-function callLine({ thread, turnsBefore, promptTokens, sampledTokens, failure }: UnansweredCall): string {
-  const what = failure ? styleText('yellow', `call failed, ${failure.code}: ${printableLine(failure.message)}`) : 'call given up';
-  const when = turnsBefore === 0 ? 'before any turn' : `after turn ${turnsBefore - 1}`;
-  return `  - ${printableLine(thread)} · ${what} · ${when} · ${promptTokens} + ${sampledTokens} tokens`;
-}
-
-const NO_TURNS = ' (it ended before any model call through ctx.model() was answered)';
-
-function outcomeDetail(outcome: Outcome): string {
-  if (outcome.kind === 'truncated') return ` by its limit of ${outcome.limit}`;
-  if (outcome.kind === 'failed') return ` ${outcome.code}: ${printableLine(outcome.message)}`;
-  if (outcome.kind === 'completed') return '';
-  return `: ${printableLine(outcome.reason)}${outcome.reason === 'no_turns' ? NO_TURNS : ''}`;
-}
-
-/** Named values of a reward, with the prefix for each name. */
-const NAMED = [
-  ['parts', ''],
-  ['metrics', 'metric '],
-  ['byTurn', 'turn '],
-  ['byThread', 'thread '],
-  ['byRole', 'role '],
-] as const satisfies readonly (readonly [keyof Reward, string])[];
-
-function gradeText(grade: Grade, outcome: Outcome): string {
-  if (grade.kind === 'ungraded') return grade.why === outcome.kind ? 'not graded' : `not graded: ${printableLine(grade.why)}`;
-  if (grade.kind === 'failed') return styleText('red', `grading failed, ${grade.code}: ${printableLine(grade.message)}`);
-  const { value, source, success, untrained = [] } = grade.reward;
-  const marks = [
-    ...(source === 'workflow' ? ['by the workflow'] : []),
-    ...(success === undefined ? [] : [success ? 'a success' : 'no success']),
-    ...NAMED.flatMap(([kind, word]) =>
-      Object.entries(grade.reward[kind] ?? {}).map(([name, number]) => printableLine(`${word}${name} ${number}`)),
-    ),
-    ...untrained.map((thread) => printableLine(`thread ${thread} not trained`)),
-  ];
-  return `reward ${value}${marks.length > 0 ? ` (${marks.join(', ')})` : ''}`;
-}
-
-function valueLine(name: string, value: unknown): readonly string[] {
-  const isEmpty = typeof value === 'object' && value !== null && Object.keys(value).length === 0;
-  if (value === undefined || isEmpty) return [];
-  return [`  ${name}: ${shortLine(typeof value === 'string' && value !== '' ? value : JSON.stringify(value), LONGEST_VALUE)}`];
 }

@@ -15,7 +15,8 @@ import { hubNameOf, resolveModel } from '../run/model-path.ts';
 import type { Served, ServeSettings } from '../run/serve.ts';
 import { freeRun, isApi, SERVE_DEFAULTS, SKYRL_DEFAULTS, shellWord, shortPath, TINKER_DEFAULTS } from '../run/settings.ts';
 import { guarded } from './guarded.ts';
-import { describe, turnText } from './print.ts';
+import { describe, type Say, saying } from './print.ts';
+import { turnText } from './print-rollout.ts';
 import { asCalled, count } from './text.ts';
 
 /** A disconnected Tinker client repeats all of its requests, so identical refusals within this time are shown once. */
@@ -27,7 +28,6 @@ type TinkerFlags = Readonly<Record<'model' | 'host' | 'state', string>> &
 type SkyrlFlags = Readonly<Record<'port' | 'sequences' | 'rows' | 'loraRank' | 'context' | 'callTokens', number>> &
   Readonly<Record<'model' | 'state', string>> & { readonly cpu: boolean; readonly python?: string };
 type ServeFlags = { readonly json: boolean; readonly baseUrl?: string };
-type Say = (lines: readonly string[], value: object) => void;
 
 type Refusal = Pick<Failure, 'status' | 'code' | 'message'>;
 
@@ -119,7 +119,7 @@ async function serving(
   json: boolean,
   work: (say: Say, stopped: () => Promise<unknown>, stop: AbortSignal) => Promise<void>,
 ): Promise<number> {
-  const say: Say = (lines, value) => console.log(json ? JSON.stringify(value) : lines.join('\n'));
+  const say = saying(json);
   const emit = (event: RunEvent): void => {
     if (event.type === 'warning' && event.code !== 'INTERRUPTED') say(describe(event), event);
   };

@@ -7,23 +7,22 @@ import { styleText } from 'node:util';
 import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Emit } from '../core/events.ts';
-import { turnSummary } from '../core/turns.ts';
 import type { Purpose, Trajectory } from '../core/types.ts';
 import {
   type CurationLine,
   curate,
   curationIn,
   exclusionsOf,
-  newMessages,
   openStoreOf,
   type RolloutLine,
-  rewrittenAt,
+  rolloutIn,
   rolloutLine,
   stepsIn,
 } from '../run/inspect.ts';
 import type { Verification } from '../run/verify.ts';
 import { guarded } from './guarded.ts';
-import { endingLines, jsonLines, textLines, turnText } from './print.ts';
+import { jsonLines, saying, textLines } from './print.ts';
+import { shownEnding, shownTurn } from './print-rollout.ts';
 import { count, measures, took } from './text.ts';
 
 /** Parts and metrics per rollout in the list; a single rollout shows all. */
@@ -41,41 +40,27 @@ export async function showCommand(path: string, rolloutId: string | undefined, f
   const steps = await stepsIn(store);
   const exclusions = await exclusionsOf(store);
   const inShort = (trajectory: Trajectory): RolloutLine => rolloutLine(trajectory, steps, exclusions);
-  const out = (line: string, value: object): void => console.log(flags.json ? JSON.stringify(value) : line);
+  const say = saying(flags.json);
   if (rolloutId === undefined) {
     const lines = (await store.query(flags.purpose ? { purpose: flags.purpose } : {})).map(inShort);
     const isForked = ({ forks }: RolloutLine): boolean => Object.keys(forks).length > 0;
     const shown = flags.forks ? lines.filter(isForked) : lines;
     for (const line of shown.slice(-flags.limit)) {
       const made = measures(Object.entries({ ...line.parts, ...line.metrics }), MOST_MEASURES, 2);
-      out([rolloutText(line), ...(made === '' ? [] : [styleText('dim', made)])].join(' · '), line);
+      say([[rolloutText(line), ...(made === '' ? [] : [styleText('dim', made)])].join(' · ')], line);
     }
     const hidden =
       shown.length > flags.limit ? `; only the last ${flags.limit} are shown: --limit ${shown.length} shows all` : '';
     if (!flags.json) console.log(`${count(lines.length, 'rollout')}, ${lines.filter(isForked).length} with forks${hidden}`);
     return 0;
   }
-  const trajectory = await store.read(rolloutId);
-  if (trajectory === undefined) {
-    throw new TrainyardError('FILE_NOT_FOUND', `${path} holds no rollout ${JSON.stringify(rolloutId)}`, {
-      hint: `list them: trainyard show ${path}; rollouts are kept when they end`,
-    });
-  }
+  const trajectory = await rolloutIn(store, path, rolloutId);
   const line = inShort(trajectory);
   if (!flags.json) console.log(rolloutText(line));
   for (const turn of trajectory.turns) {
-    const summary = turnSummary(turn);
-    const read = { rewritten: rewrittenAt(turn, trajectory.turns), prompt: newMessages(turn, trajectory.turns) };
-    const excluded = line.excludedTurns[turn.index] ?? line.excluded;
-    const mark = excluded === null ? '' : `\n    ${styleText('yellow', `excluded: ${printableLine(excluded)}`)}`;
-    const missing =
-      turn.request.messages.length === 0 && summary.promptTokens > 0
-        ? '\n    (asked in tokens: there are no messages to show)'
-        : '';
-    out(`${turnText(summary, read)}${missing}${mark}`, { type: 'turn', ...summary, ...read, excluded });
+    say(...shownTurn(turn, trajectory.turns, line.excludedTurns[turn.index] ?? line.excluded));
   }
-  const { outcome, grade, output, metadata, metrics, logs, unanswered } = trajectory;
-  out(endingLines(trajectory).join('\n'), { type: 'ended', outcome, grade, output, metadata, metrics, logs, unanswered });
+  say(...shownEnding(trajectory));
   return 0;
 }
 

@@ -8,11 +8,10 @@ import { join } from 'node:path';
 import { styleText } from 'node:util';
 import { CloseStack } from '../core/async.ts';
 import { printableLine } from '../core/describe.ts';
-import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
+import { boundary, TrainyardError } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
 import { defined } from '../core/json.ts';
-import { turnSummary } from '../core/turns.ts';
-import type { Task, Trajectory, Turn } from '../core/types.ts';
+import type { Task, Trajectory } from '../core/types.ts';
 import { removeFolder } from '../processes/limits.ts';
 import { type EvaluationRequest, type EvaluationSettings, evaluationSettings } from '../run/check-settings.ts';
 import { checkpointIn } from '../run/directory.ts';
@@ -24,8 +23,8 @@ import { samplingAt } from '../run/settings.ts';
 import { memoryStore } from '../store/memory.ts';
 import { checkpointConflict } from './eval.ts';
 import { guarded } from './guarded.ts';
-import { describe, endingLines, planText, turnText } from './print.ts';
-import { asCalled } from './text.ts';
+import { describe, planText } from './print.ts';
+import { liveRollout } from './print-rollout.ts';
 import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
 
 interface TryFlags extends Omit<EvaluationRequest, 'entry' | 'heldOut' | 'engine'>, LimitFlags {
@@ -39,7 +38,6 @@ interface TryFlags extends Omit<EvaluationRequest, 'entry' | 'heldOut' | 'engine
 /** The user may be in a debugger. */
 const DEADLINE_MS = 24 * 3_600_000;
 const ROLLOUT = 'try';
-const OURS = [new URL('..', import.meta.url).href, '/node_modules/commander/'];
 
 export async function tryCommand(given: string | undefined, flags: TryFlags): Promise<number> {
   const { json, tasks, task: wanted, checkpoint, ...rest } = withLimits(flags);
@@ -50,24 +48,11 @@ export async function tryCommand(given: string | undefined, flags: TryFlags): Pr
   const model = checkpoint === undefined ? rest.model : await checkpointIn(checkpoint);
   const settings = evaluationSettings(await withModelPath({ ...rest, entry, ...defined({ model, heldOut: tasks }) }));
   const { temperature = 1 } = rest;
-  const say = (lines: readonly string[], value: object): void => console.log(json ? JSON.stringify(value) : lines.join('\n'));
+  const { say, observer, ended } = liveRollout(json);
   const emit = (event: RunEvent): void => {
     // The ending already reports these failures.
     const isSaid = event.type !== 'warning' || event.code === 'UNKILLABLE_GRADER' || event.message.startsWith('rollout try: ');
     if (!isSaid) say(describe(event), event);
-  };
-  let hint: readonly string[] = [];
-  const observer = {
-    recorded: (_: unknown, turn: Turn) => {
-      const summary = turnSummary(turn);
-      say([turnText(summary)], { type: 'turn', ...summary });
-    },
-    threw: (thrown: unknown) => {
-      const stack = thrown instanceof Error ? (thrown.stack ?? thrown.message) : messageOf(thrown);
-      if (thrown instanceof TrainyardError && thrown.hint !== undefined) hint = [`  ${printableLine(asCalled(thrown.hint))}`];
-      const lines = ownFrames(stack).map((line) => styleText('red', printableLine(line)));
-      if (json || lines.length > 0) say(lines, { type: 'threw', stack });
-    },
   };
   const onStart = ({ id, prompt }: Task): void => {
     const words = prompt.map(({ role, content }) => `    ${role}: ${printableLine(content)}`);
@@ -102,18 +87,10 @@ export async function tryCommand(given: string | undefined, flags: TryFlags): Pr
     const trajectory = await parts.rolloutsInto(store, artifacts).run(identity, task, samplingAt(temperature, settings));
     return { trajectory, files: (await filesIn()).length > 0 ? join(artifacts, ROLLOUT) : undefined };
   });
-  const { outcome, grade, output, metadata, metrics, logs, unanswered } = trajectory;
   const kept = files === undefined ? [] : [`  files: ${printableLine(files)}`];
-  const ended = { type: 'ended', outcome, grade, output, metadata, metrics, logs, unanswered, files };
-  say([...endingLines(trajectory), ...hint, ...kept], ended);
+  const [lines, value] = ended(trajectory);
+  say([...lines, ...kept], { ...value, files });
   return succeeded(trajectory) ? 0 : 1;
-}
-
-/** The stack without Trainyard's frames. Empty if no user frame is left; the ending reports the error anyway. */
-function ownFrames(stack: string): readonly string[] {
-  const isOurs = (line: string): boolean => /^\s+at /.test(line) && OURS.some((place) => line.includes(place));
-  const lines = stack.split('\n').filter((line) => !isOurs(line));
-  return lines.some((line) => /^\s+at .*[:(/]/.test(line) && !line.includes('node:internal')) ? lines : [];
 }
 
 /** Success means that the agent got an answer and was graded, whatever the reward. A deliberate rejection counts too. */

@@ -26,6 +26,7 @@ import {
   PREFLIGHT,
   PURPOSE,
   positive,
+  REPLAY,
   SERVE,
   SFT,
   SHARED,
@@ -102,6 +103,10 @@ export function addVerbs(program: Command, ended: Ended): void {
     .argument('<run>', 'directory of a run, or a store file')
     .argument('[rollout]', 'id of the rollout to show turn by turn')
     .action(async (run, rollout, flags) => ended(await (await import('./show.ts')).showCommand(run, rollout, flags)));
+  add('replay', 'run a stored rollout’s workflow again against the recorded answers, and show what differs', objects, REPLAY)
+    .argument('<run>', 'directory of a training run or an evaluation')
+    .argument('<rollout>', 'id of the rollout')
+    .action(async (run, rollout, flags) => ended(await (await import('./replay.ts')).replayCommand(run, rollout, flags)));
   const curating = 'leave rollouts or turns of a run out of training, or take that back; without rollouts: what is left out';
   add('curate', curating, objects)
     .option('--turn <n>', 'only this turn of them, counted from 0', natural)

@@ -5,6 +5,7 @@
  * blocked.
  */
 import { writeSync } from 'node:fs';
+import { url } from 'node:inspector';
 import { isatty } from 'node:tty';
 import { fileURLToPath } from 'node:url';
 import { isMainThread, Worker, workerData } from 'node:worker_threads';
@@ -18,7 +19,8 @@ interface Watched {
   readonly patience: number;
 }
 
-export function watch(patience = PATIENCE): Disposable {
+/** A debugger may hold the process for as long as it likes. */
+export function watch(patience = url() === undefined ? PATIENCE : Infinity): Disposable {
   const beats = new Int32Array(new SharedArrayBuffer(4));
   const timer = setInterval(() => Atomics.add(beats, 0, 1), 500).unref();
   const watcher = new Worker(fileURLToPath(import.meta.url), { workerData: { watched: { beats, patience } } });

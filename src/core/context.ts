@@ -1,16 +1,19 @@
 /**
  * The ambient rollout: which rollout the running code belongs to, across awaits, timers and callbacks. Also its model, and a `fetch` that
- * reaches it, for clients shared by all rollouts. Contexts nest: a rollout started inside another sees its own context, and the outer one
- * is restored when it returns.
+ * reaches it, for clients shared by all rollouts; and what it prints. Contexts nest: a rollout started inside another sees its own context,
+ * and the outer one is restored when it returns.
  */
 import { AsyncLocalStorage } from 'node:async_hooks';
 import type { ModelHandle, WorkflowContext } from './contracts.ts';
 import { TrainyardError } from './errors.ts';
 import type { Message } from './types.ts';
 
-const storage = new AsyncLocalStorage<WorkflowContext>();
+const storage = new AsyncLocalStorage<WorkflowContext | undefined>();
 
 export const runInRollout = <T>(ctx: WorkflowContext, fn: () => T): T => storage.run(ctx, fn);
+
+/** For what is Trainyard's own, though the rollout's code caused it: an event, a warning. */
+export const outsideRollout = <T>(fn: () => T): T => storage.run(undefined, fn);
 
 export const currentRollout = (): WorkflowContext | undefined => storage.getStore();
 
@@ -93,4 +96,86 @@ export function fetchInThread(fetch: typeof globalThis.fetch, thread: string): t
 
 function headersOf(...[input, init]: Parameters<typeof globalThis.fetch>): Headers {
   return new Headers(init?.headers ?? (input instanceof Request ? input.headers : undefined));
+}
+
+// What rollouts print, with `console` or on stdout and stderr, line by line, however many run at once. What is printed outside of them passes
+// unchanged, as does what programs that a workflow starts print, and what is written to a descriptor directly.
+
+/** Per rollout: lines, and characters of them together. */
+const MOST_LINES = 1_000;
+const MOST_CHARACTERS = 100_000;
+/** With the line that says what was dropped. */
+export const MOST_PRINTED = { lines: MOST_LINES + 1, characters: MOST_CHARACTERS + 100 } as const;
+
+class Prints {
+  readonly #keep: (line: string) => void;
+  /** The last line, which may go on. */
+  #begun = '';
+  #lines = 0;
+  #characters = 0;
+  #dropped = 0;
+  #isOver = false;
+
+  constructor(keep: (line: string) => void) {
+    this.#keep = keep;
+  }
+
+  write(text: string): void {
+    const lines = (this.#begun + text).split('\n');
+    const last = lines.at(-1)!.length > MOST_CHARACTERS ? '' : lines.pop()!;
+    for (const line of lines) this.#line(line);
+    this.#begun = last;
+  }
+
+  end(): void {
+    if (this.#begun !== '') this.#line(this.#begun);
+    if (this.#dropped > 0 && !this.#isOver) this.#keep(`… and ${this.#dropped} more characters, which were not kept`);
+    this.#begun = '';
+    this.#isOver = true;
+  }
+
+  #line(line: string): void {
+    const room = this.#lines < MOST_LINES ? MOST_CHARACTERS - this.#characters : 0;
+    // All that follows a gap is dropped too: half a story would mislead.
+    if (this.#dropped === 0 && room > 0 && !this.#isOver) this.#keep(line.slice(0, room));
+    this.#dropped += room > 0 ? Math.max(0, line.length - room) : line.length + 1;
+    this.#lines++;
+    this.#characters += line.length;
+  }
+}
+
+const ofRollouts = new WeakMap<WorkflowContext, Prints>();
+
+/** `keep` gets each line that is printed in this context, without its newline, until `endPrints`. */
+export const keepPrintsOf = (ctx: WorkflowContext, keep: (line: string) => void): void =>
+  void ofRollouts.set(ctx, new Prints(keep));
+
+/** Keeps a last line without a newline. What is printed later is dropped. */
+export const endPrints = (ctx: WorkflowContext): void => ofRollouts.get(ctx)?.end();
+
+/** Keeps what rollouts print from the streams of this process until disposed. `passes`: it is written as well. */
+export function catchPrints(passes = false): Disposable {
+  let isOver = false;
+  const caught = [process.stdout, process.stderr].map((stream) => {
+    const original = stream.write as (...given: readonly unknown[]) => boolean;
+    const write = (chunk: string | Uint8Array, encoding?: unknown, written?: unknown): boolean => {
+      const rollout = isOver ? undefined : currentRollout();
+      const prints = rollout && ofRollouts.get(rollout);
+      prints?.write(typeof chunk === 'string' ? chunk : Buffer.from(chunk).toString());
+      if (prints === undefined || passes) return original.call(stream, chunk, encoding, written);
+      const callback = typeof encoding === 'function' ? encoding : written;
+      if (typeof callback === 'function') process.nextTick(() => callback());
+      return true;
+    };
+    stream.write = write as typeof stream.write;
+    return { stream, write, original };
+  });
+  return {
+    [Symbol.dispose]: () => {
+      isOver = true;
+      // Whoever replaced it meanwhile goes on calling it.
+      for (const { stream, write, original } of caught)
+        if (stream.write === write) stream.write = original as typeof stream.write;
+    },
+  };
 }

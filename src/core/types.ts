@@ -193,6 +193,8 @@ export interface Reward {
 export interface LogLine {
   readonly at: number;
   readonly text: string;
+  /** Who printed it. Absent if the workflow logged it with `ctx.log`. */
+  readonly from?: 'workflow' | 'grader';
 }
 
 /** The result of grading. A failed grader gave no reward, which is never the same as reward 0. */

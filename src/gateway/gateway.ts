@@ -54,7 +54,7 @@ interface CommonOptions {
   readonly onFailure?: (failure: Failure, path: string) => void;
 }
 
-export type GatewayOptions = CommonOptions & (TokenPolicy | ServedPolicy);
+export type GatewayOptions = CommonOptions & (TokenPolicy | ServedPolicy) & Pick<SamplerParts, 'recorded'>;
 
 const IDLE_MS = 3_600_000;
 const ROUTES_HINT = 'a base URL ends in /r/<rollout>/v1; clients add chat/completions, responses or messages to it';

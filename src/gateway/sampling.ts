@@ -30,7 +30,13 @@ export interface ServedPolicy {
   readonly temperature?: number | undefined;
 }
 
-export type SamplerParts = (TokenPolicy | ServedPolicy) & { readonly clock: Clock };
+/** What was said before. Answers every role's calls in place of the policy and of default models. */
+export interface RecordedAnswers {
+  /** The recorded turn that answers this request, each once. Throws what the client gets if there is none. */
+  next(caller: Pick<Caller, 'role' | 'thread'>, request: Pick<ModelRequest, 'messages' | 'tools' | 'promptIds'>): Turn;
+}
+
+export type SamplerParts = (TokenPolicy | ServedPolicy) & { readonly clock: Clock; readonly recorded?: RecordedAnswers };
 
 /** Throws REQUEST_INVALID if the policy is behind an API. `what`: what needs its tokens. */
 export function tokenPolicy(policy: TokenPolicy | ServedPolicy, what: string, param?: string): TokenPolicy {
@@ -118,6 +124,7 @@ function wantedOf(
 export async function answer(parts: SamplerParts, asking: Asking): Promise<readonly Turn[]> {
   const { caller, request, signal, call } = asking;
   const { session } = caller;
+  if (parts.recorded) return sayAgain(parts.recorded, asking, parts.clock);
   // Read once, because a role's trainability may change during the call.
   const role = session.role(caller.role);
   const { model, sampling: wanted, sent, reserved } = wantedOf(parts, caller, role, request);
@@ -142,6 +149,23 @@ export async function answer(parts: SamplerParts, asking: Asking): Promise<reado
     // Engines report a cancellation in their own words; the caller must learn that the rollout has ended.
     if (session.signal.aborted) throw sealed(session.rolloutId);
     throw model && reserved > 0 ? ofPolicy(thrown) : thrown;
+  } finally {
+    reservation.release();
+  }
+}
+
+/** The turns as they were recorded, with their ids, tokens and seeds; only the request is this one. */
+function sayAgain(recorded: RecordedAnswers, { caller, dialect, request, call }: Asking, clock: Clock): readonly Turn[] {
+  const { messages, tools, count } = request;
+  const reservation = caller.session.begin(count, 0);
+  try {
+    const turns = Array.from({ length: count }, () => recorded.next(caller, request));
+    const asked = { messages, tools, ...(dialect === undefined ? {} : { dialect }) };
+    const times = { startedAt: call.startedAt, endedAt: clock.now() };
+    return caller.session.record(
+      turns.map(({ undelivered: _, ...turn }) => ({ ...turn, ...times, request: asked })),
+      call,
+    );
   } finally {
     reservation.release();
   }

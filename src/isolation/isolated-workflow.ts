@@ -148,9 +148,10 @@ function orderOf(workflow: Workflow, { ctx, folder }: OwnContext, handed: unknow
 }
 
 /** Whether the rollout keeps files. Ignores invalid notes: code that found its way to the channel must not end the run. */
-function heed({ ctx }: OwnContext, said: unknown): boolean {
+function heed({ ctx, print }: OwnContext, said: unknown): boolean {
   const note = (said ?? {}) as Partial<RolloutNote>;
   if (note.kind === 'log' && typeof note.text === 'string') ctx.log(note.text);
+  if (note.kind === 'print' && typeof note.text === 'string') print(note.text);
   // Reading it keeps the folder for the grader.
   if (note.kind === 'folder') void ctx.artifactsDir;
   const { reason } = note as { readonly reason?: unknown };

@@ -4,7 +4,7 @@
  * goes on during the next one.
  */
 import { inspect } from 'node:util';
-import { currentRollout, runInRollout } from '../core/context.ts';
+import { catchPrints, currentRollout, endPrints, runInRollout } from '../core/context.ts';
 import type { SeatOptions, Workflow, WorkflowContext, WorkflowResult } from '../core/contracts.ts';
 import { moduleOf } from '../core/define.ts';
 import { boundary, messageOf, TrainyardError } from '../core/errors.ts';
@@ -36,6 +36,9 @@ export interface RolloutOrder {
 export type RolloutEnding =
   | { readonly kind: 'returned'; readonly result: unknown }
   | { readonly kind: 'rejected'; readonly reason: string };
+
+// Written too: if this process dies, the rollout fails with its last output.
+catchPrints(true);
 
 // As in the run's own process: report an unawaited failure, but end neither this rollout nor the next one.
 process.on('unhandledRejection', stray);
@@ -92,7 +95,8 @@ async function run(
   const ctx = workflowContext(workflow, { ...own, signal, model }, folder, note);
   enterEnvironment(ctx, agentEnvironment(addressOf(addresses, 'default')));
   try {
-    return { kind: 'returned', result: sendable(await runInRollout(ctx, () => workflow.run(ctx, handed))) };
+    const ran = runInRollout(ctx, () => workflow.run(ctx, handed));
+    return { kind: 'returned', result: sendable(await ran.finally(() => endPrints(ctx))) };
   } catch (thrown) {
     if (thrown instanceof Rejection) return { kind: 'rejected', reason: thrown.message };
     throw thrown;

@@ -3,6 +3,7 @@
 import { hash } from 'node:crypto';
 import { mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
+import { keepPrintsOf, MOST_PRINTED } from '../core/context.ts';
 import type { Session, Workflow, WorkflowContext } from '../core/contracts.ts';
 import { tried } from '../core/errors.ts';
 import { copyConfig, deepCopy } from '../core/json.ts';
@@ -27,6 +28,8 @@ export interface ContextParts {
   readonly seed: number;
   readonly artifacts?: string | undefined;
   readonly now: () => number;
+  /** Told each line that the workflow prints. */
+  readonly printed?: ((line: LogLine) => void) | undefined;
 }
 
 export interface OwnContext {
@@ -34,6 +37,8 @@ export interface OwnContext {
   /** Created only if the rollout asks for it. */
   readonly folder: string | null;
   readonly logs: readonly LogLine[];
+  /** Keeps a line that the workflow printed in a process of its own, which may send more than is kept. */
+  print(text: string): void;
   /** Null unless the rollout asked for its folder. */
   artifactsDir(): string | null;
   /** Set even if the rejection was caught: frameworks turn what their tools throw into an answer. */
@@ -50,18 +55,28 @@ export function contextOf(parts: ContextParts): OwnContext {
   const folder = artifactsFolder(parts.artifacts, rolloutId);
   let artifactsDir: string | null = null;
   let rejection: Rejection | undefined;
+  let { lines, characters } = MOST_PRINTED;
+  const print = (text: string): void => {
+    characters -= text.length;
+    if (lines-- <= 0 || characters < 0) return;
+    const line = { at: parts.now(), text, from: 'workflow' } as const;
+    logs.push(line);
+    parts.printed?.(line);
+  };
   const seed = hash('sha256', `${parts.seed}\n${rolloutId}`, 'buffer').readUIntBE(0, 6);
   const model: WorkflowContext['model'] = (role, options) => session.model(role, options);
   const ctx = workflowContext(workflow, { task, rolloutId, groupId, purpose, seed, signal, model }, folder, (note) => {
     if (note.kind === 'log') logs.push({ at: parts.now(), text: note.text });
+    else if (note.kind === 'print') print(note.text);
     else if (note.kind === 'folder') artifactsDir = folder;
     else rejection ??= new Rejection(note.reason);
   });
-  return { ctx, folder, logs, artifactsDir: () => artifactsDir, rejected: () => rejection };
+  return { ctx, folder, logs, print, artifactsDir: () => artifactsDir, rejected: () => rejection };
 }
 
 export type RolloutNote =
   | { readonly kind: 'log'; readonly text: string }
+  | { readonly kind: 'print'; readonly text: string }
   | { readonly kind: 'folder' }
   | { readonly kind: 'rejected'; readonly reason: string };
 
@@ -75,7 +90,7 @@ export function workflowContext(
   const { task } = given;
   let artifactsDir: string | null | undefined;
   let lines = 0;
-  return {
+  const ctx: WorkflowContext = {
     ...given,
     prompt: [...task.prompt],
     config: copyConfig(config),
@@ -96,6 +111,8 @@ export function workflowContext(
       throw rejection;
     },
   };
+  keepPrintsOf(ctx, (text) => note({ kind: 'print', text }));
+  return ctx;
 }
 
 export function artifactsFolder(root: string | undefined, rolloutId: string): string | null {

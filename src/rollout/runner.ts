@@ -4,10 +4,10 @@
  * rollout: the store failed, or the run was stopped. The workflow gets the task without its answer.
  */
 import { abortWith, Downtime, Semaphore, yieldToEventLoop } from '../core/async.ts';
-import { runInRollout } from '../core/context.ts';
+import { endPrints, runInRollout } from '../core/context.ts';
 import type { AttachedRun, Clock, RunHost, Session, SessionHost, SessionObserver, Store, Workflow } from '../core/contracts.ts';
 import { boundary, TrainyardError } from '../core/errors.ts';
-import type { Limits, RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
+import type { Limits, LogLine, RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
 import type { ChildProgram } from '../processes/channel.ts';
 import type { ModuleExport } from './discovery.ts';
 import { type Ending, type GradingParts, gradeOf, outcomeOf, recordOf } from './record.ts';
@@ -89,6 +89,8 @@ function runHere(workflow: Workflow, { ctx }: OwnContext): Promise<unknown> {
 /** Must not throw. */
 export interface RolloutObserver extends SessionObserver {
   threw?(thrown: unknown): void;
+  /** In the rollout's context. */
+  printed?(line: LogLine): void;
 }
 
 /** Makes a trace of a rollout. `run` gets what its grading is called through. */
@@ -156,7 +158,7 @@ async function rolloutOf(parts: RolloutParts, spec: RolloutSpec, grading: Gradin
   const ofGrader = printed
     .trimEnd()
     .split('\n')
-    .map((line) => ({ at: clock.now(), text: `the grader: ${line}` }));
+    .map((text) => ({ at: clock.now(), text, from: 'grader' as const }));
   const logs = printed === '' ? own.logs : [...own.logs, ...ofGrader];
   const trajectory = recordOf(identity, { turns, unanswered }, { outcome, grade, result, logs, startedAt, endedAt: clock.now() });
   // Do not store a rollout that was cancelled with the run: a resumed run would take it as a result.
@@ -172,6 +174,7 @@ export interface SessionRunParts extends Partial<Pick<StartedWorkflow, 'runWorkf
   readonly seed: number;
   readonly clock: Clock;
   readonly artifacts?: string | undefined;
+  readonly observer?: Pick<RolloutObserver, 'printed'> | undefined;
   readonly signal: AbortSignal;
 }
 
@@ -181,15 +184,18 @@ export async function runInSession<Opened extends Pick<Session, 'model'> & { sea
   { identity, task }: Pick<RolloutSpec, 'identity' | 'task'>,
   open: (signal: AbortSignal, waits: Downtime) => Opened,
 ): Promise<{ readonly ending: Ending<unknown>; readonly session: Opened; readonly own: OwnContext }> {
-  const { workflow, seed, clock, artifacts, runWorkflow = (one) => runHere(workflow, one) } = parts;
+  const { workflow, seed, clock, artifacts, observer, runWorkflow = (one) => runHere(workflow, one) } = parts;
   const waits = new Downtime(parts.downtime);
   using bounds = new RolloutBounds(parts.signal, parts.deadlineMs, waits);
   const { signal } = bounds;
   const session = open(signal, waits);
   using _sealed = { [Symbol.dispose]: () => void session.seal() };
-  const own = contextOf({ identity, task, workflow, session, signal, seed, artifacts, now: clock.now });
+  const printed = (line: LogLine): void => observer?.printed?.(line);
+  const own = contextOf({ identity, task, workflow, session, signal, seed, artifacts, now: clock.now, printed });
   clearFolder(own.folder);
-  return { ending: rejectedOr(await bounds.within(() => runWorkflow(own, task)), own), session, own };
+  const ending = await bounds.within(() => runWorkflow(own, task));
+  endPrints(own.ctx);
+  return { ending: rejectedOr(ending, own), session, own };
 }
 
 /** Ends a rollout from outside: by the run's signal, or at its deadline, which is extended by downtime: the policy's, and waits for busy servers. */

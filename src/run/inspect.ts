@@ -54,6 +54,15 @@ export async function openStoreOf(path: string, run?: string): Promise<Store> {
   return await openSqliteStore(file, run);
 }
 
+/** Throws FILE_NOT_FOUND. `path`: of the store, for the message. */
+export async function rolloutIn(store: Store, path: string, rolloutId: string): Promise<Trajectory> {
+  const found = await store.read(rolloutId);
+  if (found !== undefined) return found;
+  throw new TrainyardError('FILE_NOT_FOUND', `${path} holds no rollout ${JSON.stringify(rolloutId)}`, {
+    hint: `list them: trainyard show ${path}; rollouts are kept when they end`,
+  });
+}
+
 export async function stepsIn(store: Store): Promise<ReadonlyMap<string, number>> {
   const manifests = await store.manifests();
   return new Map(manifests.flatMap(({ step, rolloutIds }) => rolloutIds.map((id) => [id, step] as const)));

@@ -110,7 +110,7 @@ function givenByWorkflow(all: readonly Trajectory[]): string | undefined {
   const [first] = rewards;
   const isOwn = first && rewards.every(({ source, value }) => source === 'workflow' && value === first.value);
   if (!isOwn) return undefined;
-  const [logged] = all.flatMap(({ logs = [] }) => logs);
+  const [logged] = all.flatMap(({ logs = [] }) => logs.filter(({ from }) => from === undefined));
   const quoted = logged === undefined ? '' : ` (it logged "${shortLine(logged.text, 2 * LONGEST)}")`;
   return `the workflow itself gave every rollout the reward ${first.value}${quoted}`;
 }

@@ -4,6 +4,7 @@
  */
 import { basename } from 'node:path';
 import { Downtime, linkSignals, openingWith, Semaphore } from '../core/async.ts';
+import { catchPrints, outsideRollout } from '../core/context.ts';
 import type { Grader, GraderRunner, ModelServer, Store } from '../core/contracts.ts';
 import { missingEnv } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
@@ -13,7 +14,7 @@ import { type Engine, engineWith, type ModelPlan, OVERFLOW_HINT } from '../core/
 import { overflowOf } from '../core/turns.ts';
 import type { RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
 import { Gateway, listen } from '../gateway/gateway.ts';
-import type { ServedPolicy } from '../gateway/sampling.ts';
+import type { RecordedAnswers, ServedPolicy } from '../gateway/sampling.ts';
 import { graderInput } from '../grader/call.ts';
 import { type InlineGraderRunner, inlineGrader } from '../grader/inline.ts';
 import { openGraderPool } from '../grader/pool.ts';
@@ -30,7 +31,7 @@ import { openSampled, type PolicySettings, planToTell, policyName, type SampledP
 import { sourcesOfModule } from './preflight.ts';
 import { tokensIn } from './results.ts';
 import { Recovery } from './resume.ts';
-import { isApi } from './settings.ts';
+import { isApi, shellWord } from './settings.ts';
 
 export interface RunParts extends AsyncDisposable {
   readonly entryName: string;
@@ -69,6 +70,8 @@ interface PartsOptions {
   /** Hidden from isolated rollouts: the run's directory and files with answers. */
   readonly files?: HiddenFiles;
   readonly watchStalls?: boolean | undefined;
+  /** Answers every call; the policy, which the run's settings name, is not opened, and this one stands for it. */
+  readonly again?: { readonly recorded: RecordedAnswers; readonly policy: SampledPolicy } | undefined;
   /** Whether rollouts are to be trained on: then some must have a turn of a trainable role. */
   readonly trains?: boolean | undefined;
 }
@@ -80,7 +83,8 @@ type PartsSettings = PolicySettings &
   Partial<Pick<TrainSettings, 'turnDiscount'> & Pick<EvaluationSettings, 'temperature' | 'agentTemperature'>>;
 
 export async function openParts(settings: PartsSettings, entry: Entry, options: PartsOptions): Promise<RunParts> {
-  const { stop, warn, kernels, engine = (own: Engine) => own, observer, files = { tasks: [] } } = options;
+  const { stop, kernels, engine = (own: Engine) => own, observer, files = { tasks: [] } } = options;
+  const warn: Warn = (...told) => outsideRollout(() => options.warn(...told));
   const { model, seed, limits, trainable, turnDiscount, maxErrorShare } = settings;
   checkTrainable(entry, trainable);
   if (options.trains) checkTrains(entry, trainable);
@@ -89,7 +93,8 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
     const first = new FirstAnswer(policyName(settings), downtime, warn);
     opened.defer(() => first.end());
     const policy = opened.use(
-      await openSampled(settings, { warn, stop, kernels, downtime, use: options.trains ? 'training' : 'sampling' }),
+      options.again?.policy ??
+        (await openSampled(settings, { warn, stop, kernels, downtime, use: options.trains ? 'training' : 'sampling' })),
     );
     const { trainer, server, sampled } = policy;
     const restore = async (): Promise<void> => {
@@ -115,9 +120,11 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
       'engine' in sampled
         ? { ...sampled, engine: first.ofEngine(through(sampled.engine, engine, recovery)) }
         : first.ofServer(sampled);
-    const gateway = new Gateway({ ...answering, modelName: 'policy' });
+    const gateway = new Gateway({ ...answering, modelName: 'policy', ...defined({ recorded: options.again?.recorded }) });
     const grading = grader && withPolicy(grader, entry.grader!, { sessions: gateway, seed, signal });
     const started = opened.use(await startWorkflow(entry.workflow, isolation, { gateway, grader: grading }));
+    // Elsewhere nobody could read them.
+    if (files.run !== undefined) opened.use(catchPrints());
     if (options.watchStalls) opened.use(watchEventLoop({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
     opened.use(await listen(gateway));
     const { workflow, runWorkflow, concurrency } = started;
@@ -132,7 +139,7 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
       start: { model: policy.name, ...defined({ server, plan: planToTell(policy) }) },
       entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
       rolloutsInto: (store, artifacts) =>
-        rolloutsOf({ ...parts, store, artifacts }, warn, new FailureBudget(maxErrorShare), options.trains),
+        rolloutsOf({ ...parts, store, artifacts }, warn, new FailureBudget(maxErrorShare), options.trains, files.run),
       [Symbol.asyncDispose]: () => opened[Symbol.asyncDispose](),
     };
   }).catch((thrown: unknown) => {
@@ -264,7 +271,7 @@ class FirstAnswer {
 /** First rollouts that may be without a turn of a trainable role. */
 const MOST_UNTRAINED = 8;
 
-function rolloutsOf(parts: RolloutParts, warn: Warn, budget: FailureBudget, trains = false): Rollouts {
+function rolloutsOf(parts: RolloutParts, warn: Warn, budget: FailureBudget, trains = false, run?: string): Rollouts {
   const warned = new Set<string>();
   /** Those before the first with a trainable turn. Undefined once there is one. */
   let untrained: Trajectory[] | undefined = trains ? [] : undefined;
@@ -287,7 +294,7 @@ function rolloutsOf(parts: RolloutParts, warn: Warn, budget: FailureBudget, trai
           const spec = { identity: { ...identity, taskId: task.id }, task, sampling };
           const trajectory = await runRollout({ ...parts, signal }, spec);
           sampledTokens += tokensIn(trajectory);
-          warnOnce(trajectory, warned, warn);
+          warnOnce(trajectory, warned, warn, run);
           checkTrained(trajectory);
           budget.add(trajectory, begun);
           return trajectory;
@@ -358,22 +365,26 @@ function limited(runner: InlineGraderRunner, most: number, signal: AbortSignal):
 }
 
 /** Reports the first failure of each kind at once; otherwise a run of slow failures would stay silent until its budget is spent. */
-function warnOnce(trajectory: Trajectory, warned: Set<string>, warn: Warn): void {
-  const { rolloutId, purpose, outcome, grade, turns } = trajectory;
+function warnOnce(trajectory: Trajectory, warned: Set<string>, warn: Warn, run: string | undefined): void {
+  const { rolloutId, purpose, outcome, grade, turns, logs = [] } = trajectory;
   const isSide = ({ fork, trainable }: Turn): boolean => purpose === 'train' && fork?.cause === 'side_call' && !trainable;
   const side = turns.find(isSide);
   const failures = [outcome, grade].flatMap((ending) => (ending.kind === 'failed' ? [ending] : []));
+  const kept = `what workflows print is kept with their rollouts and not shown here: trainyard show ${shellWord(run ?? '')} ${rolloutId}`;
+  const hasPrinted = run !== undefined && logs.some(({ from }) => from === 'workflow');
   const overflow = turns.length === 0 ? overflowOf(trajectory) : '';
-  const telling =
-    overflow === '' ? failures : [...failures, { code: 'CONTEXT_OVERFLOW', message: `${overflow}; ${OVERFLOW_HINT}` }];
-  for (const { code, message } of side === undefined ? telling : [...telling, { code: SIDE_CALL, message: untrained(side) }]) {
+  const telling = [
+    ...failures,
+    ...(overflow === '' ? [] : [{ code: 'CONTEXT_OVERFLOW', message: `${overflow}; ${OVERFLOW_HINT}` }]),
+    ...(side === undefined ? [] : [{ code: 'SIDE_CALL', message: untrained(side) }]),
+    ...(hasPrinted ? [{ code: 'PRINTS_KEPT', message: kept }] : []),
+  ];
+  for (const { code, message } of telling) {
     if (warned.has(code)) continue;
     warned.add(code);
     warn(code, `rollout ${rolloutId}: ${message}`);
   }
 }
-
-const SIDE_CALL = 'SIDE_CALL';
 
 function untrained({ index }: Turn): string {
   return `turn ${index} looks like a client's call beside its conversation (a title, a topic, a memory) and is not trained; if it is the agent's own work, give it a role or thread of its own, or name it in trainedTurns`;

@@ -174,6 +174,31 @@ export async function planResumedEvaluation(request: EvaluationResumeRequest): P
   return { settings, entry, tasks, record: begun, isResumed: true, ...keptKernels(begun.kernels, 'it', warnings) };
 }
 
+/** What of a run is needed to run or grade one of its rollouts again. */
+export type ReplayPlan = Pick<TrainPlan, 'settings' | 'entry' | 'tasks' | 'heldOut' | 'warnings'>;
+
+/** With the code and tasks as they are now: a change is only told, since it may be what is tried out. Looks at no model. */
+export async function planReplay(
+  run: string,
+  given: Partial<Pick<TrainSettings, 'entry' | 'isolation'>> = {},
+): Promise<ReplayPlan> {
+  const evaluation = evaluationIn(run);
+  const begun = evaluation ?? trainRecordIn(run);
+  const merged = { ...TRAIN_DEFAULTS, ...begun.settings, ...defined(given), run };
+  requireValues(merged, 'the run', evaluation ? 'heldOut' : 'tasks');
+  const settings = merged as unknown as TrainSettings;
+  const { entry, tasks, heldOut } = await preflight(settings);
+  const sources = given.entry === undefined ? await sourcesOf(settings.entry, settings.flows, entry) : undefined;
+  const ofCode = sources && begun.sources ? changedSources(begun.sources, sources, settings.entry) : [];
+  const digest = (of: unknown): string => digestOf([JSON.stringify(of)]);
+  const areTasksSame = evaluation
+    ? evaluation.tasks.every(({ row, digest: was }) => digest(heldOut[row - 1]) === was)
+    : digest(tasks) === (begun as TrainRecord).tasks;
+  const changed = [...ofCode, ...(areTasksSame ? [] : ['the tasks have changed'])];
+  const message = `since the run began: ${listed(changed, ' more files')}; code and tasks are taken as they are now`;
+  return { settings, entry, tasks, heldOut, warnings: changed.length === 0 ? [] : [{ code: 'ENTRY_CHANGED', message }] };
+}
+
 /** Undefined for a training run. */
 export function evaluationIn(run: string): EvaluationRecord | undefined {
   const found = readRunFile(run);
@@ -218,7 +243,11 @@ function resumedSettings(begun: TrainRecord['settings'], request: ResumeRequest)
 
 /** Entries and tasks that were passed as values must be passed again. */
 function requireValues(settings: object, what: string, tasks: 'tasks' | 'heldOut'): void {
-  if (!('entry' in settings)) throw impossible(`${what} was begun from TypeScript`, 'give the same workflow and grader again');
+  if (!('entry' in settings))
+    throw impossible(
+      `${what} was begun from TypeScript`,
+      'give the same workflow and grader again; to replay one rollout, --entry',
+    );
   if (!(tasks in settings)) throw impossible(`${what} was begun with tasks given as values`, 'give the same tasks again');
 }
 

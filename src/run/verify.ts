@@ -197,15 +197,29 @@ async function gradeAgain({ plan, trajectories, found, stop }: Work): Promise<vo
     if (difference !== undefined) found.differs(...difference);
 }
 
-async function regraded(plan: VerifyPlan, trajectory: Trajectory, task: Task, grader: GraderRunner): Promise<Grade> {
-  const { settings, entry } = plan;
+/** The turns as they were graded, before the workflow chose which to train. */
+export function gradedTurns({
+  turns,
+  returned: { untrained = [] } = {},
+}: Pick<Trajectory, 'turns' | 'returned'>): readonly Turn[] {
+  return turns.map((turn) => (untrained.includes(turn.index) ? { ...turn, trainable: true } : turn));
+}
+
+/** Grades a stored rollout with the grader as it is now. `print` gets what that prints. */
+export async function regraded(
+  { settings, entry }: Pick<VerifyPlan, 'settings' | 'entry'>,
+  trajectory: Trajectory,
+  task: Task,
+  grader: GraderRunner,
+  print?: (text: string) => void,
+): Promise<Grade> {
   const { outcome, output, metadata, metrics, returned = {}, rolloutId } = trajectory;
-  const { untrained = [], ...said } = returned;
-  const turns = trajectory.turns.map((turn) => (untrained.includes(turn.index) ? { ...turn, trainable: true } : turn));
+  const { untrained: _, ...said } = returned;
+  const turns = gradedTurns(trajectory);
   const result = defined({ output, metadata, metrics, ...said }) as SettledResult;
   const parts = { grader, workflow: entry.workflow, turnDiscount: settings.turnDiscount, graderInput };
   const grade = (artifactsDir: string | null): Promise<Grade> =>
-    gradeOf(parts, { identity: trajectory, task }, { turns, outcome, result, artifactsDir });
+    gradeOf(parts, { identity: trajectory, task }, { turns, outcome, result, artifactsDir }, print);
   const folder = artifactsFolder(join(settings.run, 'artifacts'), rolloutId);
   if (folder === null || !existsSync(folder)) return await grade(null);
   // A copy, because a grader may write there.
@@ -219,7 +233,7 @@ async function regraded(plan: VerifyPlan, trajectory: Trajectory, task: Task, gr
 }
 
 /** Ignores metrics, which may hold a duration, for example. */
-function comparable(grade: Grade): unknown {
+export function comparable(grade: Grade): unknown {
   if (grade.kind !== 'graded') return grade.kind === 'failed' ? `${grade.code}: ${grade.message}` : grade.kind;
   const { metrics: _, ...reward } = grade.reward;
   return JSON.parse(JSON.stringify(reward));

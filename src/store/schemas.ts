@@ -159,7 +159,7 @@ export const trajectorySchema: z.ZodType<Trajectory> = z.object({
   ),
   metadata: optional(z.record(z.string(), json)),
   metrics: numbers,
-  logs: optional(z.array(z.object({ at: z.number(), text: z.string() }))),
+  logs: optional(z.array(z.object({ at: z.number(), text: z.string(), from: optional(z.enum(['workflow', 'grader'])) }))),
   startedAt: z.number(),
   endedAt: z.number(),
 });

@@ -43,7 +43,10 @@ export function randomTrajectory(seed: number, overrides: Partial<Trajectory> = 
 const WORDS_OF_ITS_OWN = {
   metadata: { path: ['a', 'é'], nothing: null },
   metrics: { tries: 2, share: -0.5 },
-  logs: [{ at: 1_700_000_000_000, text: 'tried "x"\u0000' }],
+  logs: [
+    { at: 1_700_000_000_000, text: 'tried "x"\u0000' },
+    { at: 1_700_000_000_001, text: '\u001b[31mred', from: 'workflow' },
+  ],
 } as const satisfies Partial<Trajectory>;
 
 /** The first step makes version 1. */

@@ -6,13 +6,14 @@ import { onTerminal, type TerminalOptions } from './pty.ts';
 
 /** Rewards differ within a group whatever the policy says. */
 const ENTRY = `
+import { writeSync } from 'node:fs';
 import OpenAI from 'openai';
 import { defineGrader, defineWorkflow } from 'trainyard';
 let rollouts = 0;
 export default defineWorkflow(async (ctx) => {
   const model = ctx.model();
   const client = new OpenAI({ baseURL: model.baseURL, apiKey: model.apiKey });
-  if (ctx.task.id === 'slow') console.log('waiting');
+  if (ctx.task.id === 'slow') writeSync(1, 'waiting\\n');
   if (ctx.task.id === 'slow') await new Promise((resolve) => setTimeout(resolve, 50_000));
   await client.chat.completions.create({ model: model.name, messages: [...ctx.prompt] as never, max_tokens: 8 });
   console.log('the agent says ' + ++rollouts);
@@ -52,9 +53,8 @@ describe('trainyard train at a terminal', () => {
     expect(rowsOf('now ')).toEqual([]);
     expect(rowsOf('Done in').length).toBe(1);
     expect(terminal.cursorShown).toBe(true);
-    const spoken = lines.filter((line) => line.includes('the agent'));
-    expect(spoken).toEqual(spoken.map((_, i) => `the agent says ${i + 1}`));
-    expect(spoken.length).toBeGreaterThan(6);
+    expect(lines.filter((line) => line.includes('the agent says'))).toEqual([]);
+    expect(lines.filter((line) => line.startsWith('warning PRINTS_KEPT: ')).length, 'says once where they are').toBe(1);
     const view = lines.slice(
       lines.findIndex((line) => line.includes('agent.ts ·')),
       lines.findIndex((line) => /^Done/.test(line)),

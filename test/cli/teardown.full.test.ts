@@ -33,7 +33,7 @@ it('a teardown that fails is told by its name, and hides neither why the run fai
   expect(failed.stderr).toContain('error NO_SIGNAL');
   expect(failed.stdout + failed.stderr).toContain('the drawer is stuck');
 
-  const waiting = `await new Promise((resolve) => { console.log('waiting'); setTimeout(resolve, 60_000); })`;
+  const waiting = `await new Promise((resolve) => { process.getBuiltinModule('node:fs').writeSync(1, 'waiting\\n'); setTimeout(resolve, 60_000); })`;
   const { child, ended, prints } = start(await begin('cut', waiting));
   await prints('waiting');
   child.kill('SIGINT');

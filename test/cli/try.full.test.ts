@@ -35,7 +35,7 @@ describe('trainyard try', () => {
     const file = await entry('good.ts', `ctx.log('thinking'); ${CALL} return { output: 'done', metrics: { tries: 1 } };`, GRADER);
     const { code, stdout } = await sharedTrainyard('try', file, '--tasks', tasks, '--task', 'b');
     expect(code).toBe(0);
-    expect(stdout).toMatch(/task b\n {4}user: hello b\n {2}0 default · \d+ \+ \d+ tokens/);
+    expect(stdout).toMatch(/task b\n {4}user: hello b\n {2}0 default · \d+ \+ \d+ tokens .*\n {4}user: hello b\n/);
     expect(stdout).toContain('s  thinking');
     expect(stdout).toMatch(/completed · reward 1\n {2}output: done\n {2}metrics: {"tries":1}/);
   });
@@ -56,6 +56,19 @@ describe('trainyard try', () => {
     expect(stdout).toMatch(/ s {2}the grader: looking at a\ncompleted · reward 1\n/);
   });
 
+  it('shows what the workflow prints as it comes, once, also from a process of its own', async () => {
+    const body = `ctx.log('before'); console.log('one\\n\\u001b[31mtwo'); ${CALL} process.stderr.write('three');`;
+    const file = await entry('prints.ts', body, GRADER);
+    for (const where of hasSandbox ? ['none', 'process'] : ['none']) {
+      const { stdout } = await sharedTrainyard('try', file, '--tasks', tasks, '--isolation', where);
+      expect(stdout, where).toMatch(/hello a\n {4}the workflow: one\n {4}the workflow: ·\[31mtwo\n {2}0 default /);
+      expect(stdout, where).toMatch(/\n {4}the workflow: three\n {4}\d.\d\d s {2}before\ncompleted · reward 1\n$/);
+      const said = saidIn(await sharedTrainyard('try', file, '--tasks', tasks, '--isolation', where, '--json'));
+      const lines = said.at(-1).logs.map(({ text, from }: { text: string; from?: string }) => [text, from]);
+      expect(lines).toEqual([['before', undefined], ...['one', '\u001b[31mtwo', 'three'].map((text) => [text, 'workflow'])]);
+    }
+  });
+
   it('exits 1 with the sizes if no prompt fits into the context', async () => {
     const long = `await ctx.model().generate({ messages: [{ role: 'user', content: 'word '.repeat(2000) }] });`;
     const { code, stdout } = await sharedTrainyard('try', await entry('long.ts', long, GRADER), '--tasks', tasks);
@@ -70,7 +83,7 @@ describe('trainyard try', () => {
     const ended = await sharedTrainyard('try', file, '--tasks', tasks, '--task', '1', '--json');
     expect(saidIn(ended)).toMatchObject([
       { type: 'task', id: 'a' },
-      { type: 'turn', index: 0 },
+      { type: 'turn', index: 0, prompt: [{ content: 'hello a' }], rewritten: null, excluded: null },
       { type: 'ended', outcome: { kind: 'completed' }, grade: { reward: { value: 0.5, source: 'workflow' } } },
     ]);
     expect(ended.stdout).not.toContain('answer');

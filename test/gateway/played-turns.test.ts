@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { stripVTControlCharacters } from 'node:util';
 import { describe, expect, it } from 'vitest';
-import { turnText } from '../../src/cli/print.ts';
+import { turnText } from '../../src/cli/print-rollout.ts';
 import { turnSummary } from '../../src/core/turns.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { graderInput } from '../../src/grader/call.ts';

@@ -1,0 +1,123 @@
+/**
+ * `trainyard replay`: runs a stored rollout's workflow again against the recorded answers, or with `--grade` only grades it again, and shows
+ * what differs. `--inspect` waits for a debugger and stops where the workflow begins. The exit code is 1 if anything differs.
+ */
+import { open, url } from 'node:inspector';
+import { styleText } from 'node:util';
+import { shortLine } from '../core/describe.ts';
+import { TrainyardError } from '../core/errors.ts';
+import type { RunEvent } from '../core/events.ts';
+import { defined } from '../core/json.ts';
+import type { Grade } from '../core/types.ts';
+import { type Replay, type RequestDifference, replay, type StoredRollout, storedRollout } from '../run/replay.ts';
+import { guarded } from './guarded.ts';
+import { describe, type Say } from './print.ts';
+import { gradeText, liveRollout } from './print-rollout.ts';
+import { count } from './text.ts';
+
+interface ReplayFlags {
+  readonly grade?: boolean;
+  readonly inspect?: number | true;
+  readonly entry?: string;
+  readonly json: boolean;
+}
+
+const HOST = '127.0.0.1';
+const PORT = 9229;
+/** Someone may sit at a breakpoint. */
+const DEADLINE_MS = 24 * 3_600_000;
+
+export async function replayCommand(run: string, rolloutId: string, flags: ReplayFlags): Promise<number> {
+  const { json, inspect, entry, grade = false } = flags;
+  if (grade && inspect !== undefined) {
+    const hint = 'leave one of them out; to debug a grader, call it with gradeOnce in a test';
+    throw new TrainyardError('USAGE', '--inspect stops in the workflow, which --grade does not run', { hint });
+  }
+  const { say, observer, ended } = liveRollout(json);
+  const emit = (event: RunEvent): void => {
+    // The ending reports these.
+    const isSaid = event.type === 'warning' && event.message.startsWith(`rollout ${rolloutId}: `);
+    if (!isSaid) say(describe(event), event);
+  };
+  const warn = (code: string, message: string): void => emit({ type: 'warning', code, message });
+  const isolation = inspect === undefined ? undefined : ('none' as const);
+  const guard = { steps: false };
+  const stored = await guarded(emit, guard, () => storedRollout(run, rolloutId, defined({ entry, isolation })));
+  for (const { code, message } of stored.plan.warnings) warn(code, message);
+  if (inspect !== undefined) waitForDebugger(inspect === true ? PORT : inspect, say);
+  const result = await guarded(emit, guard, ({ stop }) =>
+    replay(inspect === undefined ? stored : stopping(stored), { warn, stop, observer, grade }),
+  );
+  say(...ended(result.trajectory));
+  const isSame = differencesIn(result) === 0;
+  say(differenceLines(result), { type: 'replayed', rolloutId, same: isSame, ...result, trajectory: undefined });
+  return isSame ? 0 : 1;
+}
+
+function waitForDebugger(port: number, say: Say): void {
+  if (url() !== undefined) return;
+  const how = `node inspect ${HOST}:${port}, chrome://inspect, or attach your editor to ${HOST}:${port}`;
+  say([`Waiting for a debugger: ${how}`], { type: 'inspecting', host: HOST, port });
+  open(port, HOST, true);
+}
+
+function stopping({ plan, ...stored }: StoredRollout): StoredRollout {
+  const { workflow } = plan.entry;
+  const run: typeof workflow.run = async (...given) => {
+    // biome-ignore lint/suspicious/noDebugger: this is what --inspect is for
+    debugger; // Step into the next line: it calls your workflow.
+    return await workflow.run(...given);
+  };
+  const settings = { ...plan.settings, limits: { ...plan.settings.limits, deadlineMs: DEADLINE_MS } };
+  return { ...stored, plan: { ...plan, settings, entry: { ...plan.entry, workflow: { ...workflow, run } } } };
+}
+
+const differencesIn = ({ different, extra, notMade, changes }: Replay): number =>
+  different + extra + notMade.length + changes.length;
+
+export function differenceLines(result: Replay): readonly string[] {
+  const { trajectory, first, different, notMade, extra, changes } = result;
+  const said = (grade: unknown): string => gradeText(grade as Grade, trajectory.outcome);
+  const counts = [
+    ...(different === 0 ? [] : [`${count(different, 'call')} asked something else`]),
+    ...(notMade.length === 0 ? [] : [`not made: the call of turn ${notMade.join(', ')}`]),
+    ...(extra === 0 ? [] : [`${count(extra, 'call')} without a recorded answer`]),
+  ];
+  const verdict = differencesIn(result) === 0 ? styleText('green', 'As recorded') : styleText('yellow', 'Not as recorded');
+  return [
+    ...(first === null ? [] : [placeText(first), ...wasAndIs(first.was, first.is)]),
+    ...changes.flatMap(({ what, was, is }) => [
+      styleText('yellow', `another ${what}`),
+      ...(what === 'grade' ? wasAndIs(said(was), said(is)) : wasAndIs(was, is)),
+    ]),
+    [verdict, ...counts].join(' · '),
+  ];
+}
+
+function placeText({ turn, thread, message }: RequestDifference): string {
+  const where = message === undefined ? 'its tools or ids' : `message ${message}`;
+  const what = turn === null ? 'a call that was not recorded' : `the call of turn ${turn} differs at ${where}`;
+  return `${shortLine(thread, LONGEST)} · ${styleText('yellow', what)}`;
+}
+
+const LONGEST = 400;
+/** Characters before the first that differs. */
+const BEFORE = 60;
+
+function wasAndIs(was: unknown, is: unknown): readonly string[] {
+  const isTold = textOf(was) !== textOf(is);
+  const [a, b] = isTold ? [textOf(was), textOf(is)] : [`${JSON.stringify(was)}`, `${JSON.stringify(is)}`];
+  let same = 0;
+  while (same < a.length && a[same] === b[same]) same++;
+  const start = Math.max(0, same - BEFORE);
+  const shown = (text: string): string => shortLine(`${start === 0 ? '' : '…'}${text.slice(start)}`, LONGEST);
+  return [`    was ${shown(a)}`, `    is  ${shown(b)}`];
+}
+
+/** A message that only says something by its role and words. */
+function textOf(value: unknown): string {
+  if (value === undefined || value === null) return 'nothing';
+  const { role, content, tool_call_id: _, ...more } = value as Readonly<Record<string, unknown>>;
+  if (typeof content === 'string' && Object.keys(more).length === 0) return `${role}: ${content}`;
+  return typeof value === 'string' ? value : JSON.stringify(value);
+}
