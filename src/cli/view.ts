@@ -12,6 +12,7 @@ import { styleText } from 'node:util';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import { shellWord } from '../run/settings.ts';
+import { pageFile } from '../view/page-files.ts';
 import type { ShownRun } from '../view/shown-run.ts';
 import { type Say, serving } from './serve.ts';
 import { asCalled, count } from './text.ts';
@@ -50,6 +51,7 @@ async function serveRuns(
   stopped: () => Promise<unknown>,
 ): Promise<void> {
   const { serveView } = await import('../view/view-server.ts');
+  pageFile('page.js');
   let links = 0;
   const onLink = (link: string): void => {
     const open = ['', `  Open ${styleText('bold', link)}`, ''];

@@ -400,7 +400,8 @@ export interface Store extends AsyncDisposable {
   groupIds(filter?: TrajectoryFilter): Promise<readonly string[]>;
   /** Commits a step in one transaction. Throws STORE_CONFLICT if a rollout is unknown or already trained, or the step is out of order. */
   commit(manifest: BatchManifest): Promise<void>;
-  manifests(): Promise<readonly BatchManifest[]>;
+  /** By step; only those after this one. */
+  manifests(after?: number): Promise<readonly BatchManifest[]>;
   /** All or nothing; durable when it resolves. Throws STORE_CONFLICT if a rollout or turn is not in the store. */
   mark(marks: readonly Mark[]): Promise<void>;
   marks(): Promise<readonly Mark[]>;

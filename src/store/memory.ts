@@ -68,9 +68,9 @@ class MemoryStore implements Store {
     for (const id of incoming.rolloutIds) this.#stepOf.set(id, incoming.step);
   }
 
-  async manifests(): Promise<readonly BatchManifest[]> {
+  async manifests(after = 0): Promise<readonly BatchManifest[]> {
     this.#checkOpen();
-    return this.#manifests.map(keepManifest);
+    return this.#manifests.filter(({ step }) => step > after).map(keepManifest);
   }
 
   async mark(marks: readonly Mark[]): Promise<void> {
