@@ -8,7 +8,6 @@ import type { TrainyardError } from './errors.ts';
 import type { Credit } from './reward.ts';
 import type {
   BatchManifest,
-  ForkCause,
   Grade,
   Json,
   LimitName,
@@ -19,6 +18,7 @@ import type {
   Purpose,
   Reward,
   RolloutIdentity,
+  RolloutSummary,
   SamplingSettings,
   StopReason,
   Task,
@@ -358,32 +358,6 @@ export interface TrajectoryFilter {
   /** Only rollouts that are (or are not) part of a committed step. */
   readonly trained?: boolean;
   readonly limit?: number;
-}
-
-/** A stored rollout without its messages and tokens: what lists, filters and counts need. */
-export interface RolloutSummary extends RolloutIdentity {
-  /** Append order. */
-  readonly seq: number;
-  readonly outcome: Trajectory['outcome']['kind'];
-  /** Which limit cut it short; null if none did. */
-  readonly limit: LimitName | null;
-  /** Null if it was not graded. */
-  readonly reward: number | null;
-  readonly success: boolean;
-  readonly parts?: Readonly<Record<string, number>>;
-  readonly metrics?: Readonly<Record<string, number>>;
-  readonly turns: number;
-  /** Sampled, of all roles. */
-  readonly tokens: number;
-  /** Names of the tools that it called, each once. */
-  readonly tools: readonly string[];
-  readonly forks: Readonly<Partial<Record<ForkCause, number>>>;
-  /** Model calls without a response: given up by the client, and failed. */
-  readonly abandoned: number;
-  readonly failedCalls: number;
-  /** Lowest and highest policy version that sampled a trainable turn; null if none did. */
-  readonly versions: readonly [least: number, most: number] | null;
-  readonly seconds: number;
 }
 
 /** Stores trajectories and manifests. Everything acknowledged is on disk. */

@@ -1,9 +1,9 @@
 /** The in-memory store, which keeps the whole contract except durability. Other stores are tested against it. */
 import { isDeepStrictEqual } from 'node:util';
-import type { RolloutSummary, Store, TrajectoryFilter } from '../core/contracts.ts';
+import type { Store, TrajectoryFilter } from '../core/contracts.ts';
 import { defined } from '../core/json.ts';
 import { summaryOf } from '../core/turns.ts';
-import type { BatchManifest, Mark, Trajectory } from '../core/types.ts';
+import type { BatchManifest, Mark, RolloutSummary, Trajectory } from '../core/types.ts';
 import { checkFilter, keepManifest, keepMark, keepTrajectory } from './records.ts';
 import { checkManifest, closedError, conflictError, unmarkable } from './store-errors.ts';
 

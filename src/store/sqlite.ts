@@ -4,10 +4,10 @@
  * and never a different trajectory. Nothing is updated or deleted. SQLite runs on the calling thread; only the disk sync does not.
  */
 import type { DatabaseSync, SQLOutputValue } from 'node:sqlite';
-import type { RolloutSummary, Store, TrajectoryFilter } from '../core/contracts.ts';
+import type { Store, TrajectoryFilter } from '../core/contracts.ts';
 import { defined } from '../core/json.ts';
 import { summaryOf } from '../core/turns.ts';
-import type { BatchManifest, Mark, Trajectory } from '../core/types.ts';
+import type { BatchManifest, Mark, RolloutSummary, Trajectory } from '../core/types.ts';
 import { GroupCommit, LogSync } from './group-commit.ts';
 import {
   checkFilter,
