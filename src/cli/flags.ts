@@ -331,6 +331,20 @@ export const SKYRL: readonly Flag[] = [
 
 export const PURPOSE: Flag = ['--purpose <which>', 'only rollouts of training, or of evaluations', ['train', 'eval']];
 
+export const FILTER: Flag = ['--filter <expr>', 'only rollouts that pass, such as: reward<0.2 && turns>5 && tool~search'];
+
+export const VIEW: readonly Flag[] = [
+  ['--host <address>', 'address to listen on; others than loopback need a token'],
+  ['--port <n>', 'port to listen on (default: a free one)', port],
+  ['--token <token>', 'for links that work any number of times; better in the environment, as TRAINYARD_VIEW_TOKEN'],
+  ['--export <file>', 'instead, write the page with what it shows to one HTML file'],
+  FILTER,
+  ['--limit <n>', 'rollouts of each run in that file with conversations and tokens, the latest', positive, 50],
+  ['--rollout <id>', 'only this rollout in that file'],
+];
+
+export const BESIDE: Flag = ['--view', 'show the run in the browser while it goes on'];
+
 export const EXPORT: readonly Flag[] = [
   ['--adapter <dir>', 'write the adapter as a PEFT folder'],
   ['--merged <dir>', 'write the whole model as a Hugging Face folder, with the adapter merged'],
@@ -342,4 +356,5 @@ export const EXPORT: readonly Flag[] = [
   ['--tensorboard <dir>', 'instead, write the numbers of the run’s events as TensorBoard files'],
   PURPOSE,
   ['--only <which>', 'only such rollouts (default: by the format)', ['successes', 'graded', 'all']],
+  FILTER,
 ];

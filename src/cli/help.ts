@@ -4,8 +4,7 @@
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import type { Command } from 'commander';
-import { nearName } from '../core/describe.ts';
-import { ERROR_CODES, TrainyardError } from '../core/errors.ts';
+import { ERROR_CODES, nearName, TrainyardError } from '../core/errors.ts';
 import { asCalled } from './text.ts';
 
 const DOCS = new URL('../../docs/', import.meta.url);
@@ -31,7 +30,7 @@ const GROUPS: Readonly<Record<string, Readonly<Record<string, readonly [page: st
     sft: ['warm-start', 'trainyard sft runs/eval-strong', 'trainyard sft conversations.jsonl --epochs 2'],
   },
   'Look:': {
-    view: ['into-your-tools', 'trainyard view runs'],
+    view: ['view', 'trainyard view runs', 'trainyard view runs/mine --export run.html'],
     show: ['debug-one-rollout', 'trainyard show runs/my-run', 'trainyard show runs/my-run g000001-0'],
     curate: ['curation', 'trainyard curate runs/my-run g000001-0 --reason "wrong answer in the task"'],
     verify: ['reference/verify', 'trainyard verify runs/my-run'],

@@ -7,17 +7,18 @@ import { styleText } from 'node:util';
 import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Emit } from '../core/events.ts';
-import type { Purpose, Trajectory } from '../core/types.ts';
+import { rowFilter } from '../core/filter.ts';
+import type { Purpose } from '../core/types.ts';
 import {
   type CurationLine,
   curate,
   curationIn,
-  exclusionsOf,
   openStoreOf,
+  RolloutIndex,
   type RolloutLine,
+  type RolloutRow,
   rolloutIn,
   rolloutLine,
-  stepsIn,
 } from '../run/inspect.ts';
 import type { Verification } from '../run/verify.ts';
 import { guarded } from './guarded.ts';
@@ -31,31 +32,34 @@ const MOST_MEASURES = 6;
 interface ShowFlags {
   readonly forks: boolean;
   readonly purpose?: Purpose;
+  readonly filter?: string;
   readonly limit: number;
   readonly json: boolean;
 }
 
 export async function showCommand(path: string, rolloutId: string | undefined, flags: ShowFlags): Promise<number> {
+  const passes = rowFilter(flags.filter ?? '');
   await using store = await openStoreOf(path);
-  const steps = await stepsIn(store);
-  const exclusions = await exclusionsOf(store);
-  const inShort = (trajectory: Trajectory): RolloutLine => rolloutLine(trajectory, steps, exclusions);
+  const index = new RolloutIndex(store);
   const say = saying(flags.json);
   if (rolloutId === undefined) {
-    const lines = (await store.query(flags.purpose ? { purpose: flags.purpose } : {})).map(inShort);
-    const isForked = ({ forks }: RolloutLine): boolean => Object.keys(forks).length > 0;
-    const shown = flags.forks ? lines.filter(isForked) : lines;
-    for (const line of shown.slice(-flags.limit)) {
+    await index.update();
+    const rows = index.rows.filter((row) => (flags.purpose ?? row.purpose) === row.purpose && passes(row));
+    const isForked = ({ forks }: RolloutRow): boolean => Object.keys(forks).length > 0;
+    const shown = flags.forks ? rows.filter(isForked) : rows;
+    for (const row of shown.slice(-flags.limit)) {
+      const line = rolloutLine(row, (await store.read(row.rolloutId))!);
       const made = measures(Object.entries({ ...line.parts, ...line.metrics }), MOST_MEASURES, 2);
       say([[rolloutText(line), ...(made === '' ? [] : [styleText('dim', made)])].join(' · ')], line);
     }
     const hidden =
       shown.length > flags.limit ? `; only the last ${flags.limit} are shown: --limit ${shown.length} shows all` : '';
-    if (!flags.json) console.log(`${count(lines.length, 'rollout')}, ${lines.filter(isForked).length} with forks${hidden}`);
+    if (!flags.json) console.log(`${count(rows.length, 'rollout')}, ${rows.filter(isForked).length} with forks${hidden}`);
     return 0;
   }
   const trajectory = await rolloutIn(store, path, rolloutId);
-  const line = inShort(trajectory);
+  await index.join();
+  const line = rolloutLine(index.rowOf(trajectory), trajectory);
   if (!flags.json) console.log(rolloutText(line));
   for (const turn of trajectory.turns) {
     say(...shownTurn(turn, trajectory.turns, line.excludedTurns[turn.index] ?? line.excluded));

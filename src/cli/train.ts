@@ -10,15 +10,17 @@ import { jsonLines, openReport, textLines, wayOn } from './print.ts';
 import { exitOf } from './program.ts';
 import { asCalled } from './text.ts';
 import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
+import { viewBeside } from './view.ts';
 
 interface TrainFlags extends Partial<Omit<TrainSettings, 'entry'>>, LimitFlags {
   readonly json: boolean;
   readonly resume?: string;
   readonly tensorboard?: string | true;
+  readonly view?: boolean;
 }
 
 export async function trainCommand(given: string | undefined, { json, resume: earlier, ...flags }: TrainFlags): Promise<number> {
-  const { tensorboard, ...settings } = withLimits(flags);
+  const { tensorboard, view = false, ...settings } = withLimits(flags);
   // The flows file can serve as the entry.
   const entry = given ?? settings.flows;
   if (earlier !== undefined && settings.run !== undefined) {
@@ -31,8 +33,12 @@ export async function trainCommand(given: string | undefined, { json, resume: ea
   const title = { verb: 'train', entry: named ?? earlier ?? from ?? '', model, seed, run: null } as const;
   using report = await openReport(json, title, tensorboard);
   let [run, hasBegun]: [string | undefined, boolean] = [undefined, false];
+  using beside = viewBeside(view);
   const emit: Emit = (event) => {
-    if (event.type === 'run-start') run = event.run;
+    if (event.type === 'run-start') {
+      run = event.run;
+      beside.open(run);
+    }
     hasBegun ||= event.type === 'run-start' || event.type === 'sft-start';
     report.emit(event);
   };

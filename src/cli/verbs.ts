@@ -18,9 +18,11 @@ import {
   TRAIN_DEFAULTS,
 } from '../run/settings.ts';
 import {
+  BESIDE,
   ENTRY,
   EVAL,
   EXPORT,
+  FILTER,
   type Flag,
   natural,
   PREFLIGHT,
@@ -34,6 +36,7 @@ import {
   TINKER,
   TRAIN,
   TRY,
+  VIEW,
 } from './flags.ts';
 
 import { describeVerbs, helpCommand } from './help.ts';
@@ -56,13 +59,13 @@ export function addVerbs(program: Command, ended: Ended): void {
   };
   const [events, objects, object] = ['one JSON event a line', 'one JSON object a line', 'one JSON object'];
 
-  add('train', 'improve the policy on the tasks by reinforcement learning', events, [...SHARED, ...TRAIN], TRAIN_DEFAULTS)
+  add('train', 'improve the policy on the tasks by reinforcement learning', events, [...SHARED, ...TRAIN, BESIDE], TRAIN_DEFAULTS)
     .argument(...ENTRY)
     .action(async (entry, flags) => ended(await (await import('./train.ts')).trainCommand(entry, flags)));
   add('sft', 'teach the policy what a run’s successes, or a file’s conversations, say', events, SFT, SFT_DEFAULTS)
     .argument('<from>', 'directory of a run, or a JSONL file in OpenAI’s fine-tuning format')
     .action(async (from, flags) => ended(await (await import('./train.ts')).sftCommand(from, flags)));
-  add('eval', 'measure the policy on held-out tasks', events, [...SHARED, ...EVAL], EVAL_DEFAULTS)
+  add('eval', 'measure the policy on held-out tasks', events, [...SHARED, ...EVAL, BESIDE], EVAL_DEFAULTS)
     .argument(...ENTRY)
     .action(async (entry, flags) => ended(await (await import('./eval.ts')).evalCommand(entry, flags)));
   add('diff', 'compare two evaluations task by task', object)
@@ -97,7 +100,7 @@ export function addVerbs(program: Command, ended: Ended): void {
   add('export', 'write trained weights, or rollouts as training data, for other programs', object, EXPORT)
     .argument('<run>', 'directory of a run, of which the best checkpoint is taken, a checkpoint, or a PEFT folder; a store file')
     .action(async (from, flags) => ended(await (await import('./export.ts')).exportCommand(from, flags)));
-  add('show', 'show what a run kept: its rollouts, or one of them turn by turn', objects, [PURPOSE])
+  add('show', 'show what a run kept: its rollouts, or one of them turn by turn', objects, [PURPOSE, FILTER])
     .option('--forks', 'only rollouts whose conversations did not simply go on', false)
     .option('--limit <n>', 'rollouts to show, the latest', positive, 50)
     .argument('<run>', 'directory of a run, or a store file')
@@ -107,6 +110,9 @@ export function addVerbs(program: Command, ended: Ended): void {
     .argument('<run>', 'directory of a training run or an evaluation')
     .argument('<rollout>', 'id of the rollout')
     .action(async (run, rollout, flags) => ended(await (await import('./replay.ts')).replayCommand(run, rollout, flags)));
+  add('view', 'show runs in the browser: curves, rollouts, single tokens', objects, VIEW, { host: SERVE_DEFAULTS.host })
+    .argument('<runs...>', 'directories of runs, folders of them such as runs, or store files')
+    .action(async (runs, flags) => ended(await (await import('./view.ts')).viewCommand(runs, flags)));
   const curating = 'leave rollouts or turns of a run out of training, or take that back; without rollouts: what is left out';
   add('curate', curating, objects)
     .option('--turn <n>', 'only this turn of them, counted from 0', natural)

@@ -2,7 +2,8 @@
 import { isDeepStrictEqual } from 'node:util';
 import type { Store, TrajectoryFilter } from '../core/contracts.ts';
 import { defined } from '../core/json.ts';
-import type { BatchManifest, Mark, Trajectory } from '../core/types.ts';
+import { summaryOf } from '../core/turns.ts';
+import type { BatchManifest, Mark, RolloutSummary, Trajectory } from '../core/types.ts';
 import { checkFilter, keepManifest, keepMark, keepTrajectory } from './records.ts';
 import { checkManifest, closedError, conflictError, unmarkable } from './store-errors.ts';
 
@@ -37,6 +38,14 @@ class MemoryStore implements Store {
     return this.#select(filter).map(keepTrajectory);
   }
 
+  async summaries(after = 0, limit?: number): Promise<readonly RolloutSummary[]> {
+    this.#checkOpen();
+    checkFilter(defined({ limit }));
+    return this.#select({})
+      .map((trajectory, position) => summaryOf(trajectory, position + 1))
+      .slice(after, limit === undefined ? undefined : after + limit);
+  }
+
   async count(filter: TrajectoryFilter = {}): Promise<number> {
     this.#checkOpen();
     return this.#select(filter).length;
@@ -59,9 +68,9 @@ class MemoryStore implements Store {
     for (const id of incoming.rolloutIds) this.#stepOf.set(id, incoming.step);
   }
 
-  async manifests(): Promise<readonly BatchManifest[]> {
+  async manifests(after = 0): Promise<readonly BatchManifest[]> {
     this.#checkOpen();
-    return this.#manifests.map(keepManifest);
+    return this.#manifests.filter(({ step }) => step > after).map(keepManifest);
   }
 
   async mark(marks: readonly Mark[]): Promise<void> {
