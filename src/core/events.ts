@@ -264,11 +264,11 @@ export type RunEvent =
 
 export type Emit = (event: RunEvent) => void;
 
-/** As written to events.jsonl and by `--json`. `at`: milliseconds since the epoch; absent in runs from before there was this field. */
+/** As told, written to events.jsonl and by `--json`. `at`: milliseconds since the epoch; absent in runs from before there was this field. */
 export type LoggedEvent = RunEvent & { readonly at?: number };
 
-export function lineOf(event: RunEvent): string {
-  return `${JSON.stringify({ ...event, at: Date.now() } satisfies LoggedEvent)}\n`;
+export function lineOf(event: LoggedEvent): string {
+  return `${JSON.stringify({ ...event, at: event.at ?? Date.now() })}\n`;
 }
 
 export type Warn = (code: string, message: string) => void;

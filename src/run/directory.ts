@@ -327,7 +327,8 @@ export interface EventLog extends Emit {
 export function eventLog(emit: Emit, verb: 'train' | 'eval' | 'sft' = 'train'): EventLog {
   let directory: RunDirectory | undefined;
   let lastProgress = Number.NEGATIVE_INFINITY;
-  const tell = (event: RunEvent): void => {
+  const tell = (told: RunEvent): void => {
+    const event: LoggedEvent = { ...told, at: Date.now() };
     if (event.type === 'progress') {
       const now = performance.now();
       if (now - lastProgress < PROGRESS_INTERVAL && event.of > 0) return;

@@ -111,6 +111,7 @@ export const grader = defineGrader(() => 1);\n`;
       type: 'error',
       code: 'CANCELLED',
       message: 'interrupted before anything ran',
+      at: expect.any(Number),
     });
     expect(code).toBe(130);
   });

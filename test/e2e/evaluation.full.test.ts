@@ -3,7 +3,7 @@ import { appendFile, cp, readdir, readFile, rm, truncate, writeFile } from 'node
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it, onTestFinished } from 'vitest';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
-import type { RunEvent } from '../../src/core/events.ts';
+import type { LoggedEvent, RunEvent } from '../../src/core/events.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import type { EvaluationRequest } from '../../src/run/check-settings.ts';
 import { compare, measuredIn } from '../../src/run/compare.ts';
@@ -87,7 +87,7 @@ describe('an evaluation', () => {
     const events: RunEvent[] = [];
     const { run, tasks, ...report } = await evaluateOnly(request('told', agent().entry), (event) => events.push(event));
     expect(await metrics('told')).toEqual(report);
-    const { type, seconds, ...done } = events.at(-1) as RunEvent & { readonly type: 'done' };
+    const { type, seconds, at: _at, ...done } = events.at(-1) as LoggedEvent & { readonly type: 'done' };
     expect(done).toEqual({ run, ...report });
     expect(tasks).toHaveLength(TASKS);
     const again = agent();
@@ -264,9 +264,9 @@ describe('trainyard eval', () => {
     const files = ['--junit', junit, '--report', report, '--min-success', '0.5'];
     const { code, stdout, stderr } = await trainyard('eval', entry, ...rows, ...files, '--json');
     expect({ code, stderr }).toEqual({ code: 4, stderr: '' });
-    const lines = jsonLines<{ type: string; seconds?: number; run?: string; ci?: unknown }>(stdout);
+    const lines = jsonLines<{ type: string; seconds?: number; run?: string; at?: number; ci?: unknown }>(stdout);
     expect(lines.map(({ type }) => type)).toEqual(['eval-start', 'eval-end', 'warning', 'done']);
-    const { seconds: _, type: __, run: ___, ...done } = lines.at(-1)!;
+    const { seconds: _, type: __, run: ___, at: ____, ...done } = lines.at(-1)!;
     expect(done).toEqual(await metrics('cli'));
     const none = { 1: 0, 2: 0 };
     expect(done).toMatchObject({ success: 0, n: 3, passAtK: none, passHatK: none, failed: 0, meanReward: 0, byTag: {} });
@@ -288,7 +288,7 @@ describe('trainyard eval', () => {
     ],
     [['--junit', '/dev/null/at/all.xml'], 'found /dev/null, which is no folder'],
     [['--grader-deadline', 'soon'], 'expected a time such as 90s, 10m or 2h, found "soon"'],
-    [['--grader-deadline', '0'], 'graderDeadlineMs'],
+    [['--grader-deadline', '0'], '--grader-deadline: Too small'],
     [['--checkpoint', '/nowhere'], 'found /nowhere'],
   ])('refuses %j before anything runs', async (flags, message) => {
     const rows = ['--held-out', heldOut, '--run', at('never')];
