@@ -39,10 +39,10 @@ export async function exportCommand(from: string, { json, ...flags }: ExportFlag
 
 /** Undefined if weights are asked for. */
 function dataRequestOf(from: string, flags: Omit<ExportFlags, 'json'>): DataRequest | undefined {
-  const { format, to, purpose, only, ...weights } = flags;
-  if ((format ?? to ?? purpose ?? only) === undefined) return undefined;
+  const { format, to, purpose, only, filter, ...weights } = flags;
+  if ((format ?? to ?? purpose ?? only ?? filter) === undefined) return undefined;
   const [ofWeights] = Object.keys(weights);
-  if (format && to && !ofWeights) return { from, format, to, ...defined({ purpose, only }) };
+  if (format && to && !ofWeights) return { from, format, to, ...defined({ purpose, only, filter }) };
   const hint = 'give --format and --to for rollouts; without them, --adapter, --merged or --gguf-adapter for weights';
   const found = Object.keys(flags).map((name) => `--${name.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`);
   throw new TrainyardError('USAGE', `expected --format and --to, and none of the flags for weights, found ${found.join(' ')}`, {

@@ -310,6 +310,17 @@ export const SKYRL: readonly Flag[] = [
 
 export const PURPOSE: Flag = ['--purpose <which>', 'only rollouts of training, or of evaluations', ['train', 'eval']];
 
+export const FILTER: Flag = ['--filter <expr>', 'only rollouts that pass, such as: reward<0.2 && turns>5 && tool~search'];
+
+export const VIEW: readonly Flag[] = [
+  ['--host <address>', 'address to listen on; others than loopback need a token'],
+  ['--port <n>', 'port to listen on (default: a free one)', port],
+  [
+    '--token <token>',
+    'token of the link, for any number of browsers; better in the environment, as TRAINYARD_TOKEN (default: one that works once)',
+  ],
+];
+
 export const EXPORT: readonly Flag[] = [
   ['--adapter <dir>', 'write the adapter as a PEFT folder'],
   ['--merged <dir>', 'write the whole model as a Hugging Face folder, with the adapter merged'],
@@ -320,4 +331,5 @@ export const EXPORT: readonly Flag[] = [
   ['--to <file>', 'file to write them to'],
   PURPOSE,
   ['--only <which>', 'only such rollouts (default: by the format)', ['successes', 'graded', 'all']],
+  FILTER,
 ];

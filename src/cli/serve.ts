@@ -115,7 +115,7 @@ export async function skyrlCommand(flags: Partial<SkyrlFlags> & { readonly json:
 }
 
 /** Runs until a signal ends it. */
-async function serving(
+export async function serving(
   json: boolean,
   work: (say: Say, stopped: () => Promise<unknown>, stop: AbortSignal) => Promise<void>,
 ): Promise<number> {

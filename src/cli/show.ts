@@ -7,19 +7,20 @@ import { styleText } from 'node:util';
 import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Emit } from '../core/events.ts';
+import { rowFilter } from '../core/filter.ts';
 import { turnSummary } from '../core/turns.ts';
-import type { Purpose, Trajectory } from '../core/types.ts';
+import type { Purpose } from '../core/types.ts';
 import {
   type CurationLine,
   curate,
   curationIn,
-  exclusionsOf,
   newMessages,
   openStoreOf,
+  RolloutIndex,
   type RolloutLine,
+  type RolloutRow,
   rewrittenAt,
   rolloutLine,
-  stepsIn,
 } from '../run/inspect.ts';
 import type { Verification } from '../run/verify.ts';
 import { guarded } from './guarded.ts';
@@ -32,27 +33,29 @@ const MOST_MEASURES = 6;
 interface ShowFlags {
   readonly forks: boolean;
   readonly purpose?: Purpose;
+  readonly filter?: string;
   readonly limit: number;
   readonly json: boolean;
 }
 
 export async function showCommand(path: string, rolloutId: string | undefined, flags: ShowFlags): Promise<number> {
+  const passes = rowFilter(flags.filter ?? '');
   await using store = await openStoreOf(path);
-  const steps = await stepsIn(store);
-  const exclusions = await exclusionsOf(store);
-  const inShort = (trajectory: Trajectory): RolloutLine => rolloutLine(trajectory, steps, exclusions);
+  const index = new RolloutIndex(store);
   const out = (line: string, value: object): void => console.log(flags.json ? JSON.stringify(value) : line);
   if (rolloutId === undefined) {
-    const lines = (await store.query(flags.purpose ? { purpose: flags.purpose } : {})).map(inShort);
-    const isForked = ({ forks }: RolloutLine): boolean => Object.keys(forks).length > 0;
-    const shown = flags.forks ? lines.filter(isForked) : lines;
-    for (const line of shown.slice(-flags.limit)) {
+    await index.update();
+    const rows = index.rows.filter((row) => (flags.purpose ?? row.purpose) === row.purpose && passes(row));
+    const isForked = ({ forks }: RolloutRow): boolean => Object.keys(forks).length > 0;
+    const shown = flags.forks ? rows.filter(isForked) : rows;
+    for (const row of shown.slice(-flags.limit)) {
+      const line = rolloutLine(row, (await store.read(row.rolloutId))!);
       const made = measures(Object.entries({ ...line.parts, ...line.metrics }), MOST_MEASURES, 2);
       out([rolloutText(line), ...(made === '' ? [] : [styleText('dim', made)])].join(' · '), line);
     }
     const hidden =
       shown.length > flags.limit ? `; only the last ${flags.limit} are shown: --limit ${shown.length} shows all` : '';
-    if (!flags.json) console.log(`${count(lines.length, 'rollout')}, ${lines.filter(isForked).length} with forks${hidden}`);
+    if (!flags.json) console.log(`${count(rows.length, 'rollout')}, ${rows.filter(isForked).length} with forks${hidden}`);
     return 0;
   }
   const trajectory = await store.read(rolloutId);
@@ -61,7 +64,8 @@ export async function showCommand(path: string, rolloutId: string | undefined, f
       hint: `list them: trainyard show ${path}; rollouts are kept when they end`,
     });
   }
-  const line = inShort(trajectory);
+  await index.join();
+  const line = rolloutLine(index.rowOf(trajectory), trajectory);
   if (!flags.json) console.log(rolloutText(line));
   for (const turn of trajectory.turns) {
     const summary = turnSummary(turn);

@@ -21,6 +21,7 @@ import {
   ENTRY,
   EVAL,
   EXPORT,
+  FILTER,
   type Flag,
   natural,
   PREFLIGHT,
@@ -33,6 +34,7 @@ import {
   TINKER,
   TRAIN,
   TRY,
+  VIEW,
 } from './flags.ts';
 
 export type Ended = (code: number) => void;
@@ -94,12 +96,15 @@ export function addVerbs(program: Command, ended: Ended): void {
   add('export', 'write trained weights, or rollouts as training data, for other programs', object, EXPORT)
     .argument('<run>', 'directory of a run, of which the best checkpoint is taken, a checkpoint, or a PEFT folder; a store file')
     .action(async (from, flags) => ended(await (await import('./export.ts')).exportCommand(from, flags)));
-  add('show', 'show what a run kept: its rollouts, or one of them turn by turn', objects, [PURPOSE])
+  add('show', 'show what a run kept: its rollouts, or one of them turn by turn', objects, [PURPOSE, FILTER])
     .option('--forks', 'only rollouts whose conversations did not simply go on', false)
     .option('--limit <n>', 'rollouts to show, the latest', positive, 50)
     .argument('<run>', 'directory of a run, or a store file')
     .argument('[rollout]', 'id of the rollout to show turn by turn')
     .action(async (run, rollout, flags) => ended(await (await import('./show.ts')).showCommand(run, rollout, flags)));
+  add('view', 'show runs in the browser: curves, rollouts, single tokens', objects, VIEW, { host: SERVE_DEFAULTS.host })
+    .argument('<runs...>', 'directories of runs, folders of them such as runs, or store files')
+    .action(async (runs, flags) => ended(await (await import('./view.ts')).viewCommand(runs, flags)));
   const curating = 'leave rollouts or turns of a run out of training, or take that back; without rollouts: what is left out';
   add('curate', curating, objects)
     .option('--turn <n>', 'only this turn of them, counted from 0', natural)

@@ -394,6 +394,8 @@ export interface Store extends AsyncDisposable {
   /** In append order. */
   query(filter?: TrajectoryFilter): Promise<readonly Trajectory[]>;
   count(filter?: TrajectoryFilter): Promise<number>;
+  /** In append order, those after this `seq`. Reads no tokens and no messages: a list of a large store is read in such pieces. */
+  summaries(after?: number, limit?: number): Promise<readonly RolloutSummary[]>;
   /** The groups of what a query would return, in the order of their first rollouts: to read a large store one group at a time. */
   groupIds(filter?: TrajectoryFilter): Promise<readonly string[]>;
   /** Commits a step in one transaction. Throws STORE_CONFLICT if a rollout is unknown or already trained, or the step is out of order. */

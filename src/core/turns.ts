@@ -1,5 +1,7 @@
 /** How turns and rollouts are named, summarised, weighted by age and excluded from training. Reads no store. */
-import type { Exclusion, Mark, RolloutIdentity, StaleRule, Trajectory, Turn } from './types.ts';
+import type { RolloutSummary } from './contracts.ts';
+import { defined } from './json.ts';
+import type { Exclusion, ForkCause, Mark, Message, RolloutIdentity, StaleRule, Trajectory, Turn } from './types.ts';
 
 /** As the engine sampled them, or as the model behind an API counted them. */
 export function tokensOf({ usage, promptIds, sampledIds }: Pick<Turn, 'usage' | 'promptIds' | 'sampledIds'>) {
@@ -30,6 +32,49 @@ export function turnSummary(turn: Turn) {
 }
 
 export type TurnSummary = ReturnType<typeof turnSummary>;
+
+/** The grader's `success`, else a reward of at least 1. In a game, the rewards of the trained roles count instead of `value`. */
+export function isSuccess({ grade, turns }: Pick<Summarised, 'grade'> & { readonly turns: readonly Played[] }): boolean {
+  if (grade.kind !== 'graded') return false;
+  const { success, value, byRole = {} } = grade.reward;
+  const earned = turns.flatMap(({ role, trainable }) => (trainable && Object.hasOwn(byRole, role) ? [byRole[role]!] : []));
+  return success ?? (earned.length > 0 ? earned : [value]).every((reward) => reward >= 1);
+}
+
+type Played = Pick<Turn, 'role' | 'trainable'>;
+
+/** What a summary needs of a trajectory: a store reads no more. */
+export interface Summarised
+  extends Pick<Trajectory, keyof RolloutIdentity | 'outcome' | 'grade' | 'unanswered' | 'startedAt' | 'endedAt'> {
+  readonly turns: readonly (Played &
+    Pick<Turn, 'policyVersion' | 'fork' | 'usage'> & {
+      readonly sampledIds: { readonly length: number };
+      readonly response: Pick<Message, 'tool_calls'>;
+    })[];
+}
+
+export function summaryOf(rollout: Summarised, seq: number): RolloutSummary {
+  const { rolloutId, groupId, taskId, purpose, outcome, grade, turns, unanswered = [], startedAt, endedAt } = rollout;
+  const { value: reward = null, parts, metrics } = grade.kind === 'graded' ? grade.reward : {};
+  const forks: Partial<Record<ForkCause, number>> = {};
+  for (const cause of turns.flatMap(({ fork }) => (fork ? [fork.cause, ...(fork.also ?? [])] : []))) {
+    forks[cause] = (forks[cause] ?? 0) + 1;
+  }
+  const failedCalls = unanswered.filter(({ failure }) => failure !== undefined).length;
+  const versions = turns.flatMap(({ trainable, policyVersion }) => (trainable ? [policyVersion] : []));
+  return {
+    ...{ seq, rolloutId, groupId, taskId, purpose, outcome: outcome.kind, reward, success: isSuccess(rollout) },
+    limit: outcome.kind === 'truncated' ? outcome.limit : null,
+    ...defined({ parts, metrics }),
+    turns: turns.length,
+    tokens: turns.reduce((sum, { usage, sampledIds }) => sum + (usage?.completionTokens ?? sampledIds.length), 0),
+    tools: [...new Set(turns.flatMap(({ response }) => response.tool_calls?.map((call) => call.function.name) ?? []))],
+    ...{ forks, abandoned: unanswered.length - failedCalls, failedCalls },
+    versions: versions.length === 0 ? null : [Math.min(...versions), Math.max(...versions)],
+    // The system clock may have been set back.
+    seconds: Math.max(0, endedAt - startedAt) / 1000,
+  };
+}
 
 /** The completion id that the client receives. A turn's seed is known before the turn completes and is unique within the rollout. */
 export function completionId({ rolloutId }: Pick<RolloutIdentity, 'rolloutId'>, seed: number): string {

@@ -1,6 +1,6 @@
 /**
- * Checks before a request reaches a server's code: its head is well-formed and unambiguous; it comes neither from a web page nor through a
- * foreign DNS name (rebinding); addresses beyond loopback require a secret; wrong keys are rate-limited.
+ * Checks before a request reaches a server's code: its head is well-formed and unambiguous; it comes neither from another's web page nor through
+ * a foreign DNS name (rebinding); addresses beyond loopback require a secret; wrong keys are rate-limited.
  */
 import type { IncomingMessage } from 'node:http';
 import type { Clock } from '../core/contracts.ts';
@@ -39,7 +39,7 @@ export function checkHead(incoming: IncomingMessage, local: boolean): void {
   if (twice !== undefined) throw malformed(`two ${twice} headers`);
   if (!TARGET.test(url) || BAD_PATH.test(url.split('?', 1)[0]!)) throw malformed('the request target is not a plain path');
   checkHost(headers.host, local);
-  // No page of ours calls these servers, so a browser's request is misdirected or malicious.
+  // Only a page that the server itself gave out may call it: a request of any other page is misdirected or malicious.
   const { origin, 'sec-fetch-site': site } = headers;
   if ((origin !== undefined && origin !== `http://${headers.host}`) || site === 'cross-site' || site === 'same-site') {
     throw httpRefusal('forbidden_origin', 'the request comes from a web page of another origin');

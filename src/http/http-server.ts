@@ -224,10 +224,11 @@ async function sendStream(stream: BodyStream, outgoing: ServerResponse): Promise
     }
     await written(outgoing, text);
   }
+  outgoing.end();
 }
 
 /** Resolves once the kernel has the text; rejects if the client hangs up first. */
-function written(outgoing: ServerResponse, text: string): Promise<void> {
+function written(outgoing: ServerResponse, text: string | Uint8Array): Promise<void> {
   return new Promise((resolve, reject) => {
     outgoing.once('close', reject);
     outgoing.write(text, () => {

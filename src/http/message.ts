@@ -24,10 +24,10 @@ export interface HttpRequest {
   readonly address?: string | undefined;
 }
 
-/** A body that is sent while it is produced. It is read one text at a time, so a slow client needs no buffer. */
+/** A body that is sent while it is produced. It is read one piece at a time, so a slow client needs no buffer. */
 export interface BodyStream {
-  /** Resolves with the next text, or undefined at the end; rejects if the stream was cut. */
-  read(): Promise<string | undefined>;
+  /** Resolves with the next piece, or undefined at the end; rejects if the stream was cut. */
+  read(): Promise<string | Uint8Array | undefined>;
   readonly drained: boolean;
   /** Call when the client has received everything. */
   delivered(): void;
@@ -178,7 +178,7 @@ function readable(reply: HttpReply, stream: BodyStream, signal: AbortSignal | un
       pull: async (controller) => {
         const text = await stream.read();
         if (text === undefined) controller.close();
-        else controller.enqueue(encoder.encode(text));
+        else controller.enqueue(typeof text === 'string' ? encoder.encode(text) : Uint8Array.from(text));
         if (stream.drained) stream.delivered();
       },
       cancel: leave,

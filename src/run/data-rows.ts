@@ -7,9 +7,9 @@ import { isDeepStrictEqual } from 'node:util';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import { earnedBy } from '../core/reward.ts';
+import { isSuccess } from '../core/turns.ts';
 import type { Message, Reward, Sample, Trajectory, Turn } from '../core/types.ts';
 import { type Chain, chainsOf, stitch } from '../tokens/stitch.ts';
-import { isSuccess } from './results.ts';
 
 /** `json`: the JSON text of a value of any shape. */
 export type Scalar = 'text' | 'int' | 'float' | 'double' | 'boolean' | 'json';
@@ -31,7 +31,7 @@ export interface RolloutToWrite {
   leaveOut(what: string, n: number): void;
 }
 
-interface TokenRow extends RolloutToWrite {
+export interface TokenRow extends RolloutToWrite {
   readonly sample: Sample;
   readonly chain: Chain;
   readonly last: Turn;
@@ -151,7 +151,8 @@ export function isList(type: Exclude<Column, Scalar>): type is readonly [Column]
   return Array.isArray(type);
 }
 
-function tokenRows(rollout: RolloutToWrite, anySampling: boolean): readonly TokenRow[] {
+/** Throws LeftOut if the rollout has none. */
+export function tokenRows(rollout: RolloutToWrite, anySampling: boolean): readonly TokenRow[] {
   const { trajectory, advantageOf } = rollout;
   const { rolloutId, groupId, grade } = trajectory;
   // Without a grade, roles alone say what is trained.

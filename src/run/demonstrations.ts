@@ -5,7 +5,7 @@
  */
 import { existsSync, statSync } from 'node:fs';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { exclusionsOf, withoutExcluded } from '../core/turns.ts';
+import { exclusionsOf, isSuccess, withoutExcluded } from '../core/turns.ts';
 import type { Message, Sample, Task, Tool, Trajectory, Turn } from '../core/types.ts';
 import { readRows } from '../dataset/tasks.ts';
 import { chat } from '../gateway/dialects/chat.ts';
@@ -13,7 +13,6 @@ import type { Renderer } from '../tokens/renderer.ts';
 import { stitch } from '../tokens/stitch.ts';
 import { type AnsweredCall, areOwn, ownTurns, type TaughtTurns, taughtTurns } from '../tokens/taught-turns.ts';
 import { openStoreOf } from './inspect.ts';
-import { isSuccess } from './results.ts';
 
 export interface Demonstrations {
   /** Weight and advantage 1; `groupId` is the task. */

@@ -222,7 +222,8 @@ export async function makeFolder(path: string): Promise<void> {
 export function takeLock(path: string, flag?: string): DatabaseSync {
   let lock: DatabaseSync | undefined;
   try {
-    lock = new DatabaseSync(join(path, 'lock'));
+    // Waits out those who only look (`isLocked`).
+    lock = new DatabaseSync(join(path, 'lock'), { timeout: 100 });
     lock.exec('PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE');
     return lock;
   } catch (cause) {
@@ -240,18 +241,44 @@ export function takeLock(path: string, flag?: string): DatabaseSync {
   }
 }
 
-/** Ignores a last line that a kill cut off. */
+/** Whether a process uses the directory. Looks without taking the lock. */
+export function isLocked(path: string): boolean {
+  const file = join(path, 'lock');
+  if (!existsSync(file)) return false;
+  let look: DatabaseSync | undefined;
+  try {
+    look = new DatabaseSync(file, { readOnly: true });
+    look.prepare('SELECT 1 FROM sqlite_schema').all();
+    return false;
+  } catch (thrown) {
+    return messageOf(thrown).includes('locked');
+  } finally {
+    look?.close();
+  }
+}
+
 export function eventsIn(run: string): readonly RunEvent[] {
+  return eventsFrom(run, 0).events;
+}
+
+/** Those from this byte on, and where they end: before `start` if the file was written anew. Ignores a last line that is not complete. */
+export function eventsFrom(run: string, start: number): { readonly events: readonly RunEvent[]; readonly end: number } {
   const file = join(run, EVENTS_FILE);
-  const lines = existsSync(file) ? readFileSync(file, 'utf8').split('\n').slice(0, -1) : [];
-  return lines.map((line, i) => {
+  const size = statSync(file, { throwIfNoEntry: false })?.size ?? 0;
+  if (size === start) return { events: [], end: start };
+  const bytes = readFileSync(file);
+  const end = bytes.lastIndexOf('\n') + 1;
+  const lines = bytes.toString('utf8', start, Math.max(start, end)).split('\n').slice(0, -1);
+  const events = lines.map((line, i) => {
     try {
       return JSON.parse(line) as RunEvent;
     } catch (cause) {
       const hint = 'restore the file from a copy';
-      throw new TrainyardError('STORE_FORMAT', `${file}: line ${i + 1} is no JSON`, { cause, hint });
+      const place = start === 0 ? `line ${i + 1}` : `a line after byte ${start}`;
+      throw new TrainyardError('STORE_FORMAT', `${file}: ${place} is no JSON`, { cause, hint });
     }
   });
+  return { events, end };
 }
 
 export interface ChosenCheckpoint {

@@ -11,6 +11,7 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Best, Emit, EvaluationReport, Score, Warn } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import { meanOf, signFlipChance } from '../core/statistics.ts';
+import { isSuccess } from '../core/turns.ts';
 import type { Message, Task, Trajectory } from '../core/types.ts';
 import { memoryStore } from '../store/memory.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
@@ -25,7 +26,7 @@ import {
   planEvaluation,
   planResumedEvaluation,
 } from './plan.ts';
-import { endingOf, isSuccess, type Pending, Results, reportOf, scoreOf, type TaskResult } from './results.ts';
+import { endingOf, type Pending, Results, reportOf, scoreOf, type TaskResult } from './results.ts';
 import { samplingAt, shortPath } from './settings.ts';
 
 export interface EvaluationResult extends EvaluationReport {

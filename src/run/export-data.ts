@@ -9,15 +9,15 @@ import { pipeline } from 'node:stream/promises';
 import type { SchemaElement } from 'hyparquet';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { withoutExcluded } from '../core/turns.ts';
+import { rowFilter } from '../core/filter.ts';
+import { isSuccess, summaryOf, withoutExcluded } from '../core/turns.ts';
 import type { Purpose, Trajectory } from '../core/types.ts';
 import { turnAdvantagesOf } from '../trainer/advantages.ts';
 import type { TrainSettings } from './check-settings.ts';
 import { type Column, DATA_FORMATS, type DataFormat, isList, LeftOut, type Only, type Row, type Scalar } from './data-rows.ts';
 import { readRunFile } from './directory.ts';
-import { exclusionsOf, openStoreOf, stepsIn } from './inspect.ts';
+import { exclusionsOf, openStoreOf, rowOf, stepsIn } from './inspect.ts';
 import { compared } from './objective.ts';
-import { isSuccess } from './results.ts';
 import { checkFree, completed } from './whole-output.ts';
 
 /** Rows of a Parquet row group, which are in memory at once. */
@@ -32,9 +32,11 @@ export interface DataRequest {
   readonly purpose?: Purpose;
   /** Default: as the format says. */
   readonly only?: Only;
+  /** Only rollouts that pass it, in the language of core/filter.ts. */
+  readonly filter?: string;
 }
 
-export interface ExportedData extends Required<Omit<DataRequest, 'from'>> {
+export interface ExportedData extends Required<Omit<DataRequest, 'from' | 'filter'>> {
   readonly rollouts: number;
   readonly rows: number;
   readonly bytes: number;
@@ -46,6 +48,7 @@ export interface ExportedData extends Required<Omit<DataRequest, 'from'>> {
 export async function exportData(request: DataRequest, stop?: AbortSignal): Promise<ExportedData> {
   const { from, format, to } = request;
   const written: DataFormat = DATA_FORMATS[format];
+  rowFilter(request.filter ?? '');
   await checkFree(to);
   if (isDirectory(to)) throw new TrainyardError('USAGE', `to: expected a file, found the folder ${to}`);
   await using store = await openStoreOf(from);
@@ -73,11 +76,12 @@ export interface Tally {
 /** Adds to the tally what it gives and what it leaves out. */
 export async function* rowsOf(
   store: Store,
-  request: Required<DataRequest>,
+  request: Required<Omit<DataRequest, 'filter'>> & Pick<DataRequest, 'filter'>,
   tally: Tally,
   stop?: AbortSignal,
 ): AsyncGenerator<Row> {
-  const { from, format, purpose, only } = request;
+  const { from, format, purpose, only, filter = '' } = request;
+  const passes = rowFilter(filter);
   const [marks, steps] = [await exclusionsOf(store), await stepsIn(store)];
   const comparison = comparisonOf(from);
   const leaveOut = (what: string, n = 1): void => {
@@ -96,6 +100,7 @@ export async function* rowsOf(
       const step = steps.get(trajectory.rolloutId) ?? null;
       const rollout = { trajectory, step, group: number, leaveOut, advantageOf: advantageOf.bind(undefined, trajectory) };
       try {
+        if (!passes(rowOf(summaryOf(trajectory, 0), steps, marks))) throw new LeftOut('that do not pass the filter');
         requireWanted(trajectory, only);
         const rows = DATA_FORMATS[format].rowsOf(rollout);
         tally.rollouts += 1;
@@ -110,7 +115,7 @@ export async function* rowsOf(
 }
 
 /** How the run turns rewards into advantages. An evaluation does not; dpo has none, and those of reinforce++ depend on the batch. */
-function comparisonOf(from: string): (group: readonly Trajectory[]) => ReturnType<typeof turnAdvantagesOf> {
+export function comparisonOf(from: string): (group: readonly Trajectory[]) => ReturnType<typeof turnAdvantagesOf> {
   const record = existsSync(join(from, 'run.json')) ? readRunFile(from) : {};
   const { settings = {} } = record as { readonly settings?: Partial<TrainSettings> };
   const { algorithm = 'grpo', weighting = 'tokens', loss = 'ppo', limits, overlongBuffer, overlongFactor } = settings;
@@ -131,7 +136,7 @@ function requireWanted(trajectory: Trajectory, only: Only): void {
 function nothingLeft(from: string, purpose: Purpose, { leftOut }: Tally): TrainyardError {
   const why = Object.entries(leftOut).map(([what, n]) => `${n} ${what}`);
   const found = why.length === 0 ? `no rollouts of purpose ${purpose}` : `no rollout that can be written, but ${why.join(', ')}`;
-  const hint = 'choose others with --purpose or --only, or another --format; trainyard show lists what a run holds';
+  const hint = 'choose others with --purpose, --only or --filter, or another --format; trainyard show lists what a run holds';
   return new TrainyardError('USAGE', `${from} holds ${found}`, { hint });
 }
 

@@ -4,12 +4,13 @@
  */
 import { existsSync, statSync } from 'node:fs';
 import { join } from 'node:path';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
 import type { RolloutSummary, Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
-import { exclusionsIn, placeOf } from '../core/turns.ts';
-import type { Exclusion, ForkCause, Mark, Message, Trajectory, Turn } from '../core/types.ts';
+import { exclusionsIn, placeOf, summaryOf } from '../core/turns.ts';
+import type { BatchManifest, Exclusion, ForkCause, Mark, Message, Trajectory, Turn } from '../core/types.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { stitch } from '../tokens/stitch.ts';
 import { refuseSft } from './directory.ts';
@@ -55,40 +56,121 @@ export async function openStoreOf(path: string, run?: string): Promise<Store> {
 }
 
 export async function stepsIn(store: Store): Promise<ReadonlyMap<string, number>> {
-  const manifests = await store.manifests();
+  return stepsBy(await store.manifests());
+}
+
+function stepsBy(manifests: readonly BatchManifest[]): ReadonlyMap<string, number> {
   return new Map(manifests.flatMap(({ step, rolloutIds }) => rolloutIds.map((id) => [id, step] as const)));
 }
 
 /** Marks in force, by rollout. */
 export async function exclusionsOf(store: Store): Promise<ReadonlyMap<string, readonly Mark[]>> {
-  return Map.groupBy(exclusionsIn(await store.marks()), ({ rolloutId }) => rolloutId);
+  return exclusionsBy(await store.marks());
 }
 
-export function rolloutLine(
-  trajectory: Trajectory,
+function exclusionsBy(marks: readonly Mark[]): ReadonlyMap<string, readonly Mark[]> {
+  return Map.groupBy(exclusionsIn(marks), ({ rolloutId }) => rolloutId);
+}
+
+/** What steps and marks say of a rollout, added to what the store does. */
+export function rowOf(
+  summary: RolloutSummary,
   steps: ReadonlyMap<string, number>,
   exclusions: ReadonlyMap<string, readonly Mark[]>,
-): RolloutLine {
-  const { rolloutId, taskId, purpose, outcome, grade, turns, unanswered = [] } = trajectory;
-  const failedCalls = unanswered.filter(({ failure }) => failure !== undefined).length;
-  const { value = null, parts, metrics } = grade.kind === 'graded' ? grade.reward : {};
-  const marks = exclusions.get(rolloutId) ?? [];
-  const forks: Partial<Record<ForkCause, number>> = {};
-  for (const cause of turns.flatMap(({ fork }) => (fork ? [fork.cause, ...(fork.also ?? [])] : []))) {
-    forks[cause] = (forks[cause] ?? 0) + 1;
-  }
+): RolloutRow {
+  const marks = exclusions.get(summary.rolloutId) ?? [];
   return {
-    ...{ rolloutId, taskId, purpose },
-    outcome: outcome.kind === 'truncated' ? `truncated (${outcome.limit})` : outcome.kind,
-    reward: value,
-    ...defined({ parts, metrics }),
-    turns: turns.length,
-    samples: samplesOf(trajectory),
-    step: steps.get(rolloutId) ?? null,
-    ...{ forks, abandoned: unanswered.length - failedCalls, failedCalls },
+    ...summary,
+    step: steps.get(summary.rolloutId) ?? null,
     excluded: marks.find(({ turn }) => turn === undefined)?.reason ?? null,
     excludedTurns: Object.fromEntries(marks.flatMap(({ turn, reason }) => (turn === undefined ? [] : [[turn, reason]]))),
   };
+}
+
+export function rolloutLine(row: RolloutRow, trajectory: Trajectory): RolloutLine {
+  const { rolloutId, taskId, purpose, outcome, limit, reward, parts, metrics, turns } = row;
+  const { step, forks, abandoned, failedCalls, excluded, excludedTurns } = row;
+  return {
+    ...{ rolloutId, taskId, purpose, outcome: limit === null ? outcome : `${outcome} (${limit})`, reward },
+    ...defined({ parts, metrics }),
+    ...{ turns, samples: samplesOf(trajectory), step, forks, abandoned, failedCalls, excluded, excludedTurns },
+  };
+}
+
+/** Rollouts read at first in one go, and milliseconds that one go should take: the event loop has other work. */
+const FIRST_CHUNK = 100;
+const CHUNK_MS = 20;
+
+/** The rollouts of a store in a list, in append order, kept up to date by reading only what is new. */
+export class RolloutIndex {
+  readonly #store: Store;
+  readonly #rows: RolloutRow[] = [];
+  readonly #places = new Map<string, number>();
+  #steps: ReadonlyMap<string, number> = new Map();
+  #exclusions: ReadonlyMap<string, readonly Mark[]> = new Map();
+  #joined = '';
+  #total = 0;
+  #chunk = FIRST_CHUNK;
+  #updating: Promise<void> | undefined;
+  /** Changes with the rows. */
+  version = 0;
+
+  constructor(store: Store) {
+    this.#store = store;
+  }
+
+  get rows(): readonly RolloutRow[] {
+    return this.#rows;
+  }
+
+  /** Rollouts in the store, of which `rows` may still lack some. */
+  get total(): number {
+    return Math.max(this.#total, this.#rows.length);
+  }
+
+  /** Also of a rollout that is not in `rows` yet. */
+  rowOf(trajectory: Trajectory): RolloutRow {
+    const place = this.#places.get(trajectory.rolloutId);
+    return place === undefined ? rowOf(summaryOf(trajectory, 0), this.#steps, this.#exclusions) : this.#rows[place]!;
+  }
+
+  /** Reads what is new, in pieces. Called again meanwhile, it waits for the same. */
+  update(): Promise<void> {
+    this.#updating ??= this.#read().finally(() => {
+      this.#updating = undefined;
+    });
+    return this.#updating;
+  }
+
+  async #read(): Promise<void> {
+    await this.join();
+    if (this.#rows.length === 0) this.#total = await this.#store.count();
+    while (true) {
+      const began = performance.now();
+      const found = await this.#store.summaries(this.#rows.at(-1)?.seq, this.#chunk);
+      for (const summary of found) {
+        this.#places.set(summary.rolloutId, this.#rows.length);
+        this.#rows.push(rowOf(summary, this.#steps, this.#exclusions));
+      }
+      if (found.length > 0) this.version++;
+      if (found.length < this.#chunk) return;
+      this.#chunk = Math.max(1, Math.ceil((found.length * CHUNK_MS) / Math.max(1, performance.now() - began)));
+      await nextTurn();
+    }
+  }
+
+  /** Reads what steps and marks say, without reading more rollouts. */
+  async join(): Promise<void> {
+    const [manifests, marks] = [await this.#store.manifests(), await this.#store.marks()];
+    // Both are only ever appended to.
+    const joined = `${manifests.length} ${marks.length}`;
+    if (joined === this.#joined) return;
+    this.#joined = joined;
+    this.#steps = stepsBy(manifests);
+    this.#exclusions = exclusionsBy(marks);
+    this.version++;
+    for (const [place, row] of this.#rows.entries()) this.#rows[place] = rowOf(row, this.#steps, this.#exclusions);
+  }
 }
 
 export interface Rewritten {

@@ -8,12 +8,12 @@ import { shortLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Emit, RunEnding } from '../core/events.ts';
 import { OVERFLOW_HINT } from '../core/policy.ts';
-import { overflowOf } from '../core/turns.ts';
+import { isSuccess, overflowOf } from '../core/turns.ts';
 import type { Message, Reward, Trajectory, Turn } from '../core/types.ts';
 import type { GroupBatch } from '../rollout/scheduler.ts';
 import { hasSignal } from '../trainer/advantages.ts';
 import { hubNameOf } from './model-path.ts';
-import { isSuccess, rolloutReport, trajectoriesOf } from './results.ts';
+import { rolloutReport, trajectoriesOf } from './results.ts';
 import { BASE_MODEL, shortPath } from './settings.ts';
 
 /** Who was trained. `model`: a folder, or a name at a server. */

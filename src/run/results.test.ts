@@ -1,8 +1,9 @@
 import { describe, expect, it } from 'vitest';
 import { BROKEN, ended, REJECTED, tasksNamed, UNGRADABLE } from '../../test/fixtures/evaluation.ts';
 import { wilson } from '../core/statistics.ts';
+import { isSuccess } from '../core/turns.ts';
 import type { Reward, Trajectory } from '../core/types.ts';
-import { endingOf, identityOf, isSuccess, meansOf, Results, reportOf, rolloutReport, scoreOf } from './results.ts';
+import { endingOf, identityOf, meansOf, Results, reportOf, rolloutReport, scoreOf } from './results.ts';
 
 type How = Parameters<typeof ended>[2];
 const graded = (reward: Partial<Reward>): How => ({ grade: { kind: 'graded', reward: { value: 0, ...reward } } });

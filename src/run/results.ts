@@ -9,7 +9,7 @@ import type { Store } from '../core/contracts.ts';
 import type { CallReport, EvaluationReport, Score, TagReport } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import { meanInterval, meanOf, passAtK, passHatK, sharesInterval } from '../core/statistics.ts';
-import { overflowOf, tokensOf } from '../core/turns.ts';
+import { isSuccess, overflowOf, tokensOf } from '../core/turns.ts';
 import type { RolloutIdentity, StaleRule, Trajectory, Turn } from '../core/types.ts';
 import { isFailure } from '../rollout/budget.ts';
 import { type Group, type GroupBatch, versionsBehind } from '../rollout/scheduler.ts';
@@ -294,14 +294,6 @@ export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts =
     ungraded: trajectories.filter((trajectory) => endingOf(trajectory) === 'ungraded').length,
     excludedRollouts: excludedRollouts.length,
   };
-}
-
-/** The grader's `success`, else a reward of at least 1. In a game, the rewards of the trained roles count instead of `value`. */
-export function isSuccess({ grade, turns }: Trajectory): boolean {
-  if (grade.kind !== 'graded') return false;
-  const { success, value, byRole = {} } = grade.reward;
-  const earned = turns.flatMap(({ role, trainable }) => (trainable && Object.hasOwn(byRole, role) ? [byRole[role]!] : []));
-  return success ?? (earned.length > 0 ? earned : [value]).every((reward) => reward >= 1);
 }
 
 /** `failed`: the rollout or its grading broke. `ungraded`: workflow or grader declared that there is nothing to score. */

@@ -1,7 +1,8 @@
 /** The in-memory store, which keeps the whole contract except durability. Other stores are tested against it. */
 import { isDeepStrictEqual } from 'node:util';
-import type { Store, TrajectoryFilter } from '../core/contracts.ts';
+import type { RolloutSummary, Store, TrajectoryFilter } from '../core/contracts.ts';
 import { defined } from '../core/json.ts';
+import { summaryOf } from '../core/turns.ts';
 import type { BatchManifest, Mark, Trajectory } from '../core/types.ts';
 import { checkFilter, keepManifest, keepMark, keepTrajectory } from './records.ts';
 import { checkManifest, closedError, conflictError, unmarkable } from './store-errors.ts';
@@ -35,6 +36,14 @@ class MemoryStore implements Store {
   async query(filter: TrajectoryFilter = {}): Promise<readonly Trajectory[]> {
     this.#checkOpen();
     return this.#select(filter).map(keepTrajectory);
+  }
+
+  async summaries(after = 0, limit?: number): Promise<readonly RolloutSummary[]> {
+    this.#checkOpen();
+    checkFilter(defined({ limit }));
+    return this.#select({})
+      .map((trajectory, position) => summaryOf(trajectory, position + 1))
+      .slice(after, limit === undefined ? undefined : after + limit);
   }
 
   async count(filter: TrajectoryFilter = {}): Promise<number> {

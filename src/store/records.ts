@@ -12,6 +12,7 @@ import type { TrajectoryFilter } from '../core/contracts.ts';
 import { kindOf } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { digestBytes } from '../core/json.ts';
+import type { Summarised } from '../core/turns.ts';
 import type { BatchManifest, Mark, Trajectory, Turn } from '../core/types.ts';
 import { filterSchema, manifestSchema, markSchema, misfitOf, trajectorySchema } from './schemas.ts';
 
@@ -172,6 +173,30 @@ export function decodeTrajectory({ record, turns, digest }: EncodedTrajectory): 
   const unanswered = abandoned?.map((call) => ({ role: 'default', turnsBefore: 0, ...call }));
   const decoded = { ...rest, ...(unanswered && { unanswered }), turns: turns.map(decodeTurn) };
   return fitting('a trajectory', trajectorySchema, decoded);
+}
+
+// Records in short, for lists: only these fields are read, and no digest is checked. What cannot be read is damage all the same.
+
+export const RECORD_IN_SHORT = [
+  ...['rolloutId', 'groupId', 'taskId', 'purpose', 'outcome', 'grade', 'unanswered', 'abandoned', 'startedAt', 'endedAt'],
+] as const;
+export const WORDS_IN_SHORT = ['role', 'trainable', 'policyVersion', 'fork', 'usage', 'response.tool_calls'] as const;
+
+/** `values`: those of RECORD_IN_SHORT, as a JSON list. */
+export function shortTrajectory(values: string, turns: Summarised['turns']): Summarised {
+  const [rolloutId, groupId, taskId, purpose, outcome, grade, unanswered, abandoned, startedAt, endedAt] = listIn(values);
+  const calls = unanswered ?? abandoned ?? [];
+  return { rolloutId, groupId, taskId, purpose, outcome, grade, unanswered: calls, startedAt, endedAt, turns } as Summarised;
+}
+
+export function shortTurn(values: string, length: number): Summarised['turns'][number] {
+  const [role, trainable, policyVersion, fork, usage, tool_calls] = listIn(values).map((value) => value ?? undefined);
+  const short = { role, trainable, policyVersion, fork, usage, sampledIds: { length }, response: { tool_calls } };
+  return short as Summarised['turns'][number];
+}
+
+function listIn(text: string): readonly unknown[] {
+  return Object.values(parseObject(text));
 }
 
 export function encodeRecord(kept: BatchManifest | Mark): EncodedRecord {

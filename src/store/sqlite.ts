@@ -4,7 +4,9 @@
  * and never a different trajectory. Nothing is updated or deleted. SQLite runs on the calling thread; only the disk sync does not.
  */
 import type { DatabaseSync, SQLOutputValue } from 'node:sqlite';
-import type { Store, TrajectoryFilter } from '../core/contracts.ts';
+import type { RolloutSummary, Store, TrajectoryFilter } from '../core/contracts.ts';
+import { defined } from '../core/json.ts';
+import { summaryOf } from '../core/turns.ts';
 import type { BatchManifest, Mark, Trajectory } from '../core/types.ts';
 import { GroupCommit, LogSync } from './group-commit.ts';
 import {
@@ -20,7 +22,11 @@ import {
   keepManifest,
   keepMark,
   keepTrajectory,
+  RECORD_IN_SHORT,
   sameBytes,
+  shortTrajectory,
+  shortTurn,
+  WORDS_IN_SHORT,
 } from './records.ts';
 import { openStoreFile } from './sqlite-file.ts';
 import { checkManifest, closedError, conflictError, damageError, sqliteError, unmarkable } from './store-errors.ts';
@@ -69,6 +75,22 @@ class SqliteStore implements Store {
       const { where, values } = selection(filter);
       const rows = this.#database.prepare(`SELECT seq, record, digest FROM trajectories ${where}`).all(...values);
       return rows.map((row) => this.#trajectoryOf(row));
+    });
+  }
+
+  async summaries(after = 0, limit?: number): Promise<readonly RolloutSummary[]> {
+    return this.#reading('list rollouts', () => {
+      checkFilter(defined({ limit }));
+      const rows = this.#statements.summaries.all(after, limit ?? -1);
+      const last = rows.at(-1);
+      if (last === undefined) return [];
+      const turns = this.#statements.turnsInShort.all(after, integerIn(last, 'seq'));
+      const bySeq = Map.groupBy(turns, (turn) => integerIn(turn, 'trajectory'));
+      return rows.map((row) => {
+        const seq = integerIn(row, 'seq');
+        const short = (turn: Row) => shortTurn(textIn(turn, 'words'), integerIn(turn, 'sampled'));
+        return summaryOf(shortTrajectory(textIn(row, 'record'), (bySeq.get(seq) ?? []).map(short)), seq);
+      });
     });
   }
 
@@ -217,6 +239,13 @@ function prepared(database: DatabaseSync) {
   return {
     trajectory: sql('SELECT seq, record, digest FROM trajectories WHERE rollout_id = ?'),
     turns: sql('SELECT words, prompt_ids, sampled_ids, logprobs FROM turns WHERE trajectory = ? ORDER BY position'),
+    summaries: sql(
+      `SELECT seq, json_extract(record, ${pathsOf(RECORD_IN_SHORT)}) AS record FROM trajectories WHERE seq > ? ORDER BY seq LIMIT ?`,
+    ),
+    turnsInShort: sql(
+      `SELECT trajectory, json_extract(words, ${pathsOf(WORDS_IN_SHORT)}) AS words, length(sampled_ids) / 4 AS sampled
+       FROM turns WHERE trajectory > ? AND trajectory <= ? ORDER BY trajectory, position`,
+    ),
     insertTrajectory: sql(
       'INSERT INTO trajectories (rollout_id, group_id, task_id, purpose, outcome, record, digest) VALUES (?, ?, ?, ?, ?, ?, ?)',
     ),
@@ -232,6 +261,11 @@ function prepared(database: DatabaseSync) {
     marks: sql('SELECT record, digest FROM marks ORDER BY seq'),
     insertMark: sql('INSERT INTO marks (rollout_id, record, digest) VALUES (?, ?, ?)'),
   };
+}
+
+/** With several paths, json_extract gives a list as text: it parses a record once, and rounds no number. */
+function pathsOf(names: readonly string[]): string {
+  return names.map((name) => `'$.${name}'`).join(', ');
 }
 
 function selection(filter: TrajectoryFilter): { readonly where: string; readonly values: readonly (string | number)[] } {

@@ -115,16 +115,20 @@ export interface DatasetRequest extends Pick<DataRequest, 'format' | 'only'> {
   readonly filter: string;
 }
 
-/** Something new in a run: events since the last change, and how many rollouts it has now. `restart`: read everything again. */
+/**
+ * Something new in a run: events since the last change, and how many rollouts it has now. `restart`: read everything again;
+ * it is the first change of each run for whoever begins to listen. */
 export interface Change {
   readonly run: string;
   readonly state: RunInfo['state'];
   readonly events: readonly RunEvent[];
+  /** How many events of the run come before these. */
+  readonly from: number;
   readonly rollouts: number;
   readonly restart?: true;
 }
 
-/** In an exported file, as `globalThis.trainyardExport`: the answers by path and query, and when they were taken. */
+/** In an exported file, as JSON in the element `trainyard-export`: the answers by path and query, and when they were taken. */
 export interface ExportedView {
   readonly takenAt: number;
   readonly answers: Readonly<Record<string, unknown>>;

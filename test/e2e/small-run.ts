@@ -52,6 +52,7 @@ export const storeWith = (store: Store, changed: Partial<Store>): Store => ({
   query: (filter) => store.query(filter),
   count: (filter) => store.count(filter),
   groupIds: (filter) => store.groupIds(filter),
+  summaries: (after, limit) => store.summaries(after, limit),
   commit: (manifest) => store.commit(manifest),
   manifests: () => store.manifests(),
   mark: (marks) => store.mark(marks),

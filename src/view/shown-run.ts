@@ -1,0 +1,282 @@
+/**
+ * One run as `trainyard view` shows it: reads its directory, also while the run goes on, and answers what api.ts says about a run. Holds the
+ * list of rollouts in memory and reads single ones whole. Changes nothing but marks, as `trainyard curate` does. What is broken is a problem
+ * of this run alone.
+ */
+import { existsSync, statSync } from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Store } from '../core/contracts.ts';
+import { messageOf, TrainyardError, tried } from '../core/errors.ts';
+import type { RunEvent } from '../core/events.ts';
+import { rowFilter } from '../core/filter.ts';
+import { earnedBy } from '../core/reward.ts';
+import { meanOf } from '../core/statistics.ts';
+import { exclusionsIn, turnSummary, withoutExcluded } from '../core/turns.ts';
+import type { Trajectory, Turn } from '../core/types.ts';
+import { eventsFrom, isEvaluation, isLocked, readRunFile } from '../run/directory.ts';
+import {
+  type CurationLine,
+  curate,
+  newMessages,
+  openStoreOf,
+  RolloutIndex,
+  type RolloutRow,
+  rewrittenAt,
+} from '../run/inspect.ts';
+import { shortPath } from '../run/settings.ts';
+import type { GroupView, MarkRequest, RolloutPage, RolloutView, RunInfo, SortKey, TokenView, TurnView } from './api.ts';
+import { TokenReader } from './token-view.ts';
+
+/** Milliseconds that an answer waits for rollouts that are still being read. */
+const PATIENCE = 150;
+/** Milliseconds between two looks at the directory. */
+const FRESH = 300;
+
+export interface ListQuery {
+  readonly filter: string;
+  readonly sort: string;
+  readonly from: number;
+  readonly count: number;
+}
+
+interface OpenStore {
+  readonly store: Store;
+  readonly index: RolloutIndex;
+  /** Of the file: another one means that the run began anew. */
+  readonly inode: number;
+}
+
+export class ShownRun implements AsyncDisposable {
+  readonly id: string;
+  readonly path: string;
+  readonly #storePath: string;
+  #tokens: TokenReader;
+  #open: OpenStore | undefined;
+  #events: readonly RunEvent[] = [];
+  #bytes = 0;
+  #looked = Number.NEGATIVE_INFINITY;
+  #listed: { readonly key: string; readonly list: List } | undefined;
+  /** How often the run began anew since it is shown. */
+  restarts = 0;
+
+  constructor(id: string, path: string) {
+    this.id = id;
+    this.path = path;
+    this.#storePath = tried(() => statSync(path).isFile()) ? path : join(path, 'store.sqlite');
+    this.#tokens = new TokenReader(path);
+  }
+
+  async info(): Promise<RunInfo> {
+    const known = { id: this.id, path: this.path, entry: null, model: null, startedAt: null, rollouts: 0, steps: 0 };
+    try {
+      const record = recordOf(this.path, this.#storePath);
+      await this.look();
+      const step = this.#events.findLast((event) => event.type === 'step-end' || event.type === 'sft-step');
+      const steps = step !== undefined && 'step' in step ? step.step : 0;
+      return { ...known, ...record, state: this.state(), rollouts: this.#open?.index.total ?? 0, steps };
+    } catch (thrown) {
+      return { ...known, kind: 'train', state: 'stopped', problem: messageOf(thrown) };
+    }
+  }
+
+  state(): RunInfo['state'] {
+    if (isLocked(this.path)) return 'running';
+    const last = this.#events.findLast(({ type }) => /^(?:(?:run|eval|sft)-start|done|sft-end|error)$/.test(type));
+    if (last?.type === 'error') return 'code' in last && last.code === 'CANCELLED' ? 'stopped' : 'failed';
+    // A warm start within a training ends before it.
+    const isDone = last?.type === 'done' || (last?.type === 'sft-end' && !this.#events.some(({ type }) => type === 'run-start'));
+    return isDone ? 'done' : 'stopped';
+  }
+
+  /** As of the last look. */
+  get events(): readonly RunEvent[] {
+    return this.#events;
+  }
+
+  get rollouts(): number {
+    return this.#open?.index.rows.length ?? 0;
+  }
+
+  /** Reads what is new, unless that was done a moment ago. Of a large store, the rest is read afterwards. */
+  async look(): Promise<void> {
+    if (performance.now() - this.#looked < FRESH) return;
+    this.#looked = performance.now();
+    this.#readEvents();
+    const inode = statSync(this.#storePath, { throwIfNoEntry: false })?.ino;
+    if (this.#open !== undefined && this.#open.inode !== inode) await this.#forget();
+    if (inode === undefined) return;
+    const reading = (await this.#opened(inode)).index.update();
+    reading.catch(() => {});
+    await Promise.race([reading, sleep(PATIENCE, undefined, { ref: false })]);
+  }
+
+  async list({ filter, sort, from, count }: ListQuery): Promise<RolloutPage> {
+    await this.look();
+    const { rows = [], total = 0, version = 0 } = this.#open?.index ?? {};
+    const key = JSON.stringify([filter, sort, version, this.restarts]);
+    if (this.#listed?.key !== key) this.#listed = { key, list: listOf(rows, filter, sort) };
+    const { rows: matching, ...measured } = this.#listed.list;
+    const shown = matching.slice(from, from + count);
+    return { total, read: rows.length, matching: matching.length, ...measured, from, rows: shown };
+  }
+
+  /** Everything that passes the filter, in append order: waits until all rollouts are read. */
+  async matching(filter: string): Promise<readonly RolloutRow[]> {
+    const passes = rowFilter(filter);
+    await this.look();
+    await this.#open?.index.update();
+    return this.#open?.index.rows.filter(passes) ?? [];
+  }
+
+  async rollout(rolloutId: string): Promise<RolloutView> {
+    return viewOf(...(await this.#read(rolloutId)));
+  }
+
+  async tokens(rolloutId: string): Promise<TokenView> {
+    const [trajectory, { step }] = await this.#read(rolloutId);
+    const { groupId, purpose } = trajectory;
+    const { store } = await this.#rolloutStore();
+    const group = withoutExcluded(await store.query({ groupId, purpose }), exclusionsIn(await store.marks()));
+    return await this.#tokens.view(trajectory, group, step);
+  }
+
+  async group(groupId: string): Promise<GroupView> {
+    const { store, index } = await this.#rolloutStore();
+    const found = await store.query({ groupId });
+    const [first] = found;
+    if (first === undefined) throw this.#missing('group', groupId);
+    const rewardOf = ({ row }: RolloutView): number => row.reward ?? Number.NEGATIVE_INFINITY;
+    const rollouts = found.map((trajectory) => viewOf(trajectory, index.rowOf(trajectory)));
+    const { taskId, purpose } = first;
+    return { groupId, taskId, purpose, rollouts: rollouts.toSorted((a, b) => rewardOf(b) - rewardOf(a) || 0) };
+  }
+
+  async mark(request: MarkRequest): Promise<readonly CurationLine[]> {
+    const { store, index } = await this.#rolloutStore();
+    const lines = await curate(store, request);
+    await index.join();
+    return lines;
+  }
+
+  /** Rollouts that are still being read are left unread. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    const open = this.#open;
+    this.#open = undefined;
+    await open?.store[Symbol.asyncDispose]();
+  }
+
+  #readEvents(): void {
+    const { events, end } = eventsFrom(this.path, this.#bytes);
+    this.#events = events.length > 0 ? [...this.#events, ...events] : this.#events;
+    if (end < this.#bytes) {
+      this.restarts++;
+      this.#events = eventsFrom(this.path, 0).events;
+    }
+    this.#bytes = end;
+  }
+
+  async #forget(): Promise<void> {
+    this.restarts++;
+    this.#tokens = new TokenReader(this.path);
+    await this[Symbol.asyncDispose]();
+  }
+
+  async #opened(inode: number): Promise<OpenStore> {
+    if (this.#open === undefined) {
+      const store = await openStoreOf(this.path);
+      this.#open = { store, index: new RolloutIndex(store), inode };
+    }
+    return this.#open;
+  }
+
+  async #rolloutStore(): Promise<OpenStore> {
+    await this.look();
+    if (this.#open !== undefined) return this.#open;
+    throw new TrainyardError('FILE_NOT_FOUND', `${this.path} holds no rollouts`);
+  }
+
+  async #read(rolloutId: string): Promise<[Trajectory, RolloutRow]> {
+    const { store, index } = await this.#rolloutStore();
+    const trajectory = await store.read(rolloutId);
+    if (trajectory === undefined) throw this.#missing('rollout', rolloutId);
+    return [trajectory, index.rowOf(trajectory)];
+  }
+
+  #missing(what: string, id: string): TrainyardError {
+    return new TrainyardError('FILE_NOT_FOUND', `${this.path} holds no ${what} ${JSON.stringify(id.slice(0, 200))}`);
+  }
+}
+
+/** Throws if there is no run. */
+function recordOf(path: string, storePath: string): Pick<RunInfo, 'kind' | 'entry' | 'model' | 'startedAt'> {
+  const startedAt = statSync(join(path, 'lock'), { throwIfNoEntry: false })?.birthtimeMs || null;
+  if (!existsSync(join(path, 'run.json')) && existsSync(storePath)) return { kind: 'serve', entry: null, model: null, startedAt };
+  const record = readRunFile(path, 'FILE_NOT_FOUND') as { kind?: unknown; settings?: Record<string, unknown> };
+  const named = (value: unknown): string | null => (typeof value === 'string' ? shortPath(value) : null);
+  const kind = record.kind === 'sft' ? 'sft' : isEvaluation(record) ? 'eval' : 'train';
+  return { kind, entry: named(record.settings?.['entry']), model: named(record.settings?.['model']), startedAt };
+}
+
+interface List extends Pick<RolloutPage, 'meanReward' | 'successes'> {
+  readonly rows: readonly RolloutRow[];
+}
+
+const SORTED: Readonly<Record<SortKey, (row: RolloutRow) => number | string | null>> = {
+  seq: ({ seq }) => seq,
+  reward: ({ reward }) => reward,
+  turns: ({ turns }) => turns,
+  tokens: ({ tokens }) => tokens,
+  seconds: ({ seconds }) => seconds,
+  task: ({ taskId }) => taskId,
+};
+
+/** What lacks the value comes last either way; equals, the latest first. */
+function listOf(rows: readonly RolloutRow[], filter: string, sort: string): List {
+  const key = sort.replace(/^-/, '') as SortKey;
+  if (!Object.hasOwn(SORTED, key)) {
+    throw new TrainyardError('USAGE', `sort: expected ${Object.keys(SORTED).join(', ')}, found ${JSON.stringify(key)}`);
+  }
+  const [sorted, sign] = [SORTED[key], sort.startsWith('-') ? -1 : 1];
+  const found = rows.filter(rowFilter(filter)).map((row) => [sorted(row), row] as const);
+  found.sort(([a, one], [b, other]) => {
+    if (a === b) return other.seq - one.seq;
+    if (a === null || b === null) return a === null ? 1 : -1;
+    return a < b ? -sign : sign;
+  });
+  const matching = found.map(([, row]) => row);
+  const rewards = matching.flatMap(({ reward }) => reward ?? []);
+  return {
+    rows: matching,
+    meanReward: rewards.length === 0 ? null : meanOf(rewards),
+    successes: matching.filter(({ success }) => success).length,
+  };
+}
+
+function viewOf(trajectory: Trajectory, row: RolloutRow): RolloutView {
+  const { outcome, grade, output, metadata, metrics, turns, unanswered = [], logs = [], startedAt } = trajectory;
+  const given = { ...(output !== undefined && { output }), ...(metadata && { metadata }), ...(metrics && { metrics }) };
+  return {
+    row,
+    outcome,
+    grade,
+    ...given,
+    turns: turns.map((turn) => turnOf(turn, trajectory, row)),
+    unanswered,
+    logs,
+    startedAt,
+  };
+}
+
+function turnOf(turn: Turn, trajectory: Trajectory, row: RolloutRow): TurnView {
+  const { grade, turns } = trajectory;
+  const isByPart = grade.kind === 'graded' && ['byTurn', 'byThread', 'byRole'].some((part) => part in grade.reward);
+  return {
+    ...turnSummary(turn),
+    prompt: newMessages(turn, turns),
+    rewritten: rewrittenAt(turn, turns),
+    tools: turn.request.tools,
+    excluded: row.excludedTurns[turn.index] ?? row.excluded,
+    reward: isByPart ? (earnedBy(trajectory, turn)?.reward ?? null) : null,
+  };
+}

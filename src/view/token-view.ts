@@ -1,0 +1,102 @@
+/**
+ * The tokens of a rollout as training sees them: the rows that `stitch` makes, with the advantages that an export of the rollout has, and the
+ * text of each token by the tokenizer of the run's model. Says in words what is not there.
+ */
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
+import { messageOf } from '../core/errors.ts';
+import type { Trajectory } from '../core/types.ts';
+import { LeftOut, type TokenRow as RowToWrite, tokenRows } from '../run/data-rows.ts';
+import { readRunFile } from '../run/directory.ts';
+import { comparisonOf } from '../run/export-data.ts';
+import { loadTokenizer, type Tokenizer } from '../tokens/tokenizer.ts';
+import type { TokenRow, TokenView } from './api.ts';
+
+type Spelling = { readonly pieceOf: (id: number) => string } | { readonly why: string };
+
+export class TokenReader {
+  readonly #run: string;
+  #spelling: Promise<Spelling> | undefined;
+
+  constructor(run: string) {
+    this.#run = run;
+  }
+
+  /** `group`: the rollouts that its rewards are compared with, without what is excluded. */
+  async view(trajectory: Trajectory, group: readonly Trajectory[], step: number | null): Promise<TokenView> {
+    const compared = group.find(({ rolloutId }) => rolloutId === trajectory.rolloutId);
+    const advantageOf = compared && comparisonOf(this.#run)(group).bind(undefined, compared);
+    const rollout = {
+      trajectory: compared ?? trajectory,
+      step,
+      group: 0,
+      leaveOut: () => {},
+      advantageOf: advantageOf ?? (() => undefined),
+    };
+    const [rows, why] = rowsOf(rollout);
+    this.#spelling ??= spellingOf(this.#run);
+    const spelling = await this.#spelling;
+    const missing = trajectory.turns.length - rows.reduce((sum, { chain }) => sum + chain.length, 0);
+    const notes = [
+      ...(why === undefined ? [] : [`There are no rows: the rollout is ${why}.`]),
+      ...(rows.length > 0 && missing > 0
+        ? [`${missing} of ${trajectory.turns.length} turns are in no row: they are not trained.`]
+        : []),
+      ...(compared === undefined ? ['The rollout is excluded, so it is compared with none and has no advantages.'] : []),
+      ...(rows.length > 0 && 'why' in spelling ? [spelling.why] : []),
+    ];
+    const pieceOf = 'why' in spelling ? String : spelling.pieceOf;
+    return { rows: rows.map((row) => rowOf(row, pieceOf)), note: notes.length === 0 ? null : notes.join(' ') };
+  }
+}
+
+function rowsOf(rollout: Parameters<typeof tokenRows>[0]): readonly [readonly RowToWrite[], why?: string] {
+  try {
+    return [tokenRows(rollout, true)];
+  } catch (thrown) {
+    if (thrown instanceof LeftOut) return [[], thrown.message];
+    throw thrown;
+  }
+}
+
+function rowOf({ sample, chain, hasSignal }: RowToWrite, pieceOf: (id: number) => string): TokenRow {
+  const ids = [...sample.tokens];
+  return {
+    ...{ pieces: ids.map(pieceOf), ids, mask: [...sample.mask], logprobs: [...sample.logprobs] },
+    advantages: hasSignal ? [...sample.advantages] : null,
+    versions: [...sample.versions],
+    // TRAINER LOG-PROBABILITIES: from trainerLogprobsOf(run, step, rolloutId), once there is run/trainer-logprobs.ts.
+    trainerLogprobs: null,
+    temperature: sample.temperature,
+    turns: chain.map(({ index, promptIds, sampledIds }) => ({
+      ...{ index, start: promptIds.length, end: promptIds.length + sampledIds.length },
+    })),
+  };
+}
+
+async function spellingOf(run: string): Promise<Spelling> {
+  const record = existsSync(join(run, 'run.json')) ? readRunFile(run) : {};
+  const { model } = (record as { readonly settings?: { readonly model?: unknown } }).settings ?? {};
+  if (typeof model !== 'string') return { why: 'Tokens are shown as ids: the run does not say which model it used.' };
+  try {
+    return { pieceOf: speller(await loadTokenizer(model)) };
+  } catch (thrown) {
+    return { why: `Tokens are shown as ids: the tokenizer of ${model} cannot be read (${messageOf(thrown)}).` };
+  }
+}
+
+/** A token of part of a character is spelt in bytes. */
+function speller({ bytesOf, decode }: Tokenizer): (id: number) => string {
+  const known = new Map<number, string>();
+  const hex = (byte: number): string => `<0x${byte.toString(16).toUpperCase().padStart(2, '0')}>`;
+  const textOf = (id: number): string => {
+    const text = decode([id]);
+    if (!text.includes('\uFFFD') || bytesOf === undefined) return text;
+    return bytesOf(id).reduce((spelt, byte) => spelt + (byte < 0x80 ? String.fromCharCode(byte) : hex(byte)), '');
+  };
+  return (id) => {
+    const piece = known.get(id) ?? textOf(id);
+    known.set(id, piece);
+    return piece;
+  };
+}

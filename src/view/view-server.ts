@@ -1,0 +1,323 @@
+/**
+ * The server behind the page of `trainyard view`: the answers of api.ts about the runs that were named on the command line, and no others:
+ * a request says their number, never a path. A link holds a token that works once and is exchanged for a cookie; nothing else is answered
+ * without that cookie. The guard of http/ refuses other sites' pages and foreign names of this machine.
+ */
+import { createHash, randomBytes, timingSafeEqual } from 'node:crypto';
+import { createReadStream, readFileSync } from 'node:fs';
+import { mkdtemp, rm, stat } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { z } from 'zod';
+import { TrainyardError } from '../core/errors.ts';
+import { defined } from '../core/json.ts';
+import { WrongKeys } from '../http/guard.ts';
+import { type HttpHandler, type Listener, serve } from '../http/http-server.ts';
+import {
+  type BodyStream,
+  decoded,
+  type HttpReply,
+  type HttpRequest,
+  jsonReply,
+  parseJson,
+  type RoutePattern,
+  Router,
+  readText,
+  routeFor,
+} from '../http/message.ts';
+import { type ErrorTable, failureOf, httpRefusal, type Refusal } from '../http/refusal.ts';
+import { compare, measuredIn } from '../run/compare.ts';
+import { DATA_FORMATS } from '../run/data-rows.ts';
+import { exportData } from '../run/export-data.ts';
+import { Changes } from './changes.ts';
+import { messagePage, pageFile, shell } from './page-files.ts';
+import type { ShownRun } from './shown-run.ts';
+
+export interface ViewOptions {
+  readonly runs: readonly ShownRun[];
+  readonly host?: string | undefined;
+  readonly port?: number | undefined;
+  /** Required beyond loopback. Works in a link any number of times. */
+  readonly token?: string | undefined;
+  /** Called with a link for the first browser, and with a new one whenever one was used. */
+  onLink(link: string): void;
+}
+
+const CSP = [
+  ...["default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'", "img-src 'self' data:"],
+  ...["frame-ancestors 'none'", "base-uri 'none'", "form-action 'none'"],
+].join('; ');
+const HEADERS = {
+  'content-security-policy': CSP,
+  'x-content-type-options': 'nosniff',
+  'referrer-policy': 'no-referrer',
+  'cross-origin-resource-policy': 'same-origin',
+  'cache-control': 'no-store',
+} as const;
+const HTML = { 'content-type': 'text/html; charset=utf-8' } as const;
+
+const ERRORS: ErrorTable = {
+  rows: {
+    USAGE: { status: 400, code: 'USAGE' },
+    REQUEST_INVALID: { status: 400, code: 'invalid_request' },
+    FILE_NOT_FOUND: { status: 404, code: 'FILE_NOT_FOUND' },
+    SESSION_UNKNOWN: { status: 401, code: 'not_signed_in' },
+  },
+  otherwise: { status: 500, code: 'INTERNAL' },
+};
+
+const MOST_BYTES = 4 * 1024 * 1024;
+const MOST_ROWS = 1000;
+/** Browsers that may be signed in. */
+const MOST_COOKIES = 100;
+
+const list = z.object({
+  filter: z.string().default(''),
+  sort: z.string().default('-seq'),
+  from: z.coerce.number().int().min(0).default(0),
+  count: z.coerce.number().int().min(0).max(MOST_ROWS).default(100),
+});
+const pair = z.object({ a: z.string(), b: z.string() });
+const marks = z.strictObject({
+  rolloutIds: z.array(z.string()).min(1).max(10_000),
+  turn: z.int().min(0).optional(),
+  reason: z.string().optional(),
+  undo: z.boolean().optional(),
+});
+const dataset = z.strictObject({
+  format: z.enum(Object.keys(DATA_FORMATS) as (keyof typeof DATA_FORMATS)[]),
+  only: z.enum(['successes', 'graded', 'all']).optional(),
+  filter: z.string(),
+});
+
+interface Route extends RoutePattern {
+  answer(server: ViewServer, segments: Readonly<Record<string, string>>, request: HttpRequest): Promise<HttpReply>;
+}
+
+type OfRun = (run: ShownRun, id: string) => Promise<object>;
+const ofRun = (path: string, answer: OfRun): Route => ({
+  ...{ method: 'GET', path: `/api/runs/{run}${path}` },
+  answer: async (server, { run, id }) => jsonReply(200, await answer(server.run(run!), decoded(id ?? ''))),
+});
+
+const ROUTES: readonly Route[] = [
+  { method: 'GET', path: '/', answer: async () => page(shell('Trainyard')) },
+  { method: 'GET', path: '/page.js', answer: async () => file('page.js', 'text/javascript; charset=utf-8') },
+  { method: 'GET', path: '/page.css', answer: async () => file('page.css', 'text/css; charset=utf-8') },
+  {
+    ...{ method: 'GET', path: '/api/runs' },
+    answer: async ({ runs }) => jsonReply(200, await Promise.all(runs.map((run) => run.info()))),
+  },
+  ofRun('/events', async (run) => {
+    await run.look();
+    return run.events;
+  }),
+  {
+    ...{ method: 'GET', path: '/api/runs/{run}/rollouts' },
+    answer: async (server, { run }, { query }) => jsonReply(200, await server.run(run!).list(asked(list, query))),
+  },
+  ofRun('/rollouts/{id}', (run, id) => run.rollout(id)),
+  ofRun('/rollouts/{id}/tokens', (run, id) => run.tokens(id)),
+  ofRun('/groups/{id}', (run, id) => run.group(id)),
+  {
+    ...{ method: 'GET', path: '/api/diff' },
+    answer: async (server, _, { query }) => {
+      const { a, b } = asked(pair, query);
+      return jsonReply(200, compare(await measuredIn(server.run(a).path), await measuredIn(server.run(b).path)));
+    },
+  },
+  {
+    ...{ method: 'GET', path: '/api/changes' },
+    answer: async ({ runs }, _, { signal }) => ({ status: 200, body: new Changes(runs, signal ?? new AbortController().signal) }),
+  },
+  {
+    ...{ method: 'POST', path: '/api/runs/{run}/marks' },
+    answer: async (server, { run }, request) => {
+      const wanted = await posted(marks, request);
+      return jsonReply(200, await server.run(run!).mark({ ...wanted, ...defined(wanted) } as never));
+    },
+  },
+  {
+    ...{ method: 'POST', path: '/api/runs/{run}/dataset' },
+    answer: async (server, { run }, request) => download(server.run(run!), await posted(dataset, request), request),
+  },
+];
+
+const ROUTER = new Router(ROUTES);
+
+/** Serves until disposed; the runs stay the caller's. Throws USAGE if the address cannot be bound or lacks a token. */
+export async function serveView(options: ViewOptions): Promise<Listener> {
+  pageFile('page.js');
+  const server = new ViewServer(options);
+  const { host, port, token: value } = options;
+  const listener = await serve(server, { host, port, secret: { name: 'token', value } });
+  server.listening(listener.origin);
+  return listener;
+}
+
+class ViewServer implements HttpHandler {
+  readonly runs: readonly ShownRun[];
+  readonly #options: ViewOptions;
+  readonly #wrong = new WrongKeys({ now: Date.now });
+  readonly #cookies: string[] = [];
+  #token: string;
+  #origin = '';
+
+  constructor(options: ViewOptions) {
+    this.#options = options;
+    this.runs = options.runs;
+    this.#token = options.token ?? secret();
+  }
+
+  listening(origin: string): void {
+    this.#origin = origin;
+    this.#options.onLink(this.#link);
+  }
+
+  async answer(request: HttpRequest): Promise<HttpReply> {
+    try {
+      const reply = this.#signIn(request) ?? (await this.#answerTo(request));
+      return { ...reply, headers: { ...HEADERS, ...reply.headers } };
+    } catch (thrown) {
+      return this.#failure(this.#wrong.count(thrown, request.address), request.path);
+    }
+  }
+
+  refuse(refusal: Refusal): HttpReply {
+    return this.#failure(refusal, '');
+  }
+
+  run(id: string): ShownRun {
+    const run = this.runs.find((one) => one.id === id);
+    if (run === undefined) throw httpRefusal('not_found', `there is no run ${JSON.stringify(id.slice(0, 100))}`);
+    return run;
+  }
+
+  get #link(): string {
+    return `${this.#origin}/?token=${encodeURIComponent(this.#token)}`;
+  }
+
+  get #cookieName(): string {
+    return `trainyard-${new URL(this.#origin).port || '80'}`;
+  }
+
+  /** Undefined if the request may go on. Throws SESSION_UNKNOWN. */
+  #signIn(request: HttpRequest): HttpReply | undefined {
+    const token = request.path === '/' ? new URLSearchParams(request.query).get('token') : null;
+    const isKnown = this.#cookies.some((cookie) => isSame(cookie, cookieIn(request.header('cookie'), this.#cookieName)));
+    if (token === null && isKnown) return undefined;
+    if (token === null) throw unknown('This page needs the link that trainyard view printed.');
+    // A link that was used stays harmless in the browser that used it.
+    if (isKnown) return { status: 303, body: '', headers: { location: '/' } };
+    if (request.method !== 'GET' || !isSame(this.#token, token)) throw unknown('This link was used before, or is not right.');
+    const cookie = secret();
+    this.#cookies.push(cookie);
+    if (this.#cookies.length > MOST_COOKIES) this.#cookies.shift();
+    if (this.#options.token === undefined) {
+      this.#token = secret();
+      this.#options.onLink(this.#link);
+    }
+    const set = `${this.#cookieName}=${cookie}; HttpOnly; SameSite=Strict; Path=/`;
+    return { status: 303, body: '', headers: { location: '/', 'set-cookie': set } };
+  }
+
+  async #answerTo(request: HttpRequest): Promise<HttpReply> {
+    const { method, path } = request;
+    const match = ROUTER.match(path);
+    if (match === undefined) throw httpRefusal('not_found', `there is nothing at ${path.slice(0, 200)}`);
+    return await routeFor(match, method, path).answer(this, match.segments, request);
+  }
+
+  #failure(thrown: unknown, path: string): HttpReply {
+    const { status, code, message, hint, headers } = failureOf(thrown, ERRORS);
+    const own = { ...HEADERS, ...headers };
+    if (path === '/') return { status, body: messagePage(message, hint), headers: { ...own, ...HTML } };
+    return jsonReply(status, { error: { code, message, ...defined({ hint }) } }, own);
+  }
+}
+
+/** 256 bits. */
+function secret(): string {
+  return randomBytes(32).toString('base64url');
+}
+
+/** Takes as long for any text. */
+function isSame(known: string, given: string | undefined): boolean {
+  const digest = (text: string): Buffer => createHash('sha256').update(text).digest();
+  return given !== undefined && timingSafeEqual(digest(known), digest(given));
+}
+
+function cookieIn(header: string | undefined, name: string): string | undefined {
+  const cookies = header?.split(';').map((cookie) => cookie.trim()) ?? [];
+  return cookies.find((cookie) => cookie.startsWith(`${name}=`))?.slice(name.length + 1);
+}
+
+function unknown(message: string): TrainyardError {
+  const hint = 'Open the latest link that trainyard view printed in its terminal: each works once, for one browser.';
+  return new TrainyardError('SESSION_UNKNOWN', message, { hint });
+}
+
+function page(body: string): HttpReply {
+  return { status: 200, body, headers: HTML };
+}
+
+function file(name: 'page.js' | 'page.css', type: string): HttpReply {
+  return { status: 200, body: readFileSync(pageFile(name)), headers: { 'content-type': type } };
+}
+
+function asked<T extends z.ZodType>(schema: T, query: string): z.infer<T> {
+  return checked(schema, Object.fromEntries(new URLSearchParams(query)));
+}
+
+/** Browsers always say where a POST comes from; the guard has compared it with this server's name. */
+async function posted<T extends z.ZodType>(schema: T, request: HttpRequest): Promise<z.infer<T>> {
+  if (request.header('origin') === undefined) throw httpRefusal('forbidden_origin', 'the request does not say its origin');
+  if (request.header('content-type') === undefined) throw httpRefusal('unsupported_media_type', 'content-type: expected JSON');
+  return checked(schema, parseJson(await readText(request, MOST_BYTES), { nesting: 10 }));
+}
+
+function checked<T extends z.ZodType>(schema: T, value: unknown): z.infer<T> {
+  const { data, error } = schema.safeParse(value);
+  if (error === undefined) return data as z.infer<T>;
+  const [{ path, message } = { path: [], message: 'it is malformed' }] = error.issues;
+  throw new TrainyardError('USAGE', `${path.join('.') || 'the request'}: ${message}`);
+}
+
+/** Writes the file beside, sends it piece by piece, and removes it whatever happens to the client. */
+async function download(run: ShownRun, wanted: z.infer<typeof dataset>, { signal }: HttpRequest): Promise<HttpReply> {
+  const rows = await run.matching(wanted.filter);
+  const purpose = rows.some((row) => row.purpose === 'train') ? 'train' : 'eval';
+  const folder = await mkdtemp(join(tmpdir(), 'trainyard-view-'));
+  const remove = (): Promise<void> => rm(folder, { recursive: true, force: true });
+  try {
+    const to = join(folder, 'rollouts');
+    await exportData({ from: run.path, purpose, to, ...wanted, ...defined(wanted) } as Parameters<typeof exportData>[0], signal);
+    const name = `trainyard-rollouts.${DATA_FORMATS[wanted.format].file}`;
+    const body = await fileStream(to, remove);
+    signal?.addEventListener('abort', () => void remove(), { once: true });
+    const headers = { 'content-type': 'application/octet-stream', 'content-disposition': `attachment; filename="${name}"` };
+    return { status: 200, body, headers };
+  } catch (thrown) {
+    await remove();
+    throw thrown;
+  }
+}
+
+async function fileStream(path: string, remove: () => Promise<void>): Promise<BodyStream> {
+  const { size } = await stat(path);
+  const pieces = createReadStream(path)[Symbol.asyncIterator]() as AsyncIterator<Buffer>;
+  let sent = 0;
+  return {
+    onCut: undefined,
+    get drained() {
+      return sent >= size;
+    },
+    async read() {
+      const { value, done } = await pieces.next();
+      sent += done ? 0 : value.length;
+      return done ? undefined : value;
+    },
+    delivered: () => void remove(),
+    cut: () => void remove(),
+  };
+}
