@@ -123,24 +123,34 @@ export function useLive(): Live {
   return now;
 }
 
+let [reading, again] = [false, false];
+
+/** What is asked for while it reads is read once more, after that. */
 async function readAll(): Promise<void> {
+  again = true;
+  if (reading) return;
+  for (reading = true; again; ) {
+    again = false;
+    await readOnce();
+  }
+  reading = false;
+}
+
+async function readOnce(): Promise<void> {
   try {
     const runs = await ask<readonly RunInfo[]>('/api/runs');
-    update({ runs });
     const readable = runs.filter(({ problem }) => problem === undefined);
     const read = readable.map(async ({ id }) => [id, await ask<readonly RunEvent[]>(`/api/runs/${id}/events`)] as const);
-    update({ events: Object.fromEntries(await Promise.all(read)) });
+    update({ runs, events: Object.fromEntries(await Promise.all(read)) });
   } catch (thrown) {
     if (live.runs === undefined) update({ problem: problemOf(thrown) });
   }
 }
 
-function take({ run, state, events, rollouts, restart }: Change): void {
-  if (restart) return void readAll();
-  const before = live.events[run] ?? [];
-  // What came between opening the connection and reading everything is in both.
-  const known = new Set(before.slice(-50).map((event) => JSON.stringify(event)));
-  const now = [...before, ...events.filter((event) => !known.has(JSON.stringify(event)))];
+function take({ run, state, events, from, rollouts, restart }: Change): void {
+  const before = live.events[run];
+  if (restart || before === undefined || before.length < from) return void readAll();
+  const now = [...before.slice(0, from), ...events];
   const steps = now.findLast((event) => event.type === 'step-end' || event.type === 'sft-step')?.step ?? 0;
   const runs = (live.runs ?? []).map((info) => (info.id === run ? { ...info, state, rollouts, steps } : info));
   update({ runs, events: { ...live.events, [run]: now } });
@@ -150,10 +160,7 @@ function take({ run, state, events, rollouts, restart }: Change): void {
 export function follow(): void {
   if (exported !== null) return void readAll();
   const source = new EventSource('/api/changes');
-  source.onopen = () => {
-    update({ connection: 'live' });
-    void readAll();
-  };
+  source.onopen = () => update({ connection: 'live' });
   source.onmessage = ({ data }) => take(JSON.parse(data as string) as Change);
   source.onerror = () => {
     update({ connection: 'lost' });

@@ -172,11 +172,12 @@ const endOf = ({ top, height }: View): number => Math.ceil((top + height) / ROW)
 function List({ run, asked, sort, matching, selected, view, rowAt, toggle, look, choose }: Listed) {
   const grid = useRef<HTMLDivElement>(null);
   const [cursor, setCursor] = useState(left.get(asked)?.cursor ?? 0);
-  const seen = ({ scrollTop: top, clientHeight: height } = grid.current!): void => look({ top, height });
+  const seen = ({ scrollTop: top, clientHeight: height }: HTMLElement): void => look({ top, height });
   useEffect(() => {
-    grid.current!.scrollTop = left.get(asked)?.top ?? 0;
-    const resized = new ResizeObserver(() => seen());
-    resized.observe(grid.current!);
+    const element = grid.current!;
+    element.scrollTop = left.get(asked)?.top ?? 0;
+    const resized = new ResizeObserver(() => seen(element));
+    resized.observe(element);
     return () => resized.disconnect();
   }, [asked]);
   useEffect(() => void left.set(asked, { top: view.top, cursor }));
@@ -227,13 +228,7 @@ function Filter({ filter, problem, apply }: FilterProps) {
     const soon = setTimeout(() => text !== filter && apply(text), 350);
     return () => clearTimeout(soon);
   });
-  const plain = {
-    id: 'filter',
-    type: 'search',
-    spellcheck: false,
-    autocomplete: 'off',
-    placeholder: `Filter, such as ${EXAMPLE}`,
-  };
+  const plain = { id: 'filter', spellcheck: false, autocomplete: 'off', placeholder: `Filter, such as ${EXAMPLE}` };
   const checked = { 'aria-label': 'Filter', 'aria-invalid': problem !== undefined, 'aria-describedby': 'filter-problem' };
   return (
     <search>
