@@ -5,6 +5,7 @@
 import { useEffect, useState } from 'preact/hooks';
 import type { RunEvent } from '../../core/events.ts';
 import { rowFilter } from '../../core/filter.ts';
+import { meanOf } from '../../core/statistics.ts';
 import type { RolloutRow } from '../../run/inspect.ts';
 import type { Change, ExportedView, RolloutPage, RunInfo } from '../api.ts';
 
@@ -53,29 +54,35 @@ function answerIn({ answers }: ExportedView, path: string): unknown {
   const found = answers[path];
   if (found !== undefined) return found;
   const all = answers[plain];
-  if (all !== undefined && plain.endsWith('/rollouts')) return pageOf(all as RolloutPage, new URLSearchParams(query));
+  if (all !== undefined && plain.endsWith('/rollouts')) return pageOf(plain, all as RolloutPage, new URLSearchParams(query));
   throw new Refused({ message: 'The exported file does not hold this.', hint: 'Look at the run itself: trainyard view <run>' });
 }
 
-function pageOf({ rows, ...all }: RolloutPage, query: URLSearchParams): RolloutPage {
-  const sort = query.get('sort') ?? '-seq';
-  const [sign, key] = sort.startsWith('-') ? [-1, sort.slice(1)] : [1, sort];
-  const keyOf = (row: RolloutRow): number | string | null => (key === 'task' ? row.taskId : row[key as 'seq']);
-  const passes = rowFilter(query.get('filter') ?? '');
-  const matching = rows.filter(passes).toSorted((one, other) => {
+/** The latest list, so that scrolling does not sort it again. */
+let listed: { readonly key: string; readonly rows: readonly RolloutRow[] } | undefined;
+
+function listedOf(all: readonly RolloutRow[], key: string, filter: string, sort: string): readonly RolloutRow[] {
+  if (listed?.key === key) return listed.rows;
+  const [sign, by] = sort.startsWith('-') ? [-1, sort.slice(1)] : [1, sort];
+  const keyOf = (row: RolloutRow): number | string | null => (by === 'task' ? row.taskId : row[by as 'seq']);
+  const rows = all.filter(rowFilter(filter)).toSorted((one, other) => {
     const [a, b] = [keyOf(one), keyOf(other)];
     if (a === null || b === null || a === b) return Number(a === null) - Number(b === null) || other.seq - one.seq;
     return a < b ? -sign : sign;
   });
-  const rewards = matching.flatMap(({ reward }) => reward ?? []);
+  listed = { key, rows };
+  return rows;
+}
+
+function pageOf(path: string, { rows: all, ...page }: RolloutPage, query: URLSearchParams): RolloutPage {
+  const [filter, sort] = [query.get('filter') ?? '', query.get('sort') ?? '-seq'];
+  const rows = listedOf(all, JSON.stringify([path, filter, sort]), filter, sort);
+  const rewards = rows.flatMap(({ reward }) => reward ?? []);
   const from = Number(query.get('from') ?? 0);
   return {
-    ...all,
-    matching: matching.length,
-    meanReward: rewards.length === 0 ? null : rewards.reduce((sum, reward) => sum + reward, 0) / rewards.length,
-    successes: matching.filter(({ success }) => success).length,
-    from,
-    rows: matching.slice(from, from + Number(query.get('count') ?? 100)),
+    ...{ ...page, from, matching: rows.length, rows: rows.slice(from, from + Number(query.get('count') ?? 100)) },
+    meanReward: rewards.length === 0 ? null : meanOf(rewards),
+    successes: rows.filter(({ success }) => success).length,
   };
 }
 

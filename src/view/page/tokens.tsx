@@ -3,7 +3,7 @@
  * only near the screen. What the policy did not sample has no values and is grey.
  */
 import { memo } from 'preact/compat';
-import { useMemo, useState } from 'preact/hooks';
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import type { TokenRow, TokenView } from '../api.ts';
 import { Empty, number, plural, whole } from './parts.tsx';
 
@@ -25,6 +25,7 @@ interface TokenMeasure {
   readonly legend: (most: number) => readonly (readonly [label: string, value: number])[];
 }
 
+const NO_TINT: Tint = { hue: '', strength: 0 };
 const signs = (value: number, most: number): Tint => ({
   hue: value < 0 ? 'var(--minus)' : 'var(--plus)',
   strength: most === 0 ? 0 : Math.abs(value) / most,
@@ -129,30 +130,48 @@ interface RowProps {
   readonly most: number;
 }
 
-const TokenBlock = memo(({ row, number: rowNumber, measure, most, block }: RowProps & { readonly block: Block }) => {
-  const { tint, values } = MEASURES[measure] as TokenMeasure;
-  const all = useMemo(() => values(row), [row, values]);
-  const indexes = Array.from({ length: block.end - block.start }, (_, i) => block.start + i);
+interface BlockProps extends RowProps {
+  readonly block: Block;
+  /** The measure of each token of the row. */
+  readonly all: readonly number[] | null;
+}
+
+const nearness = new WeakMap<Element, (near: boolean) => void>();
+const nearScreen = new IntersectionObserver(
+  (entries) => {
+    for (const { target, isIntersecting } of entries) nearness.get(target)?.(isIntersecting);
+  },
+  { rootMargin: '800px' },
+);
+
+/** Far from the screen it is one text, which has the same size and can be found. */
+const TokenBlock = memo(({ row, number: rowNumber, measure, most, block, all }: BlockProps) => {
+  const place = useRef<HTMLDivElement>(null);
+  const [near, setNear] = useState(false);
+  useEffect(() => {
+    const element = place.current!;
+    nearness.set(element, setNear);
+    nearScreen.observe(element);
+    return () => nearScreen.unobserve(element);
+  }, []);
+  const { tint } = MEASURES[measure] as TokenMeasure;
+  const tokenAt = (piece: string, offset: number) => {
+    const i = block.start + offset;
+    const own = row.mask[i] === 1;
+    const { hue, strength, negative } = own && all !== null ? tint(all[i]!, most) : NO_TINT;
+    const style = strength === 0 ? {} : { style: { '--hue': hue, '--strength': `${Math.round(Math.min(1, strength) * 62)}%` } };
+    return (
+      <span key={i} data-i={i} class={`t${own ? ' own' : ''}${negative ? ' negative' : ''}`} {...style}>
+        {visible(piece)}
+      </span>
+    );
+  };
+  const pieces = row.pieces.slice(block.start, block.end);
+  const id = block.first && block.turn !== null ? `tokens-${rowNumber}-${block.turn}` : undefined;
   return (
-    <div
-      class={block.turn === null ? 'block context' : 'block'}
-      id={block.first && block.turn !== null ? `tokens-${rowNumber}-${block.turn}` : undefined}
-    >
+    <div ref={place} class={block.turn === null ? 'block context' : 'block'} id={id}>
       {block.first && <span class="part muted small">{block.turn === null ? 'context' : `turn ${block.turn}`}</span>}
-      {indexes.map((i) => {
-        const { hue, strength, negative } = all !== null && row.mask[i] === 1 ? tint(all[i]!, most) : { hue: '', strength: 0 };
-        const style = strength === 0 ? undefined : { '--hue': hue, '--strength': `${Math.round(Math.min(1, strength) * 62)}%` };
-        return (
-          <span
-            key={i}
-            data-i={i}
-            class={`t${row.mask[i] === 1 ? ' own' : ''}${negative ? ' negative' : ''}`}
-            {...(style && { style })}
-          >
-            {visible(row.pieces[i]!)}
-          </span>
-        );
-      })}
+      {near ? pieces.map(tokenAt) : pieces.map(visible).join('')}
     </div>
   );
 });
@@ -191,6 +210,7 @@ function Row({
   show,
 }: RowProps & { readonly place: Place | undefined; show(place: Place): void }) {
   const blocks = useMemo(() => blocksOf(row), [row]);
+  const all = useMemo(() => MEASURES[measure].values(row), [row, measure]);
   const over = ({ target }: Event): void => {
     const i = (target as HTMLElement).dataset['i'];
     if (i !== undefined) show({ row: rowNumber, i: Number(i) });
@@ -215,7 +235,7 @@ function Row({
       onKeyDown={pressed}
     >
       {blocks.map((block) => (
-        <TokenBlock key={block.start} {...{ row, number: rowNumber, measure, most, block }} />
+        <TokenBlock key={block.start} {...{ row, number: rowNumber, measure, most, block, all }} />
       ))}
     </div>
   );
