@@ -19,6 +19,7 @@ import { guarded } from './guarded.ts';
 import { openReport, wayOn } from './print.ts';
 import { count, nameCell, percent, table } from './text.ts';
 import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
+import { viewBeside } from './view.ts';
 
 /** Exit code if success is below `--min-success`. The evaluation itself worked. */
 const NOT_GOOD_ENOUGH = 4;
@@ -31,17 +32,29 @@ interface EvalFlags extends Partial<Omit<EvaluationRequest, 'entry'>>, LimitFlag
   readonly minSuccess?: number;
   readonly junit?: string;
   readonly report?: string;
+  readonly view?: boolean;
 }
 
 export async function evalCommand(given: string | undefined, flags: EvalFlags): Promise<number> {
   checkFlags(flags);
-  const { json, checkpoint, resume, retryFailed, minSuccess = 0, junit, report: reportFile, ...rest } = withLimits(flags);
+  const {
+    json,
+    checkpoint,
+    resume,
+    retryFailed,
+    minSuccess = 0,
+    junit,
+    report: reportFile,
+    view = false,
+    ...rest
+  } = withLimits(flags);
   const settings = checkpoint === undefined ? rest : { ...rest, model: await checkpointIn(checkpoint) };
   // The flows file can serve as the entry.
   const named = given ?? settings.flows;
   const entry = resume === undefined ? entryGiven(named, 'trainyard eval <entry>') : named;
   const { model = EVAL_DEFAULTS.model, seed = EVAL_DEFAULTS.seed } = settings;
   using report = await openReport(json, { verb: 'eval', entry: entry ?? resume ?? '', model, seed, run: null });
+  using beside = viewBeside(view);
   let run: string | null = null;
   let hasBegun = false;
   let name = entry ?? resume ?? '';
@@ -49,6 +62,7 @@ export async function evalCommand(given: string | undefined, flags: EvalFlags): 
     if (event.type === 'eval-start') {
       ({ run, entry: name } = event);
       hasBegun = true;
+      beside.open(run);
     }
     if (event.type === 'done' && 'success' in event && !isReached(minSuccess, event)) {
       const message = `success is ${percent(event.success)}, expected at least ${percent(minSuccess)}`;

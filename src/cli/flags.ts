@@ -315,11 +315,14 @@ export const FILTER: Flag = ['--filter <expr>', 'only rollouts that pass, such a
 export const VIEW: readonly Flag[] = [
   ['--host <address>', 'address to listen on; others than loopback need a token'],
   ['--port <n>', 'port to listen on (default: a free one)', port],
-  [
-    '--token <token>',
-    'token of the link, for any number of browsers; better in the environment, as TRAINYARD_TOKEN (default: one that works once)',
-  ],
+  ['--token <token>', 'for links that work any number of times; better in the environment, as TRAINYARD_TOKEN'],
+  ['--export <file>', 'instead, write the page with what it shows to one HTML file'],
+  FILTER,
+  ['--limit <n>', 'rollouts of each run in that file with conversations and tokens, the latest', positive, 50],
+  ['--rollout <id>', 'only this rollout in that file'],
 ];
+
+export const BESIDE: Flag = ['--view', 'show the run in the browser while it goes on'];
 
 export const EXPORT: readonly Flag[] = [
   ['--adapter <dir>', 'write the adapter as a PEFT folder'],

@@ -10,13 +10,18 @@ import { jsonLines, openReport, textLines, wayOn } from './print.ts';
 import { exitOf } from './program.ts';
 import { asCalled } from './text.ts';
 import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
+import { viewBeside } from './view.ts';
 
 interface TrainFlags extends Partial<Omit<TrainSettings, 'entry'>>, LimitFlags {
   readonly json: boolean;
   readonly resume?: string;
+  readonly view?: boolean;
 }
 
-export async function trainCommand(given: string | undefined, { json, resume: earlier, ...flags }: TrainFlags): Promise<number> {
+export async function trainCommand(
+  given: string | undefined,
+  { json, resume: earlier, view = false, ...flags }: TrainFlags,
+): Promise<number> {
   const settings = withLimits(flags);
   // The flows file can serve as the entry.
   const entry = given ?? settings.flows;
@@ -27,8 +32,12 @@ export async function trainCommand(given: string | undefined, { json, resume: ea
   const named = earlier === undefined ? entryGiven(entry, 'trainyard train <entry>, or trainyard train --resume <run>') : entry;
   using report = await openReport(json, { verb: 'train', entry: named ?? earlier ?? '', model, seed, run: null });
   let [run, hasBegun]: [string | undefined, boolean] = [undefined, false];
+  using beside = viewBeside(view);
   const emit: Emit = (event) => {
-    if (event.type === 'run-start') run = event.run;
+    if (event.type === 'run-start') {
+      run = event.run;
+      beside.open(run);
+    }
     hasBegun ||= event.type === 'run-start' || event.type === 'sft-start';
     report.emit(event);
   };

@@ -18,6 +18,7 @@ import {
   TRAIN_DEFAULTS,
 } from '../run/settings.ts';
 import {
+  BESIDE,
   ENTRY,
   EVAL,
   EXPORT,
@@ -55,13 +56,13 @@ export function addVerbs(program: Command, ended: Ended): void {
   };
   const [events, objects, object] = ['one JSON event a line', 'one JSON object a line', 'one JSON object'];
 
-  add('train', 'improve the policy on the tasks by reinforcement learning', events, [...SHARED, ...TRAIN], TRAIN_DEFAULTS)
+  add('train', 'improve the policy on the tasks by reinforcement learning', events, [...SHARED, ...TRAIN, BESIDE], TRAIN_DEFAULTS)
     .argument(...ENTRY)
     .action(async (entry, flags) => ended(await (await import('./train.ts')).trainCommand(entry, flags)));
   add('sft', 'teach the policy what a run’s successes, or a file’s conversations, say', events, SFT, SFT_DEFAULTS)
     .argument('<from>', 'directory of a run, or a JSONL file in OpenAI’s fine-tuning format')
     .action(async (from, flags) => ended(await (await import('./train.ts')).sftCommand(from, flags)));
-  add('eval', 'measure the policy on held-out tasks', events, [...SHARED, ...EVAL], EVAL_DEFAULTS)
+  add('eval', 'measure the policy on held-out tasks', events, [...SHARED, ...EVAL, BESIDE], EVAL_DEFAULTS)
     .argument(...ENTRY)
     .action(async (entry, flags) => ended(await (await import('./eval.ts')).evalCommand(entry, flags)));
   add('diff', 'compare two evaluations task by task', object)

@@ -1,14 +1,20 @@
 /**
  * `trainyard view` serves the page of one or several runs until Ctrl-C and prints a link to it; with `--export`, writes the page with
- * everything in it to one file instead. `openView` does the first beside a command that makes a run.
+ * everything in it to one file instead. `viewBeside` does the first for a command that makes a run.
  */
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { existsSync, readdirSync, statSync } from 'node:fs';
-import { join } from 'node:path';
+import { extname, join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { fileURLToPath } from 'node:url';
 import { styleText } from 'node:util';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
-import { serving } from './serve.ts';
-import { count } from './text.ts';
+import { shellWord } from '../run/settings.ts';
+import type { ShownRun } from '../view/shown-run.ts';
+import { type Say, serving } from './serve.ts';
+import { asCalled, count } from './text.ts';
 
 interface ViewFlags {
   readonly host?: string;
@@ -22,23 +28,79 @@ interface ViewFlags {
 }
 
 export async function viewCommand(paths: readonly string[], flags: ViewFlags): Promise<number> {
+  const { json, filter = '', limit = 50, rollout, export: to } = flags;
+  if (to === undefined && (flags.filter ?? flags.limit ?? rollout) !== undefined) {
+    const hint = 'give --export <file.html>, or set the filter in the page';
+    throw new TrainyardError('USAGE', '--filter, --limit and --rollout say what --export writes, found none', { hint });
+  }
   const { ShownRun } = await import('../view/shown-run.ts');
   await using runs = closing(runsAmong(paths).map((path, number) => new ShownRun(String(number), path)));
-  return await serving(flags.json, async (say, stopped) => {
-    const { serveView } = await import('../view/view-server.ts');
-    const { host, port, token = process.env['TRAINYARD_TOKEN'] } = flags;
-    let links = 0;
-    const onLink = (link: string): void => {
-      const first = `Open ${styleText('bold', link)}`;
-      const lines = links++ === 0 ? ['', `  ${first}`, ''] : [`A link was used. For another browser: ${link}`];
-      say(lines, { type: 'link', link });
-    };
-    await using _ = await serveView({ runs: runs.all, ...defined({ host, port, token }), onLink });
-    const shown = runs.all.map(({ path }) => path);
-    const once = token === undefined ? ' The link works once; when it is used, another one is printed here.' : '';
-    say([`Showing ${count(shown.length, 'run')}.${once} Ctrl-C ends it.`], { type: 'viewing', runs: shown });
-    await stopped();
+  if (to === undefined) return await serving(json, (say, stopped) => serveRuns(runs.all, flags, say, stopped));
+  const { exportView } = await import('../view/export-view.ts');
+  const whole = await exportView(runs.all, { to, filter, limit, rollout });
+  const line = `Wrote ${to}: ${count(runs.all.length, 'run')}, ${count(whole, 'rollout')} with conversations and tokens`;
+  console.log(json ? JSON.stringify({ type: 'exported', to, runs: runs.all.length, rollouts: whole }) : line);
+  return 0;
+}
+
+async function serveRuns(
+  runs: readonly ShownRun[],
+  { host, port, token = process.env['TRAINYARD_TOKEN'] }: ViewFlags,
+  say: Say,
+  stopped: () => Promise<unknown>,
+): Promise<void> {
+  const { serveView } = await import('../view/view-server.ts');
+  let links = 0;
+  const onLink = (link: string): void => {
+    const open = ['', `  Open ${styleText('bold', link)}`, ''];
+    say(links++ === 0 ? open : [`The link was used. For another browser: ${link}`], { type: 'link', link });
+  };
+  await using _ = await serveView({ runs, ...defined({ host, port, token }), onLink });
+  const single = token === undefined ? ' The link works once; when it is used, another one is printed here.' : '';
+  say([`Showing ${count(runs.length, 'run')}.${single} Ctrl-C ends it.`], {
+    type: 'viewing',
+    runs: runs.map(({ path }) => path),
   });
+  await Promise.race([stopped(), ...(process.env[CHILD] === undefined ? [] : [once(process.stdin.resume(), 'close')])]);
+}
+
+/** Set for the view of a command, which ends when its standard input does: even a killed command leaves none behind. */
+const CHILD = 'TRAINYARD_VIEW_CHILD';
+
+/** For `--view`: `open` shows a run until this is disposed, which says how to see it again. Writes only to stderr, also with `--json`. */
+export function viewBeside(isWanted: boolean): Disposable & { open(run: string | null): void } {
+  let view: Disposable | undefined;
+  return {
+    open: (run) => {
+      if (isWanted && run !== null) view ??= openView(run);
+    },
+    [Symbol.dispose]: () => view?.[Symbol.dispose](),
+  };
+}
+
+/** In a process of its own. */
+function openView(run: string): Disposable {
+  const main = fileURLToPath(new URL(`./main${extname(import.meta.url)}`, import.meta.url));
+  const inherited = process.execArgv.filter((argument) => !argument.startsWith('--inspect'));
+  // In a group of its own: Ctrl-C ends the command, and the command ends the view.
+  const child = spawn(process.execPath, [...inherited, main, 'view', run, '--json'], {
+    ...{ stdio: ['pipe', 'pipe', 'ignore'], detached: true, env: { ...process.env, [CHILD]: '1' } },
+  });
+  const say = (text: string): boolean => process.stderr.write(`${text}\n`);
+  createInterface(child.stdout!).on('line', (line) => {
+    const { type, link, message, hint = '' } = JSON.parse(line) as Readonly<Record<string, string>>;
+    if (type === 'link') say(`View it: ${link}`);
+    if (type === 'error') say(`It cannot be viewed: ${message} (${hint})`);
+  });
+  child.on('error', (thrown) => say(`It cannot be viewed: ${thrown.message}`));
+  child.stdin!.on('error', () => {});
+  child.unref();
+  return {
+    [Symbol.dispose]: () => {
+      child.stdin!.end();
+      say(`View it again: ${asCalled(`trainyard view ${shellWord(run)}`)}`);
+    },
+  };
 }
 
 function closing<T extends AsyncDisposable>(all: readonly T[]): AsyncDisposable & { readonly all: readonly T[] } {

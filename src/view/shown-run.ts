@@ -218,7 +218,7 @@ function recordOf(path: string, storePath: string): Pick<RunInfo, 'kind' | 'entr
   return { kind, entry: named(record.settings?.['entry']), model: named(record.settings?.['model']), startedAt };
 }
 
-interface List extends Pick<RolloutPage, 'meanReward' | 'successes'> {
+export interface List extends Pick<RolloutPage, 'meanReward' | 'successes'> {
   readonly rows: readonly RolloutRow[];
 }
 
@@ -232,7 +232,7 @@ const SORTED: Readonly<Record<SortKey, (row: RolloutRow) => number | string | nu
 };
 
 /** What lacks the value comes last either way; equals, the latest first. */
-function listOf(rows: readonly RolloutRow[], filter: string, sort: string): List {
+export function listOf(rows: readonly RolloutRow[], filter: string, sort: string): List {
   const key = sort.replace(/^-/, '') as SortKey;
   if (!Object.hasOwn(SORTED, key)) {
     throw new TrainyardError('USAGE', `sort: expected ${Object.keys(SORTED).join(', ')}, found ${JSON.stringify(key)}`);
