@@ -52,7 +52,7 @@ export function RewardMark({ reward, success }: Pick<RolloutRow, 'reward' | 'suc
   const share = Math.max(0, Math.min(1, reward ?? 0));
   const word = reward === null ? 'no reward' : success ? 'success' : 'no success';
   return (
-    <span class={`reward ${success ? 'good' : ''}`} title={word}>
+    <span class={`reward ${reward === null ? 'none' : success ? 'good' : ''}`} title={word}>
       <span class="bar" aria-hidden="true">
         <i style={{ width: `${100 * share}%` }} />
       </span>
