@@ -27,6 +27,7 @@ const BENCHMARKS: Readonly<Record<string, () => Promise<Benchmark>>> = {
   rollouts: () => import('./rollouts.ts'),
   step: () => import('./step.ts'),
   tinker: () => import('./tinker.ts'),
+  view: () => import('./view.ts'),
 };
 
 const { values, positionals } = parseArgs({

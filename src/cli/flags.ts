@@ -315,7 +315,7 @@ export const FILTER: Flag = ['--filter <expr>', 'only rollouts that pass, such a
 export const VIEW: readonly Flag[] = [
   ['--host <address>', 'address to listen on; others than loopback need a token'],
   ['--port <n>', 'port to listen on (default: a free one)', port],
-  ['--token <token>', 'for links that work any number of times; better in the environment, as TRAINYARD_TOKEN'],
+  ['--token <token>', 'for links that work any number of times; better in the environment, as TRAINYARD_VIEW_TOKEN'],
   ['--export <file>', 'instead, write the page with what it shows to one HTML file'],
   FILTER,
   ['--limit <n>', 'rollouts of each run in that file with conversations and tokens, the latest', positive, 50],

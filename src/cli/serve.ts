@@ -27,7 +27,7 @@ type TinkerFlags = Readonly<Record<'model' | 'host' | 'state', string>> &
 type SkyrlFlags = Readonly<Record<'port' | 'sequences' | 'rows' | 'loraRank' | 'context' | 'callTokens', number>> &
   Readonly<Record<'model' | 'state', string>> & { readonly cpu: boolean; readonly python?: string };
 type ServeFlags = { readonly json: boolean; readonly baseUrl?: string };
-export type Say = (lines: readonly string[], value: object) => void;
+type Say = (lines: readonly string[], value: object) => void;
 
 type Refusal = Pick<Failure, 'status' | 'code' | 'message'>;
 

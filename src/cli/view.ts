@@ -12,8 +12,7 @@ import { styleText } from 'node:util';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import { shellWord } from '../run/settings.ts';
-import type { ShownRun } from '../view/shown-run.ts';
-import { type Say, serving } from './serve.ts';
+import { serving } from './serve.ts';
 import { asCalled, count } from './text.ts';
 
 interface ViewFlags {
@@ -28,40 +27,34 @@ interface ViewFlags {
 }
 
 export async function viewCommand(paths: readonly string[], flags: ViewFlags): Promise<number> {
-  const { json, filter = '', limit = 50, rollout, export: to } = flags;
+  const { json, host, port, token = process.env['TRAINYARD_VIEW_TOKEN'], filter = '', limit = 50, rollout, export: to } = flags;
   if (to === undefined && (flags.filter ?? flags.limit ?? rollout) !== undefined) {
     const hint = 'give --export <file.html>, or set the filter in the page';
     throw new TrainyardError('USAGE', '--filter, --limit and --rollout say what --export writes, found none', { hint });
   }
   const { ShownRun } = await import('../view/shown-run.ts');
   await using runs = closing(runsAmong(paths).map((path, number) => new ShownRun(String(number), path)));
-  if (to === undefined) return await serving(json, (say, stopped) => serveRuns(runs.all, flags, say, stopped));
-  const { exportView } = await import('../view/export-view.ts');
-  const whole = await exportView(runs.all, { to, filter, limit, rollout });
-  const line = `Wrote ${to}: ${count(runs.all.length, 'run')}, ${count(whole, 'rollout')} with conversations and tokens`;
-  console.log(json ? JSON.stringify({ type: 'exported', to, runs: runs.all.length, rollouts: whole }) : line);
-  return 0;
-}
-
-async function serveRuns(
-  runs: readonly ShownRun[],
-  { host, port, token = process.env['TRAINYARD_TOKEN'] }: ViewFlags,
-  say: Say,
-  stopped: () => Promise<unknown>,
-): Promise<void> {
+  if (to !== undefined) {
+    const { exportView } = await import('../view/export-view.ts');
+    const whole = await exportView(runs.all, { to, filter, limit, rollout });
+    const line = `Wrote ${to}: ${count(runs.all.length, 'run')}, ${count(whole, 'rollout')} with conversations and tokens`;
+    console.log(json ? JSON.stringify({ type: 'exported', to, runs: runs.all.length, rollouts: whole }) : line);
+    return 0;
+  }
   const { serveView } = await import('../view/view-server.ts');
-  let links = 0;
-  const onLink = (link: string): void => {
-    const open = ['', `  Open ${styleText('bold', link)}`, ''];
-    say(links++ === 0 ? open : [`The link was used. For another browser: ${link}`], { type: 'link', link });
-  };
-  await using _ = await serveView({ runs, ...defined({ host, port, token }), onLink });
-  const single = token === undefined ? ' The link works once; when it is used, another one is printed here.' : '';
-  say([`Showing ${count(runs.length, 'run')}.${single} Ctrl-C ends it.`], {
-    type: 'viewing',
-    runs: runs.map(({ path }) => path),
+  (await import('../view/page-files.ts')).pageFile('page.js');
+  return await serving(json, async (say, stopped) => {
+    let links = 0;
+    const onLink = (link: string): void => {
+      const open = ['', `  Open ${styleText('bold', link)}`, ''];
+      say(links++ === 0 ? open : [`The link was used. For another browser: ${link}`], { type: 'link', link });
+    };
+    await using _ = await serveView({ runs: runs.all, ...defined({ host, port, token }), onLink });
+    const single = token === undefined ? ' The link works once; when it is used, another one is printed here.' : '';
+    const shown = { type: 'viewing', runs: runs.all.map(({ path }) => path) };
+    say([`Showing ${count(shown.runs.length, 'run')}.${single} Ctrl-C ends it.`], shown);
+    await Promise.race([stopped(), ...(process.env[CHILD] === undefined ? [] : [once(process.stdin.resume(), 'close')])]);
   });
-  await Promise.race([stopped(), ...(process.env[CHILD] === undefined ? [] : [once(process.stdin.resume(), 'close')])]);
 }
 
 /** Set for the view of a command, which ends when its standard input does: even a killed command leaves none behind. */

@@ -8,7 +8,6 @@ import type { TrainyardError } from './errors.ts';
 import type { Credit } from './reward.ts';
 import type {
   BatchManifest,
-  ForkCause,
   Grade,
   Json,
   LimitName,
@@ -19,6 +18,7 @@ import type {
   Purpose,
   Reward,
   RolloutIdentity,
+  RolloutSummary,
   SamplingSettings,
   StopReason,
   Task,
@@ -360,32 +360,6 @@ export interface TrajectoryFilter {
   readonly limit?: number;
 }
 
-/** A stored rollout without its messages and tokens: what lists, filters and counts need. */
-export interface RolloutSummary extends RolloutIdentity {
-  /** Append order. */
-  readonly seq: number;
-  readonly outcome: Trajectory['outcome']['kind'];
-  /** Which limit cut it short; null if none did. */
-  readonly limit: LimitName | null;
-  /** Null if it was not graded. */
-  readonly reward: number | null;
-  readonly success: boolean;
-  readonly parts?: Readonly<Record<string, number>>;
-  readonly metrics?: Readonly<Record<string, number>>;
-  readonly turns: number;
-  /** Sampled, of all roles. */
-  readonly tokens: number;
-  /** Names of the tools that it called, each once. */
-  readonly tools: readonly string[];
-  readonly forks: Readonly<Partial<Record<ForkCause, number>>>;
-  /** Model calls without a response: given up by the client, and failed. */
-  readonly abandoned: number;
-  readonly failedCalls: number;
-  /** Lowest and highest policy version that sampled a trainable turn; null if none did. */
-  readonly versions: readonly [least: number, most: number] | null;
-  readonly seconds: number;
-}
-
 /** Stores trajectories and manifests. Everything acknowledged is on disk. */
 export interface Store extends AsyncDisposable {
   /** Durable when it resolves. Appending an equal trajectory again is a no-op; a different one with the same id throws STORE_CONFLICT. */
@@ -400,7 +374,8 @@ export interface Store extends AsyncDisposable {
   groupIds(filter?: TrajectoryFilter): Promise<readonly string[]>;
   /** Commits a step in one transaction. Throws STORE_CONFLICT if a rollout is unknown or already trained, or the step is out of order. */
   commit(manifest: BatchManifest): Promise<void>;
-  manifests(): Promise<readonly BatchManifest[]>;
+  /** By step; only those after this one. */
+  manifests(after?: number): Promise<readonly BatchManifest[]>;
   /** All or nothing; durable when it resolves. Throws STORE_CONFLICT if a rollout or turn is not in the store. */
   mark(marks: readonly Mark[]): Promise<void>;
   marks(): Promise<readonly Mark[]>;

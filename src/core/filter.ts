@@ -5,9 +5,9 @@
  * A missing value (no reward, no limit) satisfies no comparison, not even !=, except with `none`. In lists, = and ~ hold if any item does, !=
  * and !~ if none does. docs/reference/view.md describes the language.
  */
-import type { RolloutSummary } from './contracts.ts';
 import { TrainyardError } from './errors.ts';
 import { nearName } from './near-name.ts';
+import type { RolloutSummary } from './types.ts';
 
 /** What is known of a rollout in a list. */
 export interface FilterRow extends RolloutSummary {

@@ -1,7 +1,16 @@
 /** How turns and rollouts are named, summarised, weighted by age and excluded from training. Reads no store. */
-import type { RolloutSummary } from './contracts.ts';
 import { defined } from './json.ts';
-import type { Exclusion, ForkCause, Mark, Message, RolloutIdentity, StaleRule, Trajectory, Turn } from './types.ts';
+import type {
+  Exclusion,
+  ForkCause,
+  Mark,
+  Message,
+  RolloutIdentity,
+  RolloutSummary,
+  StaleRule,
+  Trajectory,
+  Turn,
+} from './types.ts';
 
 /** As the engine sampled them, or as the model behind an API counted them. */
 export function tokensOf({ usage, promptIds, sampledIds }: Pick<Turn, 'usage' | 'promptIds' | 'sampledIds'>) {

@@ -232,6 +232,32 @@ export interface Trajectory extends RolloutIdentity {
   readonly endedAt: number;
 }
 
+/** A stored rollout without its messages and tokens: what lists, filters and counts need. */
+export interface RolloutSummary extends RolloutIdentity {
+  /** Append order. */
+  readonly seq: number;
+  readonly outcome: Trajectory['outcome']['kind'];
+  /** Which limit cut it short; null if none did. */
+  readonly limit: LimitName | null;
+  /** Null if it was not graded. */
+  readonly reward: number | null;
+  readonly success: boolean;
+  readonly parts?: Readonly<Record<string, number>>;
+  readonly metrics?: Readonly<Record<string, number>>;
+  readonly turns: number;
+  /** Sampled, of all roles. */
+  readonly tokens: number;
+  /** Names of the tools that it called, each once. */
+  readonly tools: readonly string[];
+  readonly forks: Readonly<Partial<Record<ForkCause, number>>>;
+  /** Model calls without a response: given up by the client, and failed. */
+  readonly abandoned: number;
+  readonly failedCalls: number;
+  /** Lowest and highest policy version that sampled a trainable turn; null if none did. */
+  readonly versions: readonly [least: number, most: number] | null;
+  readonly seconds: number;
+}
+
 /**
  * One training row. All arrays have the length of `tokens`; position i describes token i itself, not its successor. `mask` is 1 exactly
  * where the policy sampled the token by itself; logprobs, advantages and versions are 0 elsewhere.

@@ -6,11 +6,11 @@ import { existsSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
-import type { RolloutSummary, Store } from '../core/contracts.ts';
+import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import { exclusionsIn, placeOf, summaryOf } from '../core/turns.ts';
-import type { BatchManifest, Exclusion, ForkCause, Mark, Message, Trajectory, Turn } from '../core/types.ts';
+import type { BatchManifest, Exclusion, ForkCause, Mark, Message, RolloutSummary, Trajectory, Turn } from '../core/types.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { stitch } from '../tokens/stitch.ts';
 import { refuseSft } from './directory.ts';
@@ -106,9 +106,10 @@ export class RolloutIndex {
   readonly #store: Store;
   readonly #rows: RolloutRow[] = [];
   readonly #places = new Map<string, number>();
-  #steps: ReadonlyMap<string, number> = new Map();
+  readonly #steps = new Map<string, number>();
   #exclusions: ReadonlyMap<string, readonly Mark[]> = new Map();
-  #joined = '';
+  #step = 0;
+  #marks = 0;
   #total = 0;
   #chunk = FIRST_CHUNK;
   #updating: Promise<void> | undefined;
@@ -159,17 +160,22 @@ export class RolloutIndex {
     }
   }
 
-  /** Reads what steps and marks say, without reading more rollouts. */
+  /** Reads what steps and marks say, without reading more rollouts. Both are only ever appended to. */
   async join(): Promise<void> {
-    const [manifests, marks] = [await this.#store.manifests(), await this.#store.marks()];
-    // Both are only ever appended to.
-    const joined = `${manifests.length} ${marks.length}`;
-    if (joined === this.#joined) return;
-    this.#joined = joined;
-    this.#steps = stepsBy(manifests);
-    this.#exclusions = exclusionsBy(marks);
-    this.version++;
-    for (const [place, row] of this.#rows.entries()) this.#rows[place] = rowOf(row, this.#steps, this.#exclusions);
+    const [manifests, marks] = [await this.#store.manifests(this.#step), await this.#store.marks()];
+    const changed = manifests.flatMap(({ rolloutIds }) => rolloutIds);
+    for (const [id, step] of stepsBy(manifests)) this.#steps.set(id, step);
+    this.#step = manifests.at(-1)?.step ?? this.#step;
+    if (marks.length > this.#marks) {
+      changed.push(...marks.slice(this.#marks).map(({ rolloutId }) => rolloutId));
+      this.#exclusions = exclusionsBy(marks);
+      this.#marks = marks.length;
+    }
+    for (const id of changed) {
+      const place = this.#places.get(id);
+      if (place !== undefined) this.#rows[place] = rowOf(this.#rows[place]!, this.#steps, this.#exclusions);
+    }
+    if (changed.length > 0) this.version++;
   }
 }
 

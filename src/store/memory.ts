@@ -1,9 +1,9 @@
 /** The in-memory store, which keeps the whole contract except durability. Other stores are tested against it. */
 import { isDeepStrictEqual } from 'node:util';
-import type { RolloutSummary, Store, TrajectoryFilter } from '../core/contracts.ts';
+import type { Store, TrajectoryFilter } from '../core/contracts.ts';
 import { defined } from '../core/json.ts';
 import { summaryOf } from '../core/turns.ts';
-import type { BatchManifest, Mark, Trajectory } from '../core/types.ts';
+import type { BatchManifest, Mark, RolloutSummary, Trajectory } from '../core/types.ts';
 import { checkFilter, keepManifest, keepMark, keepTrajectory } from './records.ts';
 import { checkManifest, closedError, conflictError, unmarkable } from './store-errors.ts';
 
@@ -68,9 +68,9 @@ class MemoryStore implements Store {
     for (const id of incoming.rolloutIds) this.#stepOf.set(id, incoming.step);
   }
 
-  async manifests(): Promise<readonly BatchManifest[]> {
+  async manifests(after = 0): Promise<readonly BatchManifest[]> {
     this.#checkOpen();
-    return this.#manifests.map(keepManifest);
+    return this.#manifests.filter(({ step }) => step > after).map(keepManifest);
   }
 
   async mark(marks: readonly Mark[]): Promise<void> {

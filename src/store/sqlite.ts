@@ -4,10 +4,10 @@
  * and never a different trajectory. Nothing is updated or deleted. SQLite runs on the calling thread; only the disk sync does not.
  */
 import type { DatabaseSync, SQLOutputValue } from 'node:sqlite';
-import type { RolloutSummary, Store, TrajectoryFilter } from '../core/contracts.ts';
+import type { Store, TrajectoryFilter } from '../core/contracts.ts';
 import { defined } from '../core/json.ts';
 import { summaryOf } from '../core/turns.ts';
-import type { BatchManifest, Mark, Trajectory } from '../core/types.ts';
+import type { BatchManifest, Mark, RolloutSummary, Trajectory } from '../core/types.ts';
 import { GroupCommit, LogSync } from './group-commit.ts';
 import {
   checkFilter,
@@ -72,8 +72,10 @@ class SqliteStore implements Store {
   async query(filter: TrajectoryFilter = {}): Promise<readonly Trajectory[]> {
     return this.#reading('query trajectories', () => {
       checkFilter(filter);
-      const { where, values } = selection(filter);
-      const rows = this.#database.prepare(`SELECT seq, record, digest FROM trajectories ${where}`).all(...values);
+      const { where, limit, values } = selection(filter);
+      const rows = this.#database
+        .prepare(`SELECT seq, record, digest FROM trajectories ${where} ORDER BY seq ${limit}`)
+        .all(...values);
       return rows.map((row) => this.#trajectoryOf(row));
     });
   }
@@ -97,8 +99,10 @@ class SqliteStore implements Store {
   async count(filter: TrajectoryFilter = {}): Promise<number> {
     return this.#reading('count trajectories', () => {
       checkFilter(filter);
-      const { where, values } = selection(filter);
-      const row = this.#database.prepare(`SELECT count(*) AS n FROM (SELECT 1 FROM trajectories ${where})`).get(...values);
+      const { where, limit, values } = selection(filter);
+      const row = this.#database
+        .prepare(`SELECT count(*) AS n FROM (SELECT 1 FROM trajectories ${where} ${limit})`)
+        .get(...values);
       return integerIn(row, 'n');
     });
   }
@@ -106,8 +110,8 @@ class SqliteStore implements Store {
   async groupIds(filter: TrajectoryFilter = {}): Promise<readonly string[]> {
     return this.#reading('list groups', () => {
       checkFilter(filter);
-      const { where, values } = selection(filter);
-      const found = `SELECT seq, group_id FROM trajectories ${where}`;
+      const { where, limit, values } = selection(filter);
+      const found = `SELECT seq, group_id FROM trajectories ${where} ORDER BY seq ${limit}`;
       const rows = this.#database.prepare(`SELECT group_id FROM (${found}) GROUP BY group_id ORDER BY min(seq)`).all(...values);
       return rows.map((row) => textIn(row, 'group_id'));
     });
@@ -119,8 +123,8 @@ class SqliteStore implements Store {
     await this.#write(`commit step ${kept.step}`, () => this.#insertManifest(kept));
   }
 
-  async manifests(): Promise<readonly BatchManifest[]> {
-    return this.#reading('read manifests', () => this.#statements.manifests.all().map(manifestOf));
+  async manifests(after = 0): Promise<readonly BatchManifest[]> {
+    return this.#reading('read manifests', () => this.#statements.manifests.all(after).map(manifestOf));
   }
 
   async mark(marks: readonly Mark[]): Promise<void> {
@@ -252,7 +256,7 @@ function prepared(database: DatabaseSync) {
     insertTurn: sql(
       'INSERT INTO turns (trajectory, position, words, prompt_ids, sampled_ids, logprobs) VALUES (?, ?, ?, ?, ?, ?)',
     ),
-    manifests: sql('SELECT record, digest FROM manifests ORDER BY step'),
+    manifests: sql('SELECT record, digest FROM manifests WHERE step > ? ORDER BY step'),
     lastManifest: sql('SELECT record, digest FROM manifests ORDER BY step DESC LIMIT 1'),
     stepOf: sql('SELECT step FROM manifest_rollouts WHERE rollout_id = ?'),
     insertManifest: sql('INSERT INTO manifests (step, record, digest) VALUES (?, ?, ?)'),
@@ -268,7 +272,9 @@ function pathsOf(names: readonly string[]): string {
   return names.map((name) => `'$.${name}'`).join(', ');
 }
 
-function selection(filter: TrajectoryFilter): { readonly where: string; readonly values: readonly (string | number)[] } {
+function selection(
+  filter: TrajectoryFilter,
+): Readonly<Record<'where' | 'limit', string>> & { readonly values: readonly (string | number)[] } {
   const conditions: string[] = [];
   const values: (string | number)[] = [];
   const columns = { purpose: filter.purpose, group_id: filter.groupId, task_id: filter.taskId, outcome: filter.outcome };
@@ -281,8 +287,8 @@ function selection(filter: TrajectoryFilter): { readonly where: string; readonly
     conditions.push(`rollout_id ${filter.trained ? '' : 'NOT '}IN (SELECT rollout_id FROM manifest_rollouts)`);
   }
   const where = conditions.length === 0 ? '' : `WHERE ${conditions.join(' AND ')}`;
-  if (filter.limit === undefined) return { where: `${where} ORDER BY seq`, values };
-  return { where: `${where} ORDER BY seq LIMIT ?`, values: [...values, filter.limit] };
+  if (filter.limit === undefined) return { where, limit: '', values };
+  return { where, limit: 'LIMIT ?', values: [...values, filter.limit] };
 }
 
 function textIn(row: Row, column: string): string {

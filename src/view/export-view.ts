@@ -11,7 +11,7 @@ import { writeWhole } from '../run/directory.ts';
 import type { RolloutRow } from '../run/inspect.ts';
 import type { ExportedView, RolloutPage } from './api.ts';
 import { html, pageFile } from './page-files.ts';
-import { listOf, type ShownRun } from './shown-run.ts';
+import { measuresOf, type ShownRun } from './shown-run.ts';
 
 export interface ViewToExport {
   readonly to: string;
@@ -38,7 +38,8 @@ export async function exportView(runs: readonly ShownRun[], request: ViewToExpor
     throw new TrainyardError('FILE_NOT_FOUND', `no run holds the rollout ${JSON.stringify(request.rollout)}`);
   }
   await addComparisons(runs.slice(0, MOST_COMPARED), answers);
-  await writeWhole(request.to, fileOf({ takenAt: Date.now(), answers }));
+  const read = (name: 'page.js' | 'page.css'): string => readFileSync(pageFile(name), 'utf8');
+  await writeWhole(request.to, exportedFile({ takenAt: Date.now(), answers }, read('page.js'), read('page.css')));
   return whole;
 }
 
@@ -64,8 +65,8 @@ async function addRun(run: ShownRun, request: ViewToExport, answers: Record<stri
 }
 
 function pageOf(rows: readonly RolloutRow[], total: number): RolloutPage {
-  const { rows: sorted, ...measured } = listOf(rows, '', '-seq');
-  return { total, read: total, matching: rows.length, ...measured, from: 0, rows: sorted.slice(0, MOST_LINES) };
+  const latest = rows.slice(-MOST_LINES).toReversed();
+  return { total, read: total, matching: rows.length, ...measuresOf(rows), from: 0, rows: latest };
 }
 
 async function addComparisons(runs: readonly ShownRun[], answers: Record<string, unknown>): Promise<void> {
@@ -79,14 +80,11 @@ async function addComparisons(runs: readonly ShownRun[], answers: Record<string,
   }
 }
 
-function fileOf(view: ExportedView): string {
-  // No text in them may end its element early.
-  const script = readFileSync(pageFile('page.js'), 'utf8')
-    .replaceAll('\r', '')
-    .replaceAll(/<\/(?=script)/gi, '<\\/');
-  const style = readFileSync(pageFile('page.css'), 'utf8')
-    .replaceAll('\r', '')
-    .replaceAll(/<\/(?=style)/gi, '<\\/');
+/** `js` and `css`: of the page. */
+export function exportedFile(view: ExportedView, js: string, css: string): string {
+  // Nothing in them may end its element early, or reach the browser in another form than the one that is hashed.
+  const whole = (text: string): string => text.replaceAll('\r', '').replaceAll(/<\/(?=script|style)/gi, '<\\/');
+  const [script, style] = [whole(js), whole(css)];
   const inert: Readonly<Record<string, string>> = { '<': '\\u003c', '\u2028': '\\u2028', '\u2029': '\\u2029' };
   const data = JSON.stringify(view).replaceAll(/[<\u2028\u2029]/g, (character) => inert[character]!);
   const hash = (text: string): string => `'sha256-${createHash('sha256').update(text).digest('base64')}'`;

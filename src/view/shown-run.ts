@@ -47,6 +47,13 @@ interface OpenStore {
   readonly inode: number;
 }
 
+/** What lists have in common while no rollout is added or marked: each order, and the last filter. */
+interface Kept {
+  readonly state: string;
+  readonly sorted: Map<string, readonly RolloutRow[]>;
+  list?: ReturnType<typeof measuresOf> & { readonly key: string; readonly matching: readonly RolloutRow[] };
+}
+
 export class ShownRun implements AsyncDisposable {
   readonly id: string;
   readonly path: string;
@@ -56,7 +63,7 @@ export class ShownRun implements AsyncDisposable {
   #events: readonly RunEvent[] = [];
   #bytes = 0;
   #looked = Number.NEGATIVE_INFINITY;
-  #listed: { readonly key: string; readonly list: List } | undefined;
+  #kept: Kept = { state: '', sorted: new Map() };
   /** How often the run began anew since it is shown. */
   restarts = 0;
 
@@ -114,11 +121,18 @@ export class ShownRun implements AsyncDisposable {
   async list({ filter, sort, from, count }: ListQuery): Promise<RolloutPage> {
     await this.look();
     const { rows = [], total = 0, version = 0 } = this.#open?.index ?? {};
-    const key = JSON.stringify([filter, sort, version, this.restarts]);
-    if (this.#listed?.key !== key) this.#listed = { key, list: listOf(rows, filter, sort) };
-    const { rows: matching, ...measured } = this.#listed.list;
+    const state = `${version} ${this.restarts}`;
+    if (this.#kept.state !== state) this.#kept = { state, sorted: new Map() };
+    const sorted = this.#kept.sorted.get(sort) ?? sortedBy(rows, sort);
+    this.#kept.sorted.set(sort, sorted);
+    const key = JSON.stringify([filter, sort]);
+    if (this.#kept.list?.key !== key) {
+      const matching = sorted.filter(rowFilter(filter));
+      this.#kept.list = { key, matching, ...measuresOf(matching) };
+    }
+    const { matching, meanReward, successes } = this.#kept.list;
     const shown = matching.slice(from, from + count);
-    return { total, read: rows.length, matching: matching.length, ...measured, from, rows: shown };
+    return { total, read: rows.length, matching: matching.length, meanReward, successes, from, rows: shown };
   }
 
   /** Everything that passes the filter, in append order: waits until all rollouts are read. */
@@ -218,10 +232,6 @@ function recordOf(path: string, storePath: string): Pick<RunInfo, 'kind' | 'entr
   return { kind, entry: named(record.settings?.['entry']), model: named(record.settings?.['model']), startedAt };
 }
 
-export interface List extends Pick<RolloutPage, 'meanReward' | 'successes'> {
-  readonly rows: readonly RolloutRow[];
-}
-
 const SORTED: Readonly<Record<SortKey, (row: RolloutRow) => number | string | null>> = {
   seq: ({ seq }) => seq,
   reward: ({ reward }) => reward,
@@ -232,25 +242,26 @@ const SORTED: Readonly<Record<SortKey, (row: RolloutRow) => number | string | nu
 };
 
 /** What lacks the value comes last either way; equals, the latest first. */
-export function listOf(rows: readonly RolloutRow[], filter: string, sort: string): List {
+function sortedBy(rows: readonly RolloutRow[], sort: string): readonly RolloutRow[] {
   const key = sort.replace(/^-/, '') as SortKey;
   if (!Object.hasOwn(SORTED, key)) {
     throw new TrainyardError('USAGE', `sort: expected ${Object.keys(SORTED).join(', ')}, found ${JSON.stringify(key)}`);
   }
-  const [sorted, sign] = [SORTED[key], sort.startsWith('-') ? -1 : 1];
-  const found = rows.filter(rowFilter(filter)).map((row) => [sorted(row), row] as const);
+  const [of, sign] = [SORTED[key], sort.startsWith('-') ? -1 : 1];
+  if (key === 'seq') return sign === 1 ? rows : rows.toReversed();
+  const found = rows.map((row) => [of(row), row] as const);
   found.sort(([a, one], [b, other]) => {
     if (a === b) return other.seq - one.seq;
     if (a === null || b === null) return a === null ? 1 : -1;
     return a < b ? -sign : sign;
   });
-  const matching = found.map(([, row]) => row);
-  const rewards = matching.flatMap(({ reward }) => reward ?? []);
-  return {
-    rows: matching,
-    meanReward: rewards.length === 0 ? null : meanOf(rewards),
-    successes: matching.filter(({ success }) => success).length,
-  };
+  return found.map(([, row]) => row);
+}
+
+export function measuresOf(rows: readonly RolloutRow[]): Pick<RolloutPage, 'meanReward' | 'successes'> {
+  const rewards = rows.flatMap(({ reward }) => reward ?? []);
+  const successes = rows.filter(({ success }) => success).length;
+  return { meanReward: rewards.length === 0 ? null : meanOf(rewards), successes };
 }
 
 function viewOf(trajectory: Trajectory, row: RolloutRow): RolloutView {

@@ -147,7 +147,6 @@ const ROUTER = new Router(ROUTES);
 
 /** Serves until disposed; the runs stay the caller's. Throws USAGE if the address cannot be bound or lacks a token. */
 export async function serveView(options: ViewOptions): Promise<Listener> {
-  pageFile('page.js');
   const server = new ViewServer(options);
   const { host, port, token: value } = options;
   const listener = await serve(server, { host, port, secret: { name: 'token', value } });

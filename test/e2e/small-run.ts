@@ -54,7 +54,7 @@ export const storeWith = (store: Store, changed: Partial<Store>): Store => ({
   groupIds: (filter) => store.groupIds(filter),
   summaries: (after, limit) => store.summaries(after, limit),
   commit: (manifest) => store.commit(manifest),
-  manifests: () => store.manifests(),
+  manifests: (after) => store.manifests(after),
   mark: (marks) => store.mark(marks),
   marks: () => store.marks(),
   [Symbol.asyncDispose]: () => store[Symbol.asyncDispose](),
