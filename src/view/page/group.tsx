@@ -30,48 +30,49 @@ function shared(one: string, other: string): number {
   return n;
 }
 
-/** `against`: the best rollout; for the best itself, the next one. The first turn that differs is where they part. */
-function Column({
-  run,
-  view,
-  against,
-}: {
+const saidIn = (view: RolloutView | undefined, turn: number): string | undefined => {
+  const response = view?.turns[turn]?.response;
+  return response && textOf(response);
+};
+
+/** The first turn that says something else; −1 if none does. */
+const divergence = (view: RolloutView, other: RolloutView | undefined): number =>
+  view.turns.findIndex((_, turn) => saidIn(view, turn) !== saidIn(other, turn));
+
+interface ColumnProps {
   readonly run: string;
   readonly view: RolloutView;
+  /** The best rollout; for the best itself, the next one that differs. */
   readonly against: RolloutView | undefined;
-}) {
-  const parts = view.turns.findIndex(
-    ({ response }, i) => textOf(response) !== textOf(against?.turns[i]?.response ?? { role: 'assistant', content: null }),
-  );
+}
+
+function Column({ run, view, against }: ColumnProps) {
+  const { row, turns } = view;
+  const diverges = against === undefined ? -1 : divergence(view, against);
+  const isShorter = turns.length < (against?.turns.length ?? 0);
   return (
-    <article class="column" aria-label={`Rollout ${view.row.rolloutId}`}>
+    <article class="column" aria-label={`Rollout ${row.rolloutId}`}>
       <header>
-        <a href={rolloutHref(run, view.row.rolloutId)} data-nav class="text">
-          {view.row.rolloutId}
+        <a href={rolloutHref(run, row.rolloutId)} data-nav class="text">
+          {row.rolloutId}
         </a>
         <p class="row">
-          <RewardMark {...view.row} /> <OutcomeMark {...view.row} />
+          <RewardMark {...row} /> <OutcomeMark {...row} />
         </p>
-        <p class="muted num small">{`${plural(view.turns.length, 'turn')} · ${whole(view.row.tokens)} tokens · ${seconds(view.row.seconds)}`}</p>
+        <p class="muted num small">{`${plural(turns.length, 'turn')} · ${whole(row.tokens)} tokens · ${seconds(row.seconds)}`}</p>
       </header>
-      {view.turns.map(({ index, prompt, response, stopReason }, i) => {
-        const text = textOf(response);
-        const same =
-          i === parts ? shared(text, textOf(against?.turns[i]?.response ?? { role: 'assistant', content: null })) : text.length;
+      {turns.map(({ index, prompt, stopReason }, i) => {
+        const text = saidIn(view, i) ?? '';
+        const same = i === diverges ? shared(text, saidIn(against, i) ?? '') : text.length;
+        const heard = i === 0 ? [] : prompt.filter(({ role }) => role !== 'assistant');
         return (
           <div key={index} class="step">
-            {i > 0 &&
-              prompt
-                .filter(({ role }) => role !== 'assistant')
-                .map((message, n) => (
-                  <p key={n} class="text muted small">
-                    {message.role === 'tool' ? '← ' : '› '}
-                    {message.content}
-                  </p>
-                ))}
-            {i === parts && against && <Badge kind="warn">↳ diverges here</Badge>}
+            {heard.map(({ role, content }, n) => (
+              <p key={n} class="text muted small">{`${role === 'tool' ? '← ' : '› '}${content ?? ''}`}</p>
+            ))}
+            {i === diverges && <Badge kind="warn">↳ diverges here</Badge>}
             <p class="text">
-              <span class={parts >= 0 && i <= parts ? 'same' : ''}>{text.slice(0, same)}</span>
+              <span class={i <= diverges ? 'same' : ''}>{text.slice(0, same)}</span>
               {same < text.length && <mark>{text.slice(same)}</mark>}
               {text === '' && <span class="muted">(said nothing)</span>}
             </p>
@@ -79,7 +80,7 @@ function Column({
           </div>
         );
       })}
-      {parts < 0 && against && <p class="muted small">Says the same, turn by turn.</p>}
+      {diverges < 0 && against && <p class="muted small">{isShorter ? 'Ends here.' : 'Says the same as the first.'}</p>}
     </article>
   );
 }
@@ -115,7 +116,12 @@ export function Group({ run, id }: { readonly run: string; readonly id: string }
             ))}
             <div class="columns" role="group" tabIndex={0} aria-label="Rollouts, highest reward first">
               {rollouts.map((view, i) => (
-                <Column key={view.row.rolloutId} run={run} view={view} against={rollouts[i === 0 ? 1 : 0]} />
+                <Column
+                  key={view.row.rolloutId}
+                  run={run}
+                  view={view}
+                  against={i === 0 ? rollouts.find((other) => divergence(view, other) >= 0) : rollouts[0]}
+                />
               ))}
             </div>
           </>

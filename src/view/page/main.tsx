@@ -117,6 +117,9 @@ function App() {
   useKeys(() => setHelp(true));
   const [screen, first, kind, id] = route.parts;
   const run = screen === 'run' ? runs?.find((one) => one.id === first) : undefined;
+  useEffect(() => {
+    document.title = [id, run?.path, 'Trainyard'].filter(Boolean).join(' · ');
+  });
   return (
     <>
       <header class="top">

@@ -88,7 +88,6 @@ function visible(piece: string): string {
     .replaceAll(/[^\P{C}\n\t]/gu, (mark) => `\\u{${mark.codePointAt(0)!.toString(16)}}`)
     .replaceAll(/^ +$| +$|(?<= ) | (?= )/g, (run) => '␣'.repeat(run.length))
     .replaceAll('\t', '⇥\t')
-    .replaceAll('\r', '␍')
     .replaceAll('\n', '⏎\n');
 }
 
