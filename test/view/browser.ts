@@ -25,6 +25,8 @@ export interface Viewed extends AsyncDisposable {
 
 export async function pageAt(browser: Browser, address: string, offline = false): Promise<Viewed> {
   const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, offline, acceptDownloads: true });
+  // Only ends what hangs.
+  context.setDefaultTimeout(240_000);
   const page = await context.newPage();
   const complaints: string[] = [];
   page.on('pageerror', ({ message }) => complaints.push(message));

@@ -8,6 +8,8 @@ import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { start, trainyard, useScratch } from '../cli/command.ts';
 import { buildPage, hasBrowser, launch, pageAt, type Viewed, viewOf } from './browser.ts';
 
+/** Only ends what hangs. */
+const SOON = { timeout: 240_000 };
 const SHOP = 'examples/shop/agent.ts';
 const HOSTILE =
   '<img src=x onerror="document.title=\'owned\'"></script><script>document.title="owned"</script> [x](javascript:alert(1))';
@@ -53,9 +55,9 @@ describe.skipIf(!hasBrowser)('the page of trainyard view (needs /usr/bin/chromiu
     const first = Number(await steps.textContent());
     expect(first).toBeGreaterThan(0);
     await page.getByText('✓ done').waitFor();
-    await expect.poll(async () => Number(await steps.textContent())).toBe(12);
+    await expect.poll(async () => Number(await steps.textContent()), SOON).toBe(12);
     expect(first).toBeLessThan(12);
-    await expect.poll(() => page.locator('.chart', { hasText: 'Held-out success' }).textContent()).toMatch(/\d %/);
+    await expect.poll(() => page.locator('.chart', { hasText: 'Held-out success' }).textContent(), SOON).toMatch(/\d %/);
     expect((await training.ended).code).toBe(0);
     expect(complaints).toEqual([]);
   });
@@ -67,7 +69,7 @@ describe.skipIf(!hasBrowser)('the page of trainyard view (needs /usr/bin/chromiu
     await page.locator('.rows .task').first().waitFor();
     const all = Number(/^[\d,]+/.exec(String(await counts.textContent()))?.[0].replace(',', ''));
     await page.getByLabel('Filter').fill('success && purpose=train');
-    await expect.poll(() => counts.textContent()).toMatch(/ of [\d,]+/);
+    await expect.poll(() => counts.textContent(), SOON).toMatch(/ of [\d,]+/);
     expect(Number(/^[\d,]+/.exec(String(await counts.textContent()))?.[0].replace(',', ''))).toBeLessThan(all);
     expect(new Set(await page.locator('.rows .reward .value').allTextContents())).toEqual(new Set(['1.00']));
     expect(page.url()).toContain('filter=success');
@@ -98,7 +100,7 @@ describe.skipIf(!hasBrowser)('the page of trainyard view (needs /usr/bin/chromiu
     expect(byValue.map(([, strength]) => strength)).toEqual(byValue.map(([, strength]) => strength).toSorted((a, b) => a - b));
     expect(new Set(byValue.map(([, strength]) => strength)).size).toBeGreaterThan(1);
     await page.getByLabel('Mask').check();
-    await expect.poll(async () => new Set((await tints()).map(([, strength]) => strength)).size).toBe(1);
+    await expect.poll(async () => new Set((await tints()).map(([, strength]) => strength)).size, SOON).toBe(1);
     expect(await page.locator('.context .t[style]').count()).toBe(0);
     await page.getByLabel('Engine–trainer difference').check();
     await page.getByText(/Log-probability at the trainer|No log-probabilities of the trainer/).waitFor();
