@@ -101,7 +101,13 @@ export {
   agentEnvironment,
   runAgentProcess,
 } from './processes/agent-process.ts';
-export type { EvaluationRequest, EvaluationSettings, TrainRequest, TrainSettings } from './run/check-settings.ts';
+export type {
+  EvaluationRequest,
+  EvaluationSettings,
+  TrainFromRequest,
+  TrainRequest,
+  TrainSettings,
+} from './run/check-settings.ts';
 export type { EvaluationOptions, EvaluationResult } from './run/evaluate.ts';
 export type { RolloutBatchRequest } from './run/groups.ts';
 export type { EvaluationResumeRequest, ResumeRequest } from './run/plan.ts';

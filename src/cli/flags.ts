@@ -212,6 +212,7 @@ export const TRAIN: readonly Flag[] = [
   ['--checkpoint-every <n>', 'steps between checkpoints', positive],
   ['--max-time <time>', 'begin no step after 90s, 10m or 2h', duration],
   ['--max-tokens <n>', 'begin no step after so many sampled tokens', positive],
+  ['--from <run>', 'train from the rollouts that this run kept, less what curate excludes, with its settings; makes no new ones'],
   ['--warm-start <from>', 'first teach the policy the successes of this run, or the conversations of this JSONL file'],
   ['--warm-start-epochs <n>', 'most passes over them', positive],
   ['--warm-start-learning-rate <x>', 'of teaching; it falls to a tenth', number],

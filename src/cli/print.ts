@@ -140,7 +140,8 @@ function runStart(event: Event<'run-start'>): readonly string[] {
     resumedAt === undefined
       ? `Training ${what} for ${count(steps, 'step')}`
       : `Going on with ${what} after step ${resumedAt} of ${steps}`;
-  return [`${doing}: ${tasks} tasks, ${heldOut} held out, seed ${seed}`, ...places(event)];
+  const source = event.from === undefined ? `${tasks} tasks` : `from the rollouts of ${printableLine(event.from)}`;
+  return [`${doing}: ${source}, ${heldOut} held out, seed ${seed}`, ...places(event)];
 }
 
 function evaluationStart(event: Event<'eval-start'>): readonly string[] {

@@ -53,6 +53,7 @@ export const STOPPED: Readonly<Record<RunEnding, string | null>> = {
   patience: 'no evaluation on the way was better than an earlier one for as long as --patience allows',
   'max-time': 'the time it was given is used up',
   'max-tokens': 'the tokens it was given are used up',
+  rollouts: 'all rollouts of the other run are used up',
   interrupted: null,
 };
 

@@ -2,7 +2,7 @@
 import { TrainyardError } from '../core/errors.ts';
 import type { Emit } from '../core/events.ts';
 import { defined } from '../core/json.ts';
-import type { SftSettings, TrainSettings } from '../run/check-settings.ts';
+import type { SftSettings, TrainRequest, TrainSettings } from '../run/check-settings.ts';
 import { EVAL_DEFAULTS, shellWord } from '../run/settings.ts';
 import { resume, train } from '../run/train.ts';
 import { guarded } from './guarded.ts';
@@ -29,8 +29,10 @@ export async function trainCommand(
     throw new TrainyardError('USAGE', 'found both --resume and --run', { hint: '--resume names the directory already' });
   }
   const { model = EVAL_DEFAULTS.model, seed = EVAL_DEFAULTS.seed } = settings;
-  const named = earlier === undefined ? entryGiven(entry, 'trainyard train <entry>, or trainyard train --resume <run>') : entry;
-  using report = await openReport(json, { verb: 'train', entry: named ?? earlier ?? '', model, seed, run: null });
+  const { from } = settings;
+  const isNamed = earlier !== undefined || from !== undefined;
+  const named = isNamed ? entry : entryGiven(entry, 'trainyard train <entry>, or trainyard train --resume <run>');
+  using report = await openReport(json, { verb: 'train', entry: named ?? earlier ?? from ?? '', model, seed, run: null });
   let [run, hasBegun]: [string | undefined, boolean] = [undefined, false];
   using beside = viewBeside(view);
   const emit: Emit = (event) => {
@@ -50,7 +52,7 @@ export async function trainCommand(
     const options = { finish, stop, since: 0, watchStalls: true };
     const { ending } =
       earlier === undefined
-        ? await train({ ...settings, entry: named! }, emit, options)
+        ? await train({ ...settings, ...defined({ entry: named }) } as TrainRequest, emit, options)
         : await resume({ ...settings, run: earlier, ...(entry === undefined ? {} : { entry }) }, emit, options);
     if (interrupts.by === 'SIGPIPE') onLeave();
     return ending === 'interrupted' ? exitOf(interrupts.by) : 0;

@@ -4,10 +4,7 @@
  * a value never throws.
  */
 import { inspect } from 'node:util';
-import { type ErrorCode, TrainyardError } from './errors.ts';
-import { nearName } from './near-name.ts';
-
-export { nearName };
+import { type ErrorCode, nearName, TrainyardError } from './errors.ts';
 
 const VALUE_CHARS = 200;
 const THROWN_CHARS = 1_000;

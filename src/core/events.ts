@@ -97,8 +97,11 @@ export interface StepReport extends Measured {
 
 export type Phase = 'evaluating' | 'rolling-out' | 'training' | 'saving' | 'teaching';
 
-/** Why a run ended: all steps done, every rollout perfect, no better evaluation for a while, a budget used up, or Ctrl-C. */
-export type RunEnding = 'steps' | 'solved' | 'patience' | 'max-time' | 'max-tokens' | 'interrupted';
+/**
+ * Why a run ended: all steps done, every rollout perfect, no better evaluation for a while, a budget or the rollouts of another run used up,
+ * or Ctrl-C.
+ */
+export type RunEnding = 'steps' | 'solved' | 'patience' | 'max-time' | 'max-tokens' | 'rollouts' | 'interrupted';
 
 /** The checkpoint to use: the last, unless an earlier one did significantly better on the same held-out tasks (`success`). */
 export interface Best {
@@ -164,7 +167,14 @@ interface Start {
 }
 
 export type RunEvent =
-  | ({ readonly type: 'run-start'; readonly run: string; readonly steps: number; readonly heldOut: number } & Start)
+  | ({
+      readonly type: 'run-start';
+      readonly run: string;
+      readonly steps: number;
+      readonly heldOut: number;
+      /** The run whose rollouts it trains from. Absent if it makes new ones. */
+      readonly from?: string;
+    } & Start)
   /** A standalone evaluation starts or resumes. `run` is null if nothing is stored. */
   | ({
       readonly type: 'eval-start';

@@ -5,8 +5,7 @@
  * A missing value (no reward, no limit) satisfies no comparison, not even !=, except with `none`. In lists, = and ~ hold if any item does, !=
  * and !~ if none does. docs/reference/view.md describes the language.
  */
-import { TrainyardError } from './errors.ts';
-import { nearName } from './near-name.ts';
+import { nearName, TrainyardError } from './errors.ts';
 import type { RolloutSummary } from './types.ts';
 
 /** What is known of a rollout in a list. */

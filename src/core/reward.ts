@@ -3,8 +3,8 @@
  * advantages are single floats and the squares and sums on the way to them must not overflow. Nothing is rounded, clamped, replaced or
  * dropped: an invalid reward is an error, never a number.
  */
-import { describeValue, nearName, shortened } from './describe.ts';
-import { TrainyardError } from './errors.ts';
+import { describeValue, shortened } from './describe.ts';
+import { nearName, TrainyardError } from './errors.ts';
 import { defined, isObject, isPlain } from './json.ts';
 import { turnNamed } from './turns.ts';
 import type { ForkCause, Reward, RolloutIdentity, Trajectory, Turn } from './types.ts';

@@ -5,7 +5,7 @@
  * error. Elsewhere it is a warning, since it may belong there: a text to correct, a list of choices.
  */
 
-import { nearName } from '../core/describe.ts';
+import { nearName } from '../core/errors.ts';
 import { isObject, sameJson } from '../core/json.ts';
 import type { Json, Task } from '../core/types.ts';
 import { kindOf } from './rows.ts';

@@ -184,6 +184,8 @@ const trainShape = {
   maxTime: z.number('expected seconds').gt(0).optional(),
   /** Sampled tokens after which no new step starts. */
   maxTokens: positive.optional(),
+  /** A training run whose rollouts are trained on, less what marks exclude; no new ones are made for training. */
+  from: file.optional(),
   /** A run whose successes, or a file whose conversations, the policy is taught before it is trained. */
   warmStart: file.optional(),
   /** Most passes over them. */
@@ -220,6 +222,8 @@ export type SftSettings = Readonly<Required<z.infer<typeof sftSchema>>>;
 export type SftRequest = Pick<SftSettings, 'from'> & Partial<SftSettings>;
 export type EvaluationRequest = Pick<EvaluationSettings, 'entry'> & Partial<EvaluationSettings>;
 export type TrainRequest = Pick<TrainSettings, 'entry'> & Partial<TrainSettings>;
+/** The settings of that run hold, the entry included, unless others are given. */
+export type TrainFromRequest = { readonly from: string } & Partial<TrainSettings>;
 
 /** Combinations of settings that are not allowed. */
 function conflictsIn(settings: EvaluationSettings | TrainSettings | SftSettings): readonly (string | false)[] {
@@ -253,7 +257,7 @@ function conflictsIn(settings: EvaluationSettings | TrainSettings | SftSettings)
 
 function conflictsInTraining(settings: TrainSettings): readonly (string | false)[] {
   const { engine, temperature, algorithm, weighting, patience, evalEvery, split, heldOut, staleness, stale, loss } = settings;
-  const { warmStart, warmStartEpochs, warmStartLearningRate } = settings;
+  const { from, warmStart, warmStartEpochs, warmStartLearningRate } = settings;
   const isWeighted = algorithm === 'dr-grpo' && weighting !== 'tokens';
   const isScoredAtOne = engine === 'tinker' && temperature !== 1;
   const isMeasured = heldOut !== undefined || split !== undefined;
@@ -264,6 +268,7 @@ function conflictsInTraining(settings: TrainSettings): readonly (string | false)
       'warmStart: expected a run or a file to teach beside warmStartEpochs and warmStartLearningRate, found none',
     loss === 'dpo' && stale === 'weigh' && 'stale: expected drop or keep beside dpo: both rollouts of a pair count alike',
     staleness === 0 && stale !== 'drop' && `stale: expected staleness of at least 1 beside ${stale}: with 0, nothing gets stale`,
+    from !== undefined && staleness > 0 && 'staleness: expected 0 beside from: rollouts that are kept do not run ahead',
     patience > 0 && evalEvery === 0 && 'patience: expected evaluations on the way to count, found evalEvery 0',
     isScoredAtOne &&
       'temperature: expected 1 with a Tinker server: it scores tokens at temperature 1, whatever they were sampled at',

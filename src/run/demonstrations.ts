@@ -132,7 +132,7 @@ function taughtIn({ turns, grade }: Trajectory, leave: Leave): readonly Turn[] {
  * Whether a conversation is of a held-out task: by the task's id, unless it holds the prompt of a training task of that id; or because it
  * holds the prompt of a held-out task, alone or in other words. Rather too much is left out than too little: it is counted.
  */
-function heldOutTest({ heldOut = [], tasks = [] }: TeachOptions) {
+export function heldOutTest({ heldOut = [], tasks = [] }: Pick<TeachOptions, 'heldOut' | 'tasks'>) {
   const ids = new Set(heldOut.map(({ id }) => id));
   const trained = new Map(tasks.map((task) => [task.id, task]));
   return (taskId: string | undefined, messages: readonly Message[]): boolean => {

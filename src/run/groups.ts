@@ -25,20 +25,47 @@ import { type Checked, preflight } from './preflight.ts';
 import { scoreOf, tokensIn, trajectoriesOf } from './results.ts';
 import type { Resumption } from './resume.ts';
 import { samplingAt, TRAIN_DEFAULTS } from './settings.ts';
+import type { GroupSource } from './stored-groups.ts';
+
+/** New rollouts, or those of another run. */
+export async function groupSource(
+  { plan, parts, log, rollouts }: GroupParts,
+  from: Resumption,
+  onProgress: (done: number, of: number) => void,
+): Promise<GroupSource> {
+  const { sampled } = parts.policy;
+  if (plan.settings.from === undefined || !('renderer' in sampled)) return groupsOf(plan, from, rollouts, onProgress);
+  const { store, warn } = log;
+  const { storedGroups } = await import('./stored-groups.ts');
+  return await storedGroups({ plan, store, warn, renderer: sampled.renderer, hasSignal: trainedBy(plan) }, from.groups.next);
+}
+
+interface GroupParts {
+  readonly plan: TrainPlan;
+  readonly parts: Pick<RunParts, 'policy'>;
+  readonly log: { readonly store: Store; readonly warn: Warn };
+  readonly rollouts: Rollouts;
+}
+
+/** Whether a group has signal, and the workflow accepts it. */
+function trainedBy({ settings, entry }: Pick<TrainPlan, 'settings' | 'entry'>): (group: readonly Trajectory[]) => boolean {
+  return (group) => hasSignal(compared(group, settings)) && isAccepted(entry.workflow, group);
+}
 
 export function groupsOf(
-  { settings, tasks, entry }: Pick<TrainPlan, 'settings' | 'tasks' | 'entry'>,
+  plan: Pick<TrainPlan, 'settings' | 'tasks' | 'entry'>,
   from: Resumption,
   rollouts: Rollouts,
   onProgress: (done: number, of: number) => void,
 ): GroupScheduler {
+  const { settings, tasks } = plan;
   const { groupsPerStep, group, refill, staleness, stale, concurrency, steps, seed } = settings;
   const taskOf = shuffled(tasks, seed);
   const sampling = samplingAt(settings.temperature, settings);
   return new GroupScheduler(
     {
       ...{ refill, staleness, stale, concurrency, onProgress },
-      hasSignal: (group) => hasSignal(compared(group, settings)) && isAccepted(entry.workflow, group),
+      hasSignal: trainedBy(plan),
       batchSize: groupsPerStep,
       groupSize: group,
       lastVersion: steps,

@@ -7,8 +7,7 @@ import { existsSync } from 'node:fs';
 import { open, readdir, readFile, stat } from 'node:fs/promises';
 import { homedir } from 'node:os';
 import { dirname, join, resolve, sep } from 'node:path';
-import { nearName } from '../core/describe.ts';
-import { TrainyardError } from '../core/errors.ts';
+import { nearName, TrainyardError } from '../core/errors.ts';
 import { type EngineName, isApi, shellWord } from './settings.ts';
 
 /** `weights`, or `text` if they are at a server and only config and tokenizer are needed. */

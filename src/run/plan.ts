@@ -14,7 +14,14 @@ import { defined, digestOf } from '../core/json.ts';
 import type { Task } from '../core/types.ts';
 import { bestVariant, isRunnable } from '../nn/compile.ts';
 import { KERNEL_VARIANTS, type KernelVariant } from '../nn/wasm.ts';
-import type { EvaluationRequest, EvaluationSettings, RunSettings, TrainRequest, TrainSettings } from './check-settings.ts';
+import type {
+  EvaluationRequest,
+  EvaluationSettings,
+  RunSettings,
+  TrainFromRequest,
+  TrainRequest,
+  TrainSettings,
+} from './check-settings.ts';
 import { baseURLOf, checkSettings, evaluationSettings, trainSettings } from './check-settings.ts';
 import { digestOfFiles, modelDigest } from './checkpoint.ts';
 import { isEvaluation, readRunFile, refuseSft } from './directory.ts';
@@ -83,14 +90,19 @@ const MAY_CHANGE: ReadonlySet<string> = new Set<keyof TrainSettings>([
 ]);
 /** Settings that can be a path or a value. Values are not recorded; of tasks, only digests are. */
 const GIVEN_AS_VALUES: ReadonlySet<string> = new Set<keyof TrainSettings>(['entry', 'tasks', 'heldOut']);
-const PATHS = ['entry', 'flows', 'model', 'tasks', 'heldOut', 'warmStart'] as const;
+const PATHS = ['entry', 'flows', 'model', 'tasks', 'heldOut', 'warmStart', 'from'] as const;
 const MOST_NAMED = 5;
 
-export async function planTraining(request: TrainRequest): Promise<TrainPlan> {
+export async function planTraining(given: TrainRequest | TrainFromRequest): Promise<TrainPlan> {
+  const request = given.from === undefined ? (given as TrainRequest) : await settingsFrom(given as TrainFromRequest);
   const settings = trainSettings(await withModelPath(request));
   const checked = await preflight(settings);
   const record = await trainRecord(settings, checked);
   return { settings, ...checked, record, isResumed: false, kernels: record.kernels, identity: identityOf(record) };
+}
+
+async function settingsFrom(request: TrainFromRequest): Promise<TrainRequest> {
+  return (await import('./stored-groups.ts')).withSettingsOf(request);
 }
 
 /** The same plan for another first policy, such as a checkpoint. */

@@ -116,6 +116,7 @@ export const TRAIN_DEFAULTS = {
   checkpointEvery: 1,
   maxTime: undefined,
   maxTokens: undefined,
+  from: undefined,
   warmStart: undefined,
   warmStartEpochs: SFT_EPOCHS,
   warmStartLearningRate: SFT_LEARNING_RATE,

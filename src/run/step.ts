@@ -1,5 +1,5 @@
 /** One training step: gradient, update, and how the result is made durable. */
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Phase, StepReport, Warn } from '../core/events.ts';
@@ -14,6 +14,7 @@ import { checkpointName, filesDigest, labelIn, pruneCheckpoints, saveCheckpoint,
 import type { RunDirectory } from './directory.ts';
 import { objectiveOf } from './objective.ts';
 import type { Means } from './results.ts';
+import { keepTrainerLogprobs } from './trainer-logprobs.ts';
 
 export interface Update {
   readonly loss: number;
@@ -23,6 +24,7 @@ export interface Update {
   /** Means over trained tokens; `meanDifference` and `largestDifference` over those sampled by the version in training. */
   readonly metrics: Readonly<Record<string, number>>;
   readonly agreement: Agreement | undefined;
+  readonly logprobs: readonly Float32Array[];
 }
 
 /** Of a batch that this version is trained with. Undefined where nothing can be stale. */
@@ -43,11 +45,12 @@ export async function update(
     trainer.optimStep({ ...settings.adam, learningRate }),
   ]);
   const means = Object.entries(metrics).map(([name, sum]) => [name, sum / batch.trainedTokens]);
-  const agreement = agreementOf(samples, logprobs, step - 1);
+  // Rollouts of another run were sampled by other policies, whatever their versions.
+  const agreement = settings.from === undefined ? agreementOf(samples, logprobs, step - 1) : undefined;
   const { tokens, meanDifference, largestDifference, meanSquare } = agreement ?? {};
   const compared = defined({ comparedTokens: tokens, meanDifference, largestDifference, meanSquareDifference: meanSquare });
   const told = { ...Object.fromEntries(means), ...reported?.metrics, ...compared };
-  return { loss: reported?.loss ?? loss, gradNorm, learningRate, agreement, metrics: told };
+  return { loss: reported?.loss ?? loss, gradNorm, learningRate, agreement, logprobs, metrics: told };
 }
 
 const AGREEMENT = ['ratio', 'offPolicyKl', 'clipped', 'meanDifference', 'largestDifference'] as const;
@@ -115,6 +118,7 @@ export async function takeStep(
       onPhase('training');
       const updated = await update(trainer, next, settings);
       requireAgreement(log, step, updated);
+      await keepTrainerLogprobs(dirname(directory.storePath), step, next.batch.samples, updated.logprobs);
       const trainedAt = performance.now();
       onPhase('saving');
       const checkpoint = step % settings.checkpointEvery === 0 ? await saveAt(log, step) : null;

@@ -14,10 +14,10 @@ import type { Engine } from '../core/policy.ts';
 import { START } from '../rollout/scheduler.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { AgreementBound } from '../trainer/agreement.ts';
-import { heldOutFileOf, type TrainRequest, unusualIn } from './check-settings.ts';
+import { heldOutFileOf, type TrainFromRequest, type TrainRequest, unusualIn } from './check-settings.ts';
 import { createRunDirectory, eventLog, type RunDirectory, reopenRunDirectory } from './directory.ts';
 import { HeldOut } from './evaluate.ts';
-import { type CuratedBatch, groupsOf, withoutMarked } from './groups.ts';
+import { type CuratedBatch, groupSource, withoutMarked } from './groups.ts';
 import { endingWithoutSignal, nothingTrainable, tellNoSignalYet } from './no-signal.ts';
 import { batchOf, compared, prepareFor } from './objective.ts';
 import { openParts, type Rollouts, type RunParts } from './parts.ts';
@@ -54,7 +54,7 @@ export interface TrainOptions {
 }
 
 /** Finds all problems with the request before it creates the run directory. */
-export async function train(request: TrainRequest, emit?: Emit, options?: TrainOptions): Promise<TrainResult> {
+export async function train(request: TrainRequest | TrainFromRequest, emit?: Emit, options?: TrainOptions): Promise<TrainResult> {
   const plan = await planTraining(request);
   if (plan.settings.warmStart === undefined) return await execute(plan, emit, options);
   const warm = await (await import('./sft.ts')).warmStarted(plan, emit, options);
@@ -123,17 +123,16 @@ interface Training {
 }
 
 async function learn(training: Training): Promise<TrainResult> {
-  const { plan, log, rollouts, tell } = training;
-  const { settings, entry } = plan;
+  const { plan, log, rollouts, tell, finish: halt } = training;
+  const { settings, entry, heldOut: tasks } = plan;
   const from = await begin(training);
   const progress = (phase: Phase, done = 0, of = 0): void =>
     tell({ type: 'progress', phase, done, of, sampledTokens: rollouts.sampledTokens });
-  const onProgress = (done: number, of: number): void => progress('evaluating', done, of);
-  const heldOut = new HeldOut({ settings, rollouts, tell, tasks: plan.heldOut, onProgress, halt: training.finish });
+  const heldOut = new HeldOut({ settings, rollouts, tell, halt, tasks, onProgress: progress.bind(null, 'evaluating') });
   await heldOut.recall(log.store, from.step);
   if (plan.isResumed && from.step === 0) await heldOut.refuseFailedStart(log.store, settings.maxErrorShare);
+  const scheduler = await groupSource(training, from, progress.bind(null, 'rolling-out'));
   const before = await heldOut.full('before', 0);
-  const scheduler = groupsOf(plan, from, rollouts, (done, of) => progress('rolling-out', done, of));
   const trained = { model: training.parts.policy.name, workflow: entry.workflow };
   let [step, tries]: [number, CuratedBatch[]] = [from.step, []];
   let ending = await assess(step, training, heldOut);
@@ -146,8 +145,9 @@ async function learn(training: Training): Promise<TrainResult> {
       const batch = batchOf(trajectories, settings, stale);
       if (batch.trainedTokens === 0) {
         if (trajectories.length > 0) throw nothingTrainable(trajectories);
-        tellNoSignalYet(groups, entry, tell);
-        if (tries.push(groups) === MOST_WITHOUT_SIGNAL) ending = endingWithoutSignal(tries, trained);
+        if (scheduler.isExhausted) ending = step > 0 ? 'rollouts' : endingWithoutSignal([groups], trained);
+        else tellNoSignalYet(groups, entry, tell);
+        if (tries.push(groups) === MOST_WITHOUT_SIGNAL) ending ??= endingWithoutSignal(tries, trained);
         continue;
       }
       tries = [];
@@ -162,14 +162,14 @@ async function learn(training: Training): Promise<TrainResult> {
         ...rolloutReport(groups, stale),
         ...{ trainedTokens: batch.trainedTokens, rolloutSeconds, trainSeconds, saveSeconds },
       });
-      ending = await assess(step, training, heldOut);
+      ending = (await assess(step, training, heldOut)) ?? (scheduler.isExhausted ? 'rollouts' : undefined);
     }
   } finally {
     await scheduler.close();
   }
   const checkpoint = await checkpointAt(log, step);
   const after = ending === 'interrupted' ? null : await heldOut.full('after', step);
-  if (after === null && plan.heldOut.length > 0) ending = 'interrupted';
+  if (after === null && tasks.length > 0) ending = 'interrupted';
   const chosen = heldOut.recommended(step);
   const best = chosen === undefined ? null : { ...chosen, checkpoint: log.directory.checkpointPath(chosen.step) };
   return { run: settings.run, before, after, steps: step, checkpoint, best, ending };
@@ -177,11 +177,11 @@ async function learn(training: Training): Promise<TrainResult> {
 
 /** Starts at the first step, or after the last committed one. */
 async function begin({ plan, parts, log, tell }: Training) {
-  const [{ run, seed, steps }, { isResumed, record, tasks, heldOut }] = [plan.settings, plan];
+  const [{ run, seed, steps, from: source }, { isResumed, record, tasks, heldOut }] = [plan.settings, plan];
   const from = isResumed ? await log.work.step(() => restorePolicy(log)) : { step: 0, groups: START };
   if (isResumed) await log.directory.keep(record);
   const sizes = { seed, steps, tasks: tasks.length, heldOut: heldOut.length, ...(isResumed && { resumedAt: from.step }) };
-  tell({ type: 'run-start', run, entry: parts.entryName, ...parts.start, ...sizes });
+  tell({ type: 'run-start', run, entry: parts.entryName, ...parts.start, ...sizes, ...(source && { from: source }) });
   return from;
 }
 

@@ -230,8 +230,10 @@ async function trainAgain(work: Work): Promise<void> {
   const { plan, store, trajectories, found, stop, onStep } = work;
   const { settings } = plan;
   const manifests = await store.manifests();
-  const sampled = trajectories.flatMap(({ rolloutId, turns }) => turns.map((turn) => ({ rolloutId, turn })));
+  const made = settings.from === undefined ? trajectories : trajectories.filter(({ purpose }) => purpose === 'eval');
+  const sampled = made.flatMap(({ rolloutId, turns }) => turns.map((turn) => ({ rolloutId, turn })));
   const ofPolicy = sampled.filter(({ turn }) => turn.model === undefined);
+  if (settings.from !== undefined) found.unchecked.add(`turns of training: verify ${settings.from}, which made them`);
   if (ofPolicy.length < sampled.length) found.unchecked.add('turns of other models than the policy');
   const byVersion = Map.groupBy(ofPolicy, ({ turn }) => turn.policyVersion);
   const taken = `${manifests.length} steps`;

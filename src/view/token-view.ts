@@ -9,6 +9,7 @@ import type { Trajectory } from '../core/types.ts';
 import { LeftOut, type TokenRow as RowToWrite, tokenRows } from '../run/data-rows.ts';
 import { readRunFile } from '../run/directory.ts';
 import { comparisonOf } from '../run/export-data.ts';
+import { trainerLogprobsOf } from '../run/trainer-logprobs.ts';
 import { loadTokenizer, type Tokenizer } from '../tokens/tokenizer.ts';
 import type { TokenRow, TokenView } from './api.ts';
 
@@ -46,7 +47,12 @@ export class TokenReader {
       ...(rows.length > 0 && 'why' in spelling ? [spelling.why] : []),
     ];
     const pieceOf = 'why' in spelling ? String : spelling.pieceOf;
-    return { rows: rows.map((row) => rowOf(row, pieceOf)), note: notes.length === 0 ? null : notes.join(' ') };
+    const trained = step === null ? undefined : trainerLogprobsOf(this.#run, step, trajectory.rolloutId);
+    const keptOf = (place: number): Float32Array | null => (trained?.length === rows.length ? trained[place]! : null);
+    return {
+      rows: rows.map((row, place) => rowOf(row, pieceOf, keptOf(place))),
+      note: notes.length === 0 ? null : notes.join(' '),
+    };
   }
 }
 
@@ -59,19 +65,26 @@ function rowsOf(rollout: Parameters<typeof tokenRows>[0]): readonly [readonly Ro
   }
 }
 
-function rowOf({ sample, chain, hasSignal }: RowToWrite, pieceOf: (id: number) => string): TokenRow {
+/** `kept`: what the trainer said of each sampled token. */
+function rowOf({ sample, chain, hasSignal }: RowToWrite, pieceOf: (id: number) => string, kept: Float32Array | null): TokenRow {
   const ids = [...sample.tokens];
   return {
     ...{ pieces: ids.map(pieceOf), ids, mask: [...sample.mask], logprobs: [...sample.logprobs] },
     advantages: hasSignal ? [...sample.advantages] : null,
     versions: [...sample.versions],
-    // TRAINER LOG-PROBABILITIES: from trainerLogprobsOf(run, step, rolloutId), once there is run/trainer-logprobs.ts.
-    trainerLogprobs: null,
+    trainerLogprobs: kept && spread(kept, sample.mask),
     temperature: sample.temperature,
     turns: chain.map(({ index, promptIds, sampledIds }) => ({
       ...{ index, start: promptIds.length, end: promptIds.length + sampledIds.length },
     })),
   };
+}
+
+/** Null if they belong to other tokens: marks that came later may have changed the rows. */
+function spread(kept: Float32Array, mask: Uint8Array): readonly number[] | null {
+  let next = 0;
+  const spreadOut = Array.from(mask, (sampled) => (sampled === 1 ? kept[next++] : 0));
+  return next === kept.length ? (spreadOut as number[]) : null;
 }
 
 async function spellingOf(run: string): Promise<Spelling> {

@@ -43,7 +43,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   init: [4, 420],
 };
 /** Files that are loaded with one, itself included. */
-const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 122 };
+const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 124 };
 const WORDS = 30;
 const REPEATED_NAMES = 14;
 const TEST_LINES = 56_500;

@@ -1,0 +1,90 @@
+/** Training from the rollouts that a run kept: without marks it is the same training, with marks it is without what they exclude. */
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { RunEvent } from '../../src/core/events.ts';
+import { masked } from '../../src/core/policy.ts';
+import { curate } from '../../src/run/inspect.ts';
+import { resume, train } from '../../src/run/train.ts';
+import { trainerLogprobsOf } from '../../src/run/trainer-logprobs.ts';
+import { verify } from '../../src/run/verify.ts';
+import { openSqliteStore } from '../../src/store/sqlite.ts';
+import { stitch } from '../../src/tokens/stitch.ts';
+import { type Home, smallHome, storeWith } from './small-run.ts';
+
+const STEPS = 3;
+let home: Home;
+let source: string;
+const at = (name: string): string => join(home.dir, name);
+const weights = (run: string): Promise<Buffer> => readFile(join(run, 'checkpoints', 'step-000003', 'model.safetensors'));
+const storeOf = (run: string) => openSqliteStore(join(run, 'store.sqlite'));
+
+beforeAll(async () => {
+  home = await smallHome();
+  source = at('source');
+  const files = { entry: home.entry, tasks: at('train.jsonl'), heldOut: at('held-out.jsonl') };
+  await train({ ...files, run: source, steps: STEPS, group: 4, groupsPerStep: 2, evalEvery: 0 });
+});
+afterAll(() => home.remove());
+
+describe('training from a run', () => {
+  it('without marks is the training of that run again, bit for bit, also when it was interrupted and resumed', async () => {
+    const run = at('again');
+    const halfway = train({ from: source, run }, () => {}, {
+      through: {
+        store: (store) =>
+          storeWith(store, {
+            commit: async (manifest) => {
+              if (manifest.step === 2) throw new Error('pulled the plug');
+              await store.commit(manifest);
+            },
+          }),
+      },
+    });
+    await expect(halfway).rejects.toThrow('pulled the plug');
+    await resume({ run });
+    expect((await weights(run)).equals(await weights(source))).toBe(true);
+    const { different, steps, rewards, unchecked } = await verify({ run });
+    expect({ different, steps }).toEqual({ different: 0, steps: STEPS });
+    expect(rewards).toBeGreaterThan(0);
+    expect(unchecked.join()).toContain('which made them');
+  });
+
+  it('trains nothing that is excluded, each rollout once, and ends when all are used', async () => {
+    await using kept = await storeOf(source);
+    const [first] = await kept.manifests();
+    const [excluded = ''] = first!.rolloutIds;
+    await curate(kept, { rolloutIds: [excluded], reason: 'a tool was down' });
+    const events: RunEvent[] = [];
+    const run = at('curated');
+    await train({ from: source, run, steps: 50 }, (event) => events.push(event));
+    expect(events.findLast(({ type }) => type === 'done')).toMatchObject({ ending: 'rollouts' });
+    await using store = await storeOf(run);
+    const trained = (await store.manifests()).flatMap(({ rolloutIds }) => rolloutIds);
+    expect(trained).not.toContain(excluded);
+    expect(new Set(trained).size).toBe(trained.length);
+    expect(await store.read(excluded)).toEqual(await kept.read(excluded));
+    await curate(kept, { rolloutIds: [excluded], undo: true });
+  });
+
+  it('never trains what is held out, and refuses what is no training run', async () => {
+    const heldOut = [...(await readFile(at('train.jsonl'), 'utf8')).split('\n')].map((line) => JSON.parse(line) as object);
+    const events: RunEvent[] = [];
+    const asked = train({ from: source, run: at('leak'), heldOut }, (event) => events.push(event));
+    await expect(asked).rejects.toMatchObject({ code: 'DATASET_INVALID' });
+    expect(events).toContainEqual(expect.objectContaining({ code: 'LEFT_OUT' }));
+    expect(events.some(({ type }) => type === 'eval-end')).toBe(false);
+    await expect(train({ from: home.dir, run: at('none') })).rejects.toMatchObject({ code: 'FILE_NOT_FOUND' });
+  });
+
+  it('keeps what the trainer said of each trained token, which is what the embedded engine said', async () => {
+    await using store = await storeOf(source);
+    const { step, rolloutIds } = (await store.manifests())[0]!;
+    for (const rolloutId of rolloutIds) {
+      const { turns, groupId } = (await store.read(rolloutId))!;
+      const samples = stitch(turns, { advantageOf: () => 1, weight: 1, rolloutId, groupId });
+      expect(trainerLogprobsOf(source, step, rolloutId)).toEqual(samples.map((sample) => masked(sample, sample.logprobs)));
+    }
+    expect(trainerLogprobsOf(source, STEPS + 1, rolloutIds[0]!)).toBeUndefined();
+  });
+});
