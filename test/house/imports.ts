@@ -8,7 +8,7 @@
 import { builtinModules } from 'node:module';
 import { posix } from 'node:path';
 import { Visitor } from 'vite';
-import { isKernel, isTest, lineAt, type Source } from './sources.ts';
+import { isKernel, isPage, isTest, lineAt, type Source } from './sources.ts';
 
 /** The first ring, the path of a task, lowest level first. */
 export const LEVELS = [
@@ -23,6 +23,9 @@ export const LEVELS = [
 export const ROOMS: readonly string[] = 'tinker flows osmosis areal tuner graders isolation integrations testing view init'.split(
   ' ',
 );
+
+/** Development packages that are in the bundle of the page. */
+const BUNDLED = ['preact', 'uplot'];
 
 const MEET = 'meet in a contract of core/ and wire both in run/';
 const isRoom = (folder: string | undefined): boolean => ROOMS.includes(folder ?? '');
@@ -86,12 +89,15 @@ export function directionFaults(sources: readonly Source[]): readonly string[] {
   return faults;
 }
 
-function directionFault({ from, to, late }: Edge): string | undefined {
+function directionFault({ from, to, late, erased }: Edge): string | undefined {
   const [fromFolder, toFolder] = [folderOf(from), folderOf(to)];
   const [fromLevel, toLevel] = [levelOf(from), levelOf(to)];
   if (!to.startsWith('src/'))
     return isTest(from) ? undefined : 'outside src/, which is not in the package; move what is needed into src/';
   if (isKernel(from) !== isKernel(to)) return 'across the border of the WASM kernels; pass the value through the compiled module';
+  if (isPage(from) && !isPage(to) && !erased && toFolder !== 'core')
+    return 'which a browser lacks; import its types only, or what is in core/';
+  if (isPage(to) && !isPage(from)) return 'the page, which is bundled; meet in src/view/api.ts';
   if (fromFolder === undefined || fromFolder === toFolder) return undefined;
   if (toFolder === undefined) return 'a file of the public surface; import the file that declares the name instead';
   const [fromRoom, toRoom] = [isRoom(fromFolder), isRoom(toFolder)];
@@ -140,7 +146,8 @@ export function specifierFaults(sources: readonly Source[], packages: DeclaredPa
 }
 
 function relativeFault(from: string, specifier: string, paths: ReadonlySet<string>): string | undefined {
-  if (!isKernel(from) && !specifier.endsWith('.ts')) return 'does not end in .ts; Node needs the full file name';
+  if (isPage(from) && specifier.endsWith('.css')) return undefined;
+  if (!isKernel(from) && !/\.tsx?$/.test(specifier)) return 'does not end in .ts; Node needs the full file name';
   const target = resolve(from, specifier);
   if (target.startsWith('src/') && !paths.has(target)) return `names ${target}, which does not exist; correct the path`;
   return undefined;
@@ -152,6 +159,7 @@ function bareFault(from: string, specifier: string, packages: DeclaredPackages):
   const name = packageOf(specifier);
   if (name === packages.name) return 'is this package; import the file by its relative path';
   if (packages.runtime.has(name)) return undefined;
+  if (isPage(from) && BUNDLED.includes(name)) return undefined;
   if (!packages.development.has(name)) return 'is not in package.json; add it to dependencies, or do without';
   return isTest(from) ? undefined : 'is a development package that users do not install; move it to dependencies, or do without';
 }
@@ -223,7 +231,7 @@ function relativeEdges(sources: readonly Source[]): readonly Edge[] {
 
 function resolve(from: string, specifier: string): string {
   const target = posix.join(posix.dirname(from), specifier);
-  return target.endsWith('.ts') ? target : `${target}.ts`;
+  return /\.(?:tsx?|css)$/.test(target) ? target : `${target}.ts`;
 }
 
 /** The folder of src/ that a file lives in; undefined for files directly in src/ and outside. */

@@ -113,6 +113,7 @@ describe('the direction rule', () => {
     ['the public surface', 'src/cli/a.ts', '../index.ts', 'a file of the public surface'],
     ['a file outside src/', 'src/cli/a.ts', '../../scripts/b.ts', 'outside src/'],
     ['the kernels', 'src/nn/a.ts', './kernels/b.ts', 'border of the WASM kernels'],
+    ['the page', 'src/view/a.ts', './page/b.tsx', 'the page, which is bundled'],
   ])('refuses importing %s', (_, from, specifier, reason) => {
     const faults = directionFaults(tree({ [from]: `import type { B } from '${specifier}';` }));
     expect(faults).toEqual([expect.stringContaining(reason)]);
@@ -133,6 +134,17 @@ describe('the direction rule', () => {
     });
     expect(directionFaults(sources)).toEqual([]);
   });
+});
+
+it('the page imports core/, types of the rest, and what is bundled', () => {
+  const page = (text: string) =>
+    tree({ 'src/view/page/a.tsx': text, 'src/view/page/b.tsx': '', 'src/core/c.ts': '', 'src/run/d.ts': '' });
+  const accepted = "import './b.tsx'; import './a.css'; import '../../core/c.ts'; import type { D } from '../../run/d.ts';";
+  expect(directionFaults(page(accepted))).toEqual([]);
+  expect(directionFaults(page("import '../../run/d.ts';"))).toEqual([expect.stringContaining('which a browser lacks')]);
+  const packages = { name: 'trainyard', runtime: new Set<string>(), development: new Set(['preact', 'vitest']) };
+  const faults = specifierFaults(page(`${accepted} import 'preact/hooks'; import 'vitest';`), packages);
+  expect(faults).toEqual([expect.stringContaining("'vitest' is a development package")]);
 });
 
 describe('the cycle rule', () => {

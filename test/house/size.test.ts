@@ -26,7 +26,7 @@ function lengthFaults(source: Source): readonly string[] {
 
 function nameFaults(path: string): readonly string[] {
   const { dir, base } = posix.parse(path);
-  const words = [...dir.split('/'), base.replace(/(?:(?:\.full)?\.test)?\.ts$/, '')];
+  const words = [...dir.split('/'), base.replace(/(?:(?:\.full)?\.test)?\.tsx?$/, '')];
   return words.flatMap((word) => {
     if (!KEBAB_CASE.test(word)) return [`${path}: '${word}' is not kebab-case; rename it`];
     return EMPTY_NAMES.test(word) ? [`${path}: '${word}' does not say what is inside; name it after what it does`] : [];

@@ -26,7 +26,7 @@ export function isKernel(path: string): boolean {
 }
 
 export function isTest(path: string): boolean {
-  return path.endsWith('.test.ts');
+  return /\.test\.tsx?$/.test(path);
 }
 
 /** Files under a folder of the repository whose name ends so, sorted; generated folders are left out. */
@@ -45,9 +45,14 @@ export function readText(path: string): string {
   return readFileSync(join(repository, path), 'utf8');
 }
 
+/** Whether a file is part of the page that a browser runs: bundled, so that it imports what users do not install. */
+export function isPage(path: string): boolean {
+  return path.startsWith('src/view/page/');
+}
+
 /** All TypeScript files under a folder, parsed; ambient declarations of what others made are not our sources. */
 export function readSources(folder: string): readonly Source[] {
-  const files = listFiles(folder, '.ts').filter((path) => !path.endsWith('.d.ts'));
+  const files = [...listFiles(folder, '.ts'), ...listFiles(folder, '.tsx')].filter((path) => !path.endsWith('.d.ts'));
   return files.map((path) => parseSource(path, readText(path)));
 }
 
