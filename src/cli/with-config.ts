@@ -2,35 +2,31 @@
  * What the config file says, under what the flags say: flags win over the named run (`--use`), that over the file's other settings, those over
  * defaults. A resumed run takes nothing from a config: it has its settings. `--print-config` shows each setting and where it comes from.
  */
+import { existsSync } from 'node:fs';
 import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import { evaluationSettings, SETTINGS_OF, trainSettings } from '../run/check-settings.ts';
 import type { ConfigSettings } from '../run/config.ts';
-import { type ConfigFile, findConfig, readConfig } from '../run/config-file.ts';
+import { type ConfigFile, FLAG_OF, findConfig, readConfig } from '../run/config-file.ts';
 import { APIS, isApi, usualRun } from '../run/settings.ts';
 import { withLimits } from './verbs.ts';
 
-export type ConfiguredVerb = 'train' | 'eval' | 'preflight' | 'try';
 type Values = Readonly<Record<string, unknown>>;
+/** Values by the names of flags, and where each comes from. */
 type Sourced = Map<string, { readonly value: unknown; readonly from: string }>;
 
-/** Settings that mean nothing at another engine. */
-const OF_ENGINE = ['model', 'baseUrl', 'baseModel', 'apiKeyEnv', 'context', 'trained', 'loraRank', 'loraAlpha'];
-/** A setting of a higher layer takes the place of these below it. */
-const INSTEAD: Readonly<Record<string, readonly string[]>> = {
-  ...{ split: ['heldOut'], heldOut: ['split'], checkpoint: ['engine', ...OF_ENGINE] },
-};
-/** Of train and eval, but not for these commands. */
-const NOT_OF: Readonly<Record<ConfiguredVerb, readonly string[]>> = {
-  ...{
-    train: [],
-    eval: ['trained', 'loraAlpha'],
-    try: ['trained', 'loraAlpha', 'n', 'rows', 'run', 'tasks'],
-    preflight: ['split', 'run'],
-  },
-};
+/** What commands take of a config: the settings of train or eval, without these. */
+const VERBS = {
+  train: { of: 'train', without: [] },
+  eval: { of: 'eval', without: ['trained', 'loraAlpha'] },
+  try: { of: 'eval', without: ['trained', 'loraAlpha', 'n', 'rows', 'run'] },
+  preflight: { of: 'train', without: ['split', 'run'] },
+} as const satisfies Readonly<Record<string, { readonly of: 'train' | 'eval'; readonly without: readonly string[] }>>;
+export type ConfiguredVerb = keyof typeof VERBS;
 const WITHOUT_PROBE = ['entry', 'flow', 'flows', 'minTasks', 'tasks', 'heldOut'];
+/** Settings that mean nothing at another engine. */
+const OF_ENGINE = ['engine', 'model', 'baseUrl', 'baseModel', 'apiKeyEnv', 'context', 'trained', 'loraRank', 'loraAlpha'];
 
 /** The entry and flags of a command with its config's settings. Undefined if they were to be printed, which is done. */
 export async function withConfig(
@@ -40,61 +36,38 @@ export async function withConfig(
 ): Promise<{ readonly entry: string | undefined; readonly flags: Values } | undefined> {
   if (flags['resume'] !== undefined) {
     if (typeof config !== 'string' && use === undefined && !printConfig) return { entry, flags };
-    const hint = 'leave them out: a run goes on with the settings it began with, which are in its run.json';
+    const hint = 'a run goes on with the settings it began with, which are in its run.json: leave the others out';
     throw new TrainyardError('USAGE', 'found --config, --use or --print-config beside --resume', { hint });
   }
   const path = config === false ? undefined : ((config as string | undefined) ?? findConfig());
   const file = path === undefined ? undefined : await readConfig(path);
   for (const warning of file?.warnings ?? []) process.stderr.write(`warning: ${printableLine(`${path}: ${warning}`)}\n`);
   for (const [name, value] of Object.entries(file?.env ?? {})) process.env[name] ??= value;
-  const merged = layered(verb, flags, [
-    [file?.path ?? '', file?.settings ?? {}],
-    [`runs.${use} of ${file?.path}`, use === undefined ? {} : runNamed(String(use), file)],
-    ['flag', { ...flags, ...defined({ entry }) }],
-  ]);
+  const layers: Record<string, Values> = {};
+  if (file !== undefined) layers[file.path] = ofVerb(verb, file.settings, flags);
+  if (use !== undefined) layers[`${path}: runs.${use}`] = ofVerb(verb, runNamed(String(use), file), flags);
+  const merged = layered({ ...layers, flag: { ...flags, ...defined({ entry }) } });
+  // A rank is an adapter's to train, and otherwise only what a Tinker server is told.
+  if (VERBS[verb].of === 'eval' && merged.get('engine')?.value !== 'tinker' && flags['loraRank'] === undefined)
+    merged.delete('loraRank');
   const { entry: named, ...values } = Object.fromEntries([...merged].map(([name, { value }]) => [name, value]));
-  if (printConfig)
-    return void print(verb, values, named as string | undefined, merged, { config: path ?? null, use: use ?? null });
-  return { entry: named as string | undefined, flags: values };
+  const settled = { entry: named as string | undefined, flags: values };
+  return printConfig ? void print(verb, settled, merged, { config: path ?? null, use: use ?? null }) : settled;
 }
 
 function runNamed(name: string, file: ConfigFile | undefined): ConfigSettings {
-  const run = file !== undefined && Object.hasOwn(file.runs, name) ? file.runs[name] : undefined;
-  if (run !== undefined) return run;
+  if (file !== undefined && Object.hasOwn(file.runs, name)) return file.runs[name]!;
   const there = Object.keys(file?.runs ?? {}).join(', ') || 'none';
-  throw new TrainyardError(
-    'USAGE',
-    `--use: found no run ${JSON.stringify(name)}; ${file?.path ?? 'without a config file'}: ${there}`,
-    {
-      hint: 'name one of the runs of the config file',
-    },
-  );
+  const where = file === undefined ? 'there is no config file' : `${file.path} has ${there}`;
+  throw new TrainyardError('USAGE', `--use: expected the name of a run, found ${JSON.stringify(name)}; ${where}`);
 }
 
-/** In the names of flags, which commands take; the last layer is the flags themselves. */
-function layered(verb: ConfiguredVerb, flags: Values, layers: readonly (readonly [string, object])[]): Sourced {
-  const merged: Sourced = new Map();
-  const isTraining = verb === 'train' || verb === 'preflight';
-  const own = SETTINGS_OF[isTraining ? 'train' : 'eval'].filter((name) => !NOT_OF[verb].includes(name));
-  const taken = verb === 'preflight' && !flags['probe'] ? WITHOUT_PROBE : own;
-  for (const [i, [from, settings]] of layers.entries()) {
-    const isFlags = i === layers.length - 1;
-    const values: Values = isFlags
-      ? { ...settings }
-      : asFlags(Object.fromEntries(Object.entries(settings).filter(([name]) => taken.includes(name))), verb);
-    const engine = values['engine'];
-    if (engine !== undefined && engine !== (merged.get('engine')?.value ?? 'embedded'))
-      for (const name of OF_ENGINE) merged.delete(name);
-    for (const name of Object.keys(values)) for (const other of INSTEAD[name] ?? []) merged.delete(other);
-    for (const [name, value] of Object.entries(values)) if (value !== undefined) merged.set(name, { value, from });
-  }
-  const isRankless = !isTraining && merged.get('engine')?.value !== 'tinker' && merged.get('loraRank')?.from !== 'flag';
-  if (isRankless) merged.delete('loraRank');
-  return merged;
-}
-
-function asFlags(settings: Values, verb: ConfiguredVerb): Values {
-  const { limits = {}, graderDeadlineMs, baseURL, heldOut, ...rest } = settings as ConfigSettings;
+/** What the command has of the settings, by the names of its flags. */
+function ofVerb(verb: ConfiguredVerb, settings: ConfigSettings, { probe }: Values): Values {
+  const without: readonly string[] = VERBS[verb].without;
+  const taken = verb === 'preflight' && !probe ? WITHOUT_PROBE : SETTINGS_OF[VERBS[verb].of];
+  const own = Object.entries(settings).filter(([name]) => taken.includes(name) && !without.includes(name));
+  const { limits = {}, graderDeadlineMs, baseURL, heldOut, ...rest } = Object.fromEntries(own) as ConfigSettings;
   const seconds = (ms: number | undefined): number | undefined => ms && ms / 1000;
   return defined({
     ...{ ...rest, turns: limits.turns, rolloutTokens: limits.tokens, deadline: seconds(limits.deadlineMs) },
@@ -102,49 +75,60 @@ function asFlags(settings: Values, verb: ConfiguredVerb): Values {
   });
 }
 
-const FLAG_OF: Readonly<Record<string, string>> = {
-  ...{ 'limits.turns': 'turns', 'limits.tokens': 'rolloutTokens', 'limits.deadlineMs': 'deadline' },
-  ...{ graderDeadlineMs: 'graderDeadline', baseURL: 'baseUrl' },
-};
-
-function print(verb: ConfiguredVerb, values: Values, entry: string | undefined, merged: Sourced, origin: object): void {
-  const isTraining = verb === 'train' || verb === 'preflight';
-  const { checkpoint, tasks, ...given } = withLimits(values) as Values;
-  const model = checkpoint ?? given['model'];
-  const extra = verb === 'try' ? { heldOut: tasks, temperature: given['temperature'] ?? 1 } : { tasks };
-  const run = verb === 'eval' ? (given['run'] ?? usualRun(entry ?? '', 'eval-')) : given['run'];
-  const names = SETTINGS_OF[isTraining ? 'train' : 'eval'];
-  const request = Object.entries({ ...given, ...extra, run, model, entry }).filter(
-    ([name, value]) => names.includes(name) && value !== undefined,
-  );
-  const settings: Values = (isTraining ? trainSettings : evaluationSettings)(Object.fromEntries(request) as never);
-  const flat = Object.entries({ ...settings, ...defined({ model }) }).flatMap(([name, value]): [string, unknown][] => {
-    const isGroup = name === 'limits' || name === 'adam';
-    return isGroup ? Object.entries(value as object).map(([part, one]) => [`${name}.${part}`, one]) : [[name, value]];
-  });
-  const rows = flat.map(([name, value]) => ({
-    name,
-    value: shownValue(value),
-    from: sourceOf(name, value, settings, merged, verb),
-  }));
-  if (values['json']) {
-    const sourced = Object.fromEntries(rows.map(({ name, ...row }) => [name, row]));
-    console.log(JSON.stringify({ type: 'config', verb, ...origin, settings: sourced }));
-    return;
+/** Later layers win, and take away what cannot stand beside them. */
+function layered(layers: Readonly<Record<string, Values>>): Sourced {
+  const merged: Sourced = new Map();
+  for (const [from, values] of Object.entries(layers)) {
+    const { engine, model, checkpoint, heldOut, split } = values;
+    const below = merged.get('engine')?.value ?? 'embedded';
+    const isLocal = checkpoint !== undefined || (isApi(below) && typeof model === 'string' && existsSync(model));
+    if (isLocal || (engine !== undefined && engine !== below)) for (const name of OF_ENGINE) merged.delete(name);
+    if (heldOut !== undefined) merged.delete('split');
+    if (split !== undefined) merged.delete('heldOut');
+    for (const [name, value] of Object.entries(values)) merged.set(name, { value, from });
   }
-  const text = (value: unknown): string => (value === null ? '-' : typeof value === 'string' ? value : JSON.stringify(value));
-  const wide = Math.max(...rows.map(({ value }) => Math.min(text(value).length, 40)));
-  for (const { name, value, from } of rows) console.log(printableLine(`${name.padEnd(22)} ${text(value).padEnd(wide)}  ${from}`));
+  return merged;
 }
 
-const shownValue = (value: unknown): unknown =>
-  typeof value === 'object' && !Array.isArray(value) ? 'tasks given as values' : (value ?? null);
+function print(
+  verb: ConfiguredVerb,
+  { entry, flags }: { readonly entry: string | undefined; readonly flags: Values },
+  merged: Sourced,
+  origin: object,
+): void {
+  const { of } = VERBS[verb];
+  const { checkpoint, tasks, json, ...given }: Values = withLimits(flags);
+  const model = checkpoint ?? given['model'];
+  const { temperature = 1, run = usualRun(entry ?? '', 'eval-') } = given;
+  const own = {
+    ...{ train: { tasks }, preflight: { tasks }, eval: { run }, try: { heldOut: tasks, temperature } }[verb],
+    model,
+    entry,
+  };
+  const request = Object.entries({ ...given, ...own }).filter(([name]) => SETTINGS_OF[of].includes(name));
+  const settings: Values = (of === 'train' ? trainSettings : evaluationSettings)(defined(Object.fromEntries(request)) as never);
+  const rows = Object.entries({ ...settings, ...defined({ model }) }).flatMap(([group, all]) => {
+    const isGroup = group === 'limits' || group === 'adam';
+    const each: [string, unknown][] = isGroup
+      ? Object.entries(all as object).map(([name, value]) => [`${group}.${name}`, value])
+      : [[group, all]];
+    return each.map(([name, value]) => ({ name, value: shown(value), from: sourceOf(name, settings, merged, verb) }));
+  });
+  const sourced = Object.fromEntries(rows.map(({ name, ...row }) => [name, row]));
+  const line = ({ name, value, from }: (typeof rows)[number]): string =>
+    `${name.padEnd(22)} ${String(value ?? '-').padEnd(28)} ${from}`;
+  console.log(
+    json ? JSON.stringify({ type: 'config', verb, ...origin, settings: sourced }) : rows.map(line).map(printableLine).join('\n'),
+  );
+}
 
-function sourceOf(name: string, value: unknown, { engine, apiKeyEnv }: Values, merged: Sourced, verb: ConfiguredVerb): string {
+const shown = (value: unknown): unknown => (value instanceof Object && !isNames(value) ? 'given as values' : (value ?? null));
+const isNames = (value: object): boolean => Array.isArray(value) && value.every((one) => typeof one === 'string');
+
+function sourceOf(name: string, { engine, baseURL, apiKeyEnv }: Values, merged: Sourced, verb: ConfiguredVerb): string {
   const flag = name === 'heldOut' && verb === 'try' ? 'tasks' : (FLAG_OF[name] ?? name);
-  const found = merged.get(name === 'model' && merged.has('checkpoint') ? 'checkpoint' : flag);
-  if (found !== undefined) return found.from;
-  if (name !== 'baseURL' || value === undefined) return 'default';
-  const variable = isApi(engine) ? APIS[engine].urlEnv : 'TINKER_BASE_URL';
-  return `environment (${process.env[variable] || !isApi(engine) ? variable : (apiKeyEnv ?? APIS[engine].keyEnv)})`;
+  const found = merged.get(flag) ?? (name === 'model' ? merged.get('checkpoint') : undefined);
+  if (found !== undefined || name !== 'baseURL' || baseURL === undefined) return found?.from ?? 'default';
+  const { urlEnv, keyEnv } = isApi(engine) ? APIS[engine] : { urlEnv: 'TINKER_BASE_URL', keyEnv: '' };
+  return `environment: ${process.env[urlEnv] ? urlEnv : (apiKeyEnv ?? keyEnv)}`;
 }

@@ -218,6 +218,7 @@ export const configShape = {
   ...{ ...trainShape, ...runShape, ...evaluationShape },
   entry: file,
   limits: runShape.limits.partial(),
+  apiKeyEnv: file.regex(/^[A-Za-z_]\w*$/, 'expected the name of an environment variable, found something else'),
 };
 export const SETTINGS_OF = { train: Object.keys(trainSchema.shape), eval: Object.keys(evaluationSchema.shape) };
 

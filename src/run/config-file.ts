@@ -9,7 +9,7 @@ import { dirname, extname, isAbsolute, join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { deadlineSignal, orAborted } from '../core/async.ts';
 import { kindOf, nearName } from '../core/describe.ts';
-import { boundary, TrainyardError } from '../core/errors.ts';
+import { TrainyardError } from '../core/errors.ts';
 import { isObject } from '../core/json.ts';
 import { importEntry } from '../rollout/discovery.ts';
 import { configShape } from './check-settings.ts';
@@ -19,12 +19,12 @@ import { shortPath } from './settings.ts';
 const NAMES = ['trainyard.config.ts', 'trainyard.config.mts', 'trainyard.config.js', 'trainyard.config.mjs', 'trainyard.toml'];
 /** For a module that awaits something. */
 const WAIT_MS = 30_000;
-const MOST_TOML_BYTES = 2 ** 20;
+const MOST_TOML = 1_000_000;
 const PATHS = ['entry', 'tasks', 'heldOut', 'flows', 'run', 'warmStart'] as const;
-/** What flags are called whose setting has another name. */
-const FLAG_NAMES: Readonly<Record<string, string>> = {
-  ...{ turns: 'limits.turns', rolloutTokens: 'limits.tokens', deadline: 'limits.deadlineMs' },
-  ...{ graderDeadline: 'graderDeadlineMs', checkpoint: 'model' },
+/** Settings whose flags have other names. */
+export const FLAG_OF: Readonly<Record<string, string>> = {
+  ...{ 'limits.turns': 'turns', 'limits.tokens': 'rolloutTokens', 'limits.deadlineMs': 'deadline' },
+  ...{ graderDeadlineMs: 'graderDeadline', baseURL: 'baseUrl' },
 };
 const SECRET = /(?:key|secret|token|password|passwd|credentials?)$/i;
 
@@ -43,6 +43,8 @@ export interface RawConfig extends Pick<ConfigFile, 'env' | 'warnings'> {
   readonly places: Readonly<Record<string, string>>;
   readonly problems: readonly string[];
 }
+
+const NOTHING: RawConfig = { config: {}, places: {}, problems: [], env: {}, warnings: [] };
 
 export function findConfig(folder = '.'): string | undefined {
   const found = NAMES.map((name) => join(folder, name)).filter((path) => existsSync(path));
@@ -88,7 +90,7 @@ async function readModule(path: string, waitMs: number): Promise<RawConfig> {
   const url = pathToFileURL(await realpath(path)).href;
   const exported = await orAborted(importEntry(url, path), limit.signal);
   const config: unknown = await orAborted(Promise.resolve(exported['default']), limit.signal);
-  if (isObject(config)) return { config, places: {}, problems: [], env: {}, warnings: [] };
+  if (isObject(config)) return { ...NOTHING, config };
   const what = 'default' in exported ? `a default export that is ${kindOf(config)}` : 'no default export';
   throw new TrainyardError('USAGE', `${path}: expected an object of settings, found ${what}`, {
     hint: 'write export default defineConfig({ … }), with defineConfig of trainyard',
@@ -96,22 +98,18 @@ async function readModule(path: string, waitMs: number): Promise<RawConfig> {
 }
 
 async function readToml(path: string): Promise<RawConfig> {
-  const { size } = await stat(path);
-  if (size > MOST_TOML_BYTES) throw new TrainyardError('USAGE', `${path}: expected at most 1 MiB, found ${size} bytes`);
-  const { parse } = await import('smol-toml');
   const text = await readFile(path, 'utf8');
-  // The message quotes lines of the file below its first line.
-  const config: object = await boundary('USAGE', path, () => {
-    try {
-      return parse(text);
-    } catch (thrown) {
-      const { message, line, column } = thrown as Error & { readonly line?: number; readonly column?: number };
-      throw new TrainyardError('USAGE', `${path}:${line ?? 1}:${column ?? 1}: ${message.split('\n', 1)[0]}`);
-    }
-  });
+  if (text.length > MOST_TOML) throw new TrainyardError('USAGE', `${path}: expected at most ${MOST_TOML} characters, found more`);
+  const { parse, TomlError } = await import('smol-toml');
   const { isOsmosis, fromOsmosis } = await import('./osmosis-toml.ts');
-  if (isOsmosis(config)) return fromOsmosis(config, dirname(path));
-  return { config: config as RawConfig['config'], places: {}, problems: [], env: {}, warnings: [] };
+  try {
+    const config = parse(text);
+    return isOsmosis(config) ? fromOsmosis(config, dirname(path)) : { ...NOTHING, config };
+  } catch (thrown) {
+    if (!(thrown instanceof TomlError)) throw thrown;
+    // Its other lines quote the file, which may hold a secret.
+    throw new TrainyardError('USAGE', `${path}:${thrown.line}:${thrown.column}: ${thrown.message.split('\n', 1)[0]}`);
+  }
 }
 
 function problemsIn(settings: unknown, place: string, places: Readonly<Record<string, string>> = {}): readonly string[] {
@@ -120,8 +118,6 @@ function problemsIn(settings: unknown, place: string, places: Readonly<Record<st
   return Object.entries(settings).flatMap(([name, value]) => {
     if (!Object.hasOwn(configShape, name)) return [`${at(name)}: ${unknownName(name)}`];
     const { error } = configShape[name as keyof typeof configShape].optional().safeParse(value);
-    const isSecretName = name === 'apiKeyEnv' && !/^[A-Za-z_]\w*$/.test(String(value));
-    if (isSecretName) return [`${at(name)}: expected the name of an environment variable, found something else`];
     return (error?.issues ?? []).map((issue) => `${[at(name), ...issue.path].join('.')}: ${issue.message}`);
   });
 }
@@ -129,7 +125,8 @@ function problemsIn(settings: unknown, place: string, places: Readonly<Record<st
 function unknownName(name: string): string {
   if (SECRET.test(name))
     return "secrets do not belong in a config file; name the variable that holds it: apiKeyEnv: 'OPENAI_API_KEY'";
-  const meant = FLAG_NAMES[name] ?? nearName(name, Object.keys(configShape));
+  const [ofFlag] = Object.entries(FLAG_OF).find(([, flag]) => flag === name) ?? [];
+  const meant = ofFlag ?? nearName(name, Object.keys(configShape));
   return `unknown setting${meant === undefined ? '' : `, did you mean ${meant}?`}`;
 }
 

@@ -3,134 +3,103 @@
  * Osmosis does not know, or knows in another section, are problems. docs/guide/11-coming-from-osmosis.md has the table.
  */
 import { existsSync } from 'node:fs';
-import { dirname, isAbsolute, join, normalize } from 'node:path';
+import { isAbsolute, join, normalize } from 'node:path';
 import { kindOf } from '../core/describe.ts';
 import { isObject } from '../core/json.ts';
 import type { RawConfig } from './config-file.ts';
 
-/** A setting and how its value is made; or, in words, why there is none. */
-type Counterpart = readonly [setting: string, factor?: number] | string;
-
-const TIMEOUTS = { agent_workflow_timeout_s: ['deadlineMs', 1000], grader_timeout_s: ['graderDeadlineMs', 1000] } as const;
-const SECTIONS: Readonly<Record<string, Readonly<Record<string, Counterpart>>>> = {
-  experiment: {
-    ...{ rollout: ['rollout'], entrypoint: ['entrypoint'], model_path: ['model'], dataset: ['tasks'] },
-    branch: 'the code is what lies here: check the branch out',
-    commit_sha: 'the code is what lies here: check the commit out',
-  },
+const TIMEOUTS = { agent_workflow_timeout_s: 'limits.deadlineMs', grader_timeout_s: 'graderDeadlineMs' };
+/** What a key is called here. */
+const SECTIONS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
+  experiment: { rollout: 'rollout', entrypoint: 'entry', model_path: 'model', dataset: 'tasks' },
   training: {
-    ...{ lr: ['learningRate'], n_samples_per_prompt: ['group'], rollout_batch_size: ['groupsPerStep'] },
-    total_epochs: 'a run is as long as steps says',
-    max_prompt_length: 'a prompt may be as long as the context allows',
-    max_response_length: ['tokens'],
-    ...TIMEOUTS,
+    ...{ lr: 'learningRate', n_samples_per_prompt: 'group', rollout_batch_size: 'groupsPerStep' },
+    ...{ max_response_length: 'limits.tokens', ...TIMEOUTS },
   },
-  sampling: { rollout_temperature: ['temperature'], rollout_top_p: 'training samples from the whole distribution' },
-  checkpoints: { eval_interval: ['evalEvery'], checkpoint_save_freq: ['checkpointEvery'] },
-  evaluation: {
-    ...{ limit: ['limit'], n: ['n'], batch_size: ['concurrency'], ...TIMEOUTS },
-    pass_threshold: 'a reward of 1 or more is a success; scale the rewards in the grader',
-  },
+  sampling: { rollout_temperature: 'temperature' },
+  checkpoints: { eval_interval: 'evalEvery', checkpoint_save_freq: 'checkpointEvery' },
+  evaluation: { limit: 'rows', n: 'n', batch_size: 'concurrency', ...TIMEOUTS },
+  ...{ advanced: {}, env: {}, secrets: { required: 'secrets' } },
 };
-const OTHERS = ['advanced', 'env', 'secrets'];
-const OF_LIMITS = ['tokens', 'deadlineMs'];
+const UNUSED: Readonly<Record<string, string>> = {
+  'experiment.branch': 'the code is what lies here, check the branch out',
+  'experiment.commit_sha': 'the code is what lies here, check the commit out',
+  'training.total_epochs': 'a run is as long as the setting steps says',
+  'training.max_prompt_length': 'a prompt may be as long as the context allows',
+  'sampling.rollout_top_p': 'training samples from the whole distribution',
+  'evaluation.pass_threshold': 'a reward of 1 or more is a success; scale the rewards in the grader',
+};
 
-export function isOsmosis(config: object): boolean {
-  return [...Object.keys(SECTIONS), 'advanced', 'secrets'].some((name) => isObject((config as Record<string, unknown>)[name]));
+export function isOsmosis(config: Readonly<Record<string, unknown>>): boolean {
+  return Object.keys(SECTIONS).some((name) => name !== 'env' && isObject(config[name]));
 }
 
-export function fromOsmosis(file: object, folder: string): RawConfig {
+export function fromOsmosis(file: Readonly<Record<string, unknown>>, folder: string): RawConfig {
   const [problems, warnings]: [string[], string[]] = [[], []];
-  const settings: Record<string, unknown> = {};
-  const places: Record<string, string> = {};
-  const all = Object.entries(file) as [string, unknown][];
-  for (const [section, content] of all) {
-    const known = Object.hasOwn(SECTIONS, section) ? SECTIONS[section]! : {};
-    if (!Object.hasOwn(SECTIONS, section) && !OTHERS.includes(section)) problems.push(`${section}: unrecognized section`);
+  const [found, places]: [Record<string, unknown>, Record<string, string>] = [{}, {}];
+  for (const [section, content] of Object.entries(file)) {
+    const known = Object.hasOwn(SECTIONS, section) ? SECTIONS[section] : undefined;
+    if (known === undefined) problems.push(`${section}: unrecognized section`);
     else if (!isObject(content)) problems.push(`${section}: expected a section, found ${kindOf(content)}`);
-    else if (section === 'advanced') Object.assign(settings, content);
-    for (const [key, value] of isObject(content) && Object.hasOwn(SECTIONS, section) ? Object.entries(content) : []) {
-      const counterpart = Object.hasOwn(known, key) ? known[key] : undefined;
-      if (counterpart === undefined) problems.push(`${section}.${key}: ${unrecognized(key)}`);
-      else if (typeof counterpart === 'string') warnings.push(`${section}.${key} is not used: ${counterpart}`);
+    for (const [key, value] of known !== undefined && isObject(content) && section !== 'env' ? Object.entries(content) : []) {
+      const place = `${section}.${key}`;
+      const setting = section === 'advanced' ? key : new Map(Object.entries(known ?? {})).get(key);
+      if (UNUSED[place] !== undefined) warnings.push(`${place} is not used: ${UNUSED[place]}`);
+      else if (setting === undefined) problems.push(`${place}: unrecognized key${homeOf(key)}`);
       else {
-        const [setting, factor] = counterpart;
-        settings[setting] = typeof value === 'number' && factor !== undefined ? value * factor : value;
-        places[setting] = `${section}.${key}`;
+        found[setting] = key.endsWith('_s') && typeof value === 'number' ? 1000 * value : value;
+        places[setting.split('.')[0] ?? ''] = place;
       }
     }
   }
-  const sections = file as Readonly<Record<string, Readonly<Record<string, unknown>> | undefined>>;
-  const { experiment = {}, env = {}, secrets = {}, evaluation } = sections;
-  if (experiment['branch'] !== undefined && experiment['commit_sha'] !== undefined)
+  const { rollout, secrets = [], rows, tasks, ['limits.tokens']: tokens, ['limits.deadlineMs']: deadlineMs, ...rest } = found;
+  const { experiment, env = {}, evaluation } = file;
+  if (isObject(experiment) && 'branch' in experiment && 'commit_sha' in experiment)
     problems.push('experiment: expected branch or commit_sha, found both');
-  const { rollout, entrypoint, limit, tokens, deadlineMs, tasks, ...rest } = settings;
-  problems.push(...entryProblems(rollout, entrypoint), ...envProblems(env, secrets));
+  problems.push(...pathProblems({ rollout, entrypoint: rest['entry'] }), ...envProblems(env, secrets));
+  // In the rollout's folder of a workspace, which has this file in configs/training or configs/eval.
+  const home = join('..', '..', 'rollouts', String(rollout), String(rest['entry']));
+  const limits = { ...(tokens !== undefined && { tokens }), ...(deadlineMs !== undefined && { deadlineMs }) };
   const config = {
-    ...rest,
-    ...(typeof entrypoint === 'string' && { entry: entryIn(folder, rollout, entrypoint) }),
-    // An evaluation's dataset is what it measures on.
+    ...{ ...rest, ...(existsSync(join(folder, home)) && { entry: home }) },
+    ...(Object.keys(limits).length > 0 && { limits }),
+    ...(rows !== undefined && { rows: Number.isSafeInteger(rows) ? `1-${rows}` : rows }),
+    // What an evaluation has is what it measures on.
     ...(tasks !== undefined && { [evaluation === undefined ? 'tasks' : 'heldOut']: tasks }),
-    ...(limit !== undefined && { rows: Number.isSafeInteger(limit) ? `1-${limit}` : limit }),
-    ...(OF_LIMITS.some((name) => name in settings) && {
-      limits: { ...(tokens !== undefined && { tokens }), ...(deadlineMs !== undefined && { deadlineMs }) },
-    }),
   };
-  const place = {
-    ...places,
-    rows: 'evaluation.limit',
-    limits: `${evaluation === undefined ? 'training' : 'evaluation'}`,
-    heldOut: 'experiment.dataset',
-  };
-  const advanced = Object.keys(sections['advanced'] ?? {}).map((name) => [name, `advanced.${name}`]);
-  const named = isObject(env) ? (env as Readonly<Record<string, string>>) : {};
-  return { config, places: { ...place, ...Object.fromEntries(advanced) }, problems, env: named, warnings };
+  return { config, places: { ...places, heldOut: 'experiment.dataset' }, problems, warnings, env: env as RawConfig['env'] };
 }
 
-function unrecognized(key: string): string {
-  const home = Object.keys(SECTIONS).find((section) => Object.hasOwn(SECTIONS[section] ?? {}, key));
-  return home === undefined ? 'unrecognized key' : `unrecognized key, it belongs in [${home}]`;
+function homeOf(key: string): string {
+  const home = Object.keys(SECTIONS).find(
+    (name) => Object.hasOwn(SECTIONS[name]!, key) || UNUSED[`${name}.${key}`] !== undefined,
+  );
+  return home === undefined ? '' : `, it belongs in [${home}]`;
 }
 
-function entryProblems(...paths: readonly unknown[]): readonly string[] {
-  return ['rollout', 'entrypoint'].flatMap((name, i) => {
-    const path = paths[i];
-    if (path === undefined) return [];
-    const place = `experiment.${name}`;
-    if (typeof path !== 'string' || path === '') return [`${place}: expected a path, found ${kindOf(path)}`];
-    if (isAbsolute(path) || /^\.\.(?:[\\/]|$)/.test(normalize(path)))
-      return [`${place}: expected a path inside the rollout’s folder`];
-    return path.endsWith('.py') ? [`${place}: expected a TypeScript or JavaScript module, found Python`] : [];
+function pathProblems(paths: Readonly<Record<string, unknown>>): readonly string[] {
+  return Object.entries(paths).flatMap(([name, path = '.']) => {
+    const text = typeof path === 'string' ? normalize(path.replaceAll('\\', '/')) : '..';
+    const isInside = !isAbsolute(text) && !/^\.\.(?:\/|$)/.test(text);
+    const expected = !isInside ? 'a path inside the folder of the rollout' : text.endsWith('.py') && 'TypeScript or JavaScript';
+    return expected ? [`experiment.${name}: expected ${expected}`] : [];
   });
 }
 
-/** In the rollout's folder of the workspace, if there is one above the file. */
-function entryIn(folder: string, rollout: unknown, entrypoint: string): string {
-  const up = [folder, dirname(folder), dirname(dirname(folder)), join(folder, '..'), join(folder, '..', '..')];
-  const home =
-    typeof rollout === 'string' ? up.map((one) => join(one, 'rollouts', rollout)).find((one) => existsSync(one)) : undefined;
-  return home === undefined ? entrypoint : join(process.cwd(), home, entrypoint);
-}
-
 function envProblems(env: unknown, secrets: unknown): readonly string[] {
-  if (!isObject(env) || !isObject(secrets)) return [];
-  const { required = [], ...others } = secrets;
-  const names = Array.isArray(required) ? (required as readonly unknown[]) : [];
-  const isTwice = (name: unknown, i: number): boolean => names.indexOf(name) !== i || Object.hasOwn(env, String(name));
-  const missing = names.filter((name) => typeof name === 'string' && !process.env[name]);
+  const names: readonly unknown[] = Array.isArray(secrets) ? secrets : [secrets];
+  const variables = isObject(env) ? Object.entries(env) : [];
+  const isText = (name: unknown, form: RegExp): name is string => typeof name === 'string' && form.test(name);
   return [
-    ...Object.entries(env).flatMap(([name, value]) => {
-      if (!/^[A-Z_][A-Z0-9_]*$/.test(name) || name.startsWith('_OSMOSIS_'))
-        return [`env.${name}: expected a name such as MY_VARIABLE`];
-      return typeof value === 'string' ? [] : [`env.${name}: expected a text, found ${kindOf(value)}`];
-    }),
-    ...Object.keys(others).map((key) => `secrets.${key}: unrecognized key`),
-    ...(Array.isArray(required) ? [] : [`secrets.required: expected a list of names, found ${kindOf(required)}`]),
+    ...variables.flatMap(([name, value]) => [
+      ...(/^(?!_OSMOSIS_)[A-Z_][A-Z0-9_]*$/.test(name) ? [] : [`env.${name}: expected a name such as MY_VARIABLE`]),
+      ...(typeof value === 'string' ? [] : [`env.${name}: expected a text, found ${kindOf(value)}`]),
+    ]),
     ...names.flatMap((name, i) => {
-      const isName = typeof name === 'string' && /^[A-Z][A-Z0-9_]*$/.test(name);
-      if (!isName) return [`secrets.required: expected names of variables such as MY_KEY, found another at ${i + 1}`];
-      return isTwice(name, i) ? [`secrets.required: ${name} is there twice, or in [env] too`] : [];
+      if (!isText(name, /^[A-Z][A-Z0-9_]*$/)) return ['secrets.required: expected names of variables such as MY_KEY'];
+      if (names.indexOf(name) !== i || variables.some(([one]) => one === name))
+        return [`secrets.required: ${name} is there twice, or in [env] too`];
+      return process.env[name] ? [] : [`secrets.required: expected ${name} in the environment, found none`];
     }),
-    ...(missing.length === 0 ? [] : [`secrets.required: expected in the environment, not found: ${missing.join(', ')}`]),
   ];
 }
