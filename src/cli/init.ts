@@ -71,7 +71,7 @@ async function asked(question: string): Promise<string> {
   try {
     return await Promise.race([lines.question(question), left.promise]);
   } finally {
-    lines.removeAllListeners('close').close();
+    lines.close();
   }
 }
 

@@ -6,7 +6,10 @@ import { MAX_TURNS, runTool, SYSTEM, tools } from './task.ts';
 export { grader } from './grader.ts';
 
 const functions = tools.map(({ name, description, schema }): Tool => {
-  return { type: 'function', function: { name, description, parameters: z.toJSONSchema(schema) as Tool['function']['parameters'] } };
+  return {
+    type: 'function',
+    function: { name, description, parameters: z.toJSONSchema(schema) as Tool['function']['parameters'] },
+  };
 });
 
 export default defineWorkflow(async (ctx) => {
