@@ -36,9 +36,10 @@ import {
   TRAIN,
   TRY,
 } from './flags.ts';
-import type { ConfiguredVerb } from './with-config.ts';
 
 export type Ended = (code: number) => void;
+/** Commands that take settings from a config file. */
+export type ConfiguredVerb = 'train' | 'eval' | 'preflight' | 'try';
 
 export function addVerbs(program: Command, ended: Ended): void {
   const add = (name: string, description: string, json: string, flags: readonly Flag[] = [], defaults: object = {}): Command => {

@@ -3,7 +3,8 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
-import { type ConfiguredVerb, withConfig } from './with-config.ts';
+import type { ConfiguredVerb } from './verbs.ts';
+import { withConfig } from './with-config.ts';
 
 const CONFIG = {
   ...{ entry: 'agent.ts', heldOut: 'held-out.jsonl', steps: 20, group: 4, n: 3, loraRank: 8 },

@@ -10,7 +10,7 @@ import { evaluationSettings, SETTINGS_OF, trainSettings } from '../run/check-set
 import type { ConfigSettings } from '../run/config.ts';
 import { type ConfigFile, FLAG_OF, findConfig, readConfig } from '../run/config-file.ts';
 import { APIS, isApi, usualRun } from '../run/settings.ts';
-import { withLimits } from './verbs.ts';
+import { type ConfiguredVerb, withLimits } from './verbs.ts';
 
 type Values = Readonly<Record<string, unknown>>;
 /** Values by the names of flags, and where each comes from. */
@@ -22,8 +22,7 @@ const VERBS = {
   eval: { of: 'eval', without: ['trained', 'loraAlpha'] },
   try: { of: 'eval', without: ['trained', 'loraAlpha', 'n', 'rows', 'run'] },
   preflight: { of: 'train', without: ['split', 'run'] },
-} as const satisfies Readonly<Record<string, { readonly of: 'train' | 'eval'; readonly without: readonly string[] }>>;
-export type ConfiguredVerb = keyof typeof VERBS;
+} as const satisfies Readonly<Record<ConfiguredVerb, { readonly of: 'train' | 'eval'; readonly without: readonly string[] }>>;
 const WITHOUT_PROBE = ['entry', 'flow', 'flows', 'minTasks', 'tasks', 'heldOut'];
 /** Settings that mean nothing at another engine. */
 const OF_ENGINE = ['engine', 'model', 'baseUrl', 'baseModel', 'apiKeyEnv', 'context', 'trained', 'loraRank', 'loraAlpha'];

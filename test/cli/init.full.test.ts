@@ -36,7 +36,7 @@ describe('the project of every client', () => {
   it.each(CLIENTS)('%s: is measured and learns', async (client) => {
     const task = client === 'langchain' ? 'triage' : 'shop';
     const folder = await project(client, '--client', client, '--task', task);
-    expect((await within(folder, 'preflight')).at(-1)).toMatchObject({ tasks: 400, heldOut: 100 });
+    expect((await within(folder, 'preflight')).at(-1)).toMatchObject({ found: { tasks: 400, heldOut: 100 } });
     const steps = ['--steps', '8', '--eval-every', '0'];
     const done = (await within(folder, 'train', ...steps)).at(-1) as { before: { success: number }; after: { success: number } };
     expect(done.after.success).toBeGreaterThan(done.before.success + 0.2);
@@ -165,7 +165,7 @@ export const grader = defineGrader(() => 1);`;
     const { code, stdout } = await start(['init', '--here', 'agent.ts', '--yes'], folder).ended;
     expect({ code, stdout }).toEqual({ code: 0, stdout: expect.stringContaining('agent.ts:4\n  before  new OpenAI({') });
     expect(readFileSync(join(folder, 'agent.ts'), 'utf8')).toBe(agent);
-    expect((await within(folder, 'preflight')).at(-1)).toMatchObject({ tasks: 8, heldOut: 4 });
+    expect((await within(folder, 'preflight')).at(-1)).toMatchObject({ found: { tasks: 8, heldOut: 4 } });
     const nothing = join(home.dir, 'nothing.ts');
     writeFileSync(nothing, 'export const a = 1;');
     expect(await inHome('init', '--here', nothing)).toMatchObject({
