@@ -108,6 +108,7 @@ export type {
   TrainRequest,
   TrainSettings,
 } from './run/check-settings.ts';
+export { type Config, type ConfigSettings, defineConfig } from './run/config.ts';
 export type { EvaluationOptions, EvaluationResult } from './run/evaluate.ts';
 export type { RolloutBatchRequest } from './run/groups.ts';
 export type { EvaluationResumeRequest, ResumeRequest } from './run/plan.ts';

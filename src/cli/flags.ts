@@ -292,6 +292,22 @@ export const PREFLIGHT: readonly Flag[] = [
   TRAINABLE,
 ];
 
+/** For the commands that a config file can say everything to. */
+export const CONFIG: readonly Flag[] = [
+  ['--config <file>', 'settings for this command (default: trainyard.config.ts, .mts, .js or .mjs, or trainyard.toml, if here)'],
+  ['--no-config', 'take nothing from a config file'],
+  ['--use <name>', 'take the settings of this run of the config file, on top of its others'],
+  ['--print-config', 'show every setting and where it comes from, and run nothing'],
+];
+
+export const INIT: readonly Flag[] = [
+  ['--client <name>', 'openai, anthropic, ai-sdk, openai-agents, langchain, strands, mastra or plain (default: asks; openai)'],
+  ['--model-kind <kind>', 'where the model is (default: asks; local)', ['local', 'api', 'tinker']],
+  ['--task <name>', 'task to start from (default: asks; shop)', ['shop', 'triage']],
+  ['--here <file>', 'instead: say which lines of this agent to change, and add a config file and example tasks'],
+  ['--yes', 'ask nothing'],
+];
+
 export const SERVE: readonly Flag[] = [
   ...MODEL,
   ['--host <address>', 'address to listen on; others than loopback need a token'],

@@ -66,7 +66,7 @@ const CALLED_AS = IS_NPM_SCRIPT ? 'npm run trainyard --' : process.env['npm_comm
 /** Rewrites commands in a text to match how this program was called. */
 export function asCalled(text: string): string {
   return text.replaceAll(
-    /\btrainyard (?=(?:train|eval|diff|try|preflight|show|serve|curate|verify|tinker|model|export|init|view|doctor|sft|skyrl|help|--help)\b)/g,
+    /\btrainyard (?=(?:train|eval|replay|diff|try|preflight|show|serve|curate|verify|tinker|model|export|init|view|doctor|sft|skyrl|help|--help)\b)/g,
     `${CALLED_AS} `,
   );
 }

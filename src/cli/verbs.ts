@@ -19,11 +19,13 @@ import {
 } from '../run/settings.ts';
 import {
   BESIDE,
+  CONFIG,
   ENTRY,
   EVAL,
   EXPORT,
   FILTER,
   type Flag,
+  INIT,
   natural,
   PREFLIGHT,
   PURPOSE,
@@ -42,6 +44,8 @@ import {
 import { describeVerbs, helpCommand } from './help.ts';
 
 export type Ended = (code: number) => void;
+/** Commands that take settings from a config file. */
+export type ConfiguredVerb = 'train' | 'eval' | 'preflight' | 'try';
 
 export function addVerbs(program: Command, ended: Ended): void {
   const add = (name: string, description: string, json: string, flags: readonly Flag[] = [], defaults: object = {}): Command => {
@@ -57,28 +61,44 @@ export function addVerbs(program: Command, ended: Ended): void {
     }
     return verb.option('--json', json, false);
   };
+  /** The entry and the flags, with what the config file says. `run` is not called if that was to be printed. */
+  const configured =
+    (verb: ConfiguredVerb, run: (entry: string | undefined, flags: never) => Promise<number>) =>
+    async (entry: string | undefined, flags: Readonly<Record<string, unknown>>): Promise<void> => {
+      const given = await (await import('./with-config.ts')).withConfig(verb, entry, flags);
+      ended(given === undefined ? 0 : await run(given.entry, given.flags as never));
+    };
   const [events, objects, object] = ['one JSON event a line', 'one JSON object a line', 'one JSON object'];
 
-  add('train', 'improve the policy on the tasks by reinforcement learning', events, [...SHARED, ...TRAIN, BESIDE], TRAIN_DEFAULTS)
+  add('init', 'write a project that is measured and trained at once, or say what to change in an agent', object, INIT)
+    .argument('[folder]', 'new folder for it (default: my-agent)')
+    .action(async (folder, flags) => ended(await (await import('./init.ts')).initCommand(folder, flags)));
+  add(
+    'train',
+    'improve the policy on the tasks by reinforcement learning',
+    events,
+    [...SHARED, ...TRAIN, BESIDE, ...CONFIG],
+    TRAIN_DEFAULTS,
+  )
     .argument(...ENTRY)
-    .action(async (entry, flags) => ended(await (await import('./train.ts')).trainCommand(entry, flags)));
+    .action(configured('train', async (entry, flags) => (await import('./train.ts')).trainCommand(entry, flags)));
   add('sft', 'teach the policy what a run’s successes, or a file’s conversations, say', events, SFT, SFT_DEFAULTS)
     .argument('<from>', 'directory of a run, or a JSONL file in OpenAI’s fine-tuning format')
     .action(async (from, flags) => ended(await (await import('./train.ts')).sftCommand(from, flags)));
-  add('eval', 'measure the policy on held-out tasks', events, [...SHARED, ...EVAL, BESIDE], EVAL_DEFAULTS)
+  add('eval', 'measure the policy on held-out tasks', events, [...SHARED, ...EVAL, BESIDE, ...CONFIG], EVAL_DEFAULTS)
     .argument(...ENTRY)
-    .action(async (entry, flags) => ended(await (await import('./eval.ts')).evalCommand(entry, flags)));
+    .action(configured('eval', async (entry, flags) => (await import('./eval.ts')).evalCommand(entry, flags)));
   add('diff', 'compare two evaluations task by task', object)
     .argument('<a>', 'directory of an evaluation, or of a training run')
     .argument('<b>', 'directory of the one to compare with it')
     .action(async (a, b, flags) => ended(await (await import('./eval.ts')).diffCommand(a, b, flags)));
-  add('try', 'run one rollout of one task and show it turn by turn', objects, TRY, EVAL_DEFAULTS)
+  add('try', 'run one rollout of one task and show it turn by turn', objects, [...TRY, ...CONFIG], EVAL_DEFAULTS)
     .argument(...ENTRY)
-    .action(async (entry, flags) => ended(await (await import('./try.ts')).tryCommand(entry, flags)));
+    .action(configured('try', async (entry, flags) => (await import('./try.ts')).tryCommand(entry, flags)));
   const checking = 'check an entry and its tasks, and say everything that is wrong; without --probe nothing is run';
-  add('preflight', checking, object, PREFLIGHT, TRAIN_DEFAULTS)
+  add('preflight', checking, object, [...PREFLIGHT, ...CONFIG], TRAIN_DEFAULTS)
     .argument(...ENTRY)
-    .action(async (entry, flags) => ended(await (await import('./preflight.ts')).preflightCommand(entry, flags)));
+    .action(configured('preflight', async (entry, flags) => (await import('./preflight.ts')).preflightCommand(entry, flags)));
   add('serve', 'put the policy at a URL, and capture what agents do with it', objects, SERVE, SERVE_DEFAULTS).action(
     async (flags) => ended(await (await import('./serve.ts')).serveCommand(flags)),
   );

@@ -55,7 +55,7 @@ export async function needsTransform(url: string): Promise<string | undefined> {
   return undefined;
 }
 
-async function* sourceFiles(files: readonly string[]): AsyncGenerator<SourceFile> {
+export async function* sourceFiles(files: readonly string[]): AsyncGenerator<SourceFile> {
   const seen = new Set<string>();
   const waiting = files.map((file) => resolve(file));
   const aliases = aliasesIn(tsconfigOf(waiting[0] ?? ''));

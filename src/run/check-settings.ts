@@ -220,6 +220,15 @@ const evaluationSchema = z.strictObject({ ...runShape, ...evaluationShape });
 const trainSchema = z.strictObject({ ...runShape, ...trainShape });
 const sftSchema = z.strictObject(sftShape);
 
+/** What a config file may hold: every setting of `train` and `eval`, each optional. */
+export const configShape = {
+  ...{ ...trainShape, ...runShape, ...evaluationShape },
+  entry: file,
+  limits: runShape.limits.partial(),
+  apiKeyEnv: file.regex(/^[A-Za-z_]\w*$/, 'expected the name of an environment variable, found something else'),
+};
+export const SETTINGS_OF = { train: Object.keys(trainSchema.shape), eval: Object.keys(evaluationSchema.shape) };
+
 export type RunSettings = Readonly<Required<z.infer<typeof runSchema>>>;
 export type EvaluationSettings = Readonly<Required<z.infer<typeof evaluationSchema>>>;
 export type TrainSettings = Readonly<Required<z.infer<typeof trainSchema>>>;
