@@ -28,7 +28,6 @@ const FEW_SHOP = `${FEW} --held-out few/shop.jsonl`;
 export const TABLE: readonly (readonly [RegExp, Way])[] = [
   [/^npm (ci|test)$/, left('installs and tests this repository; the tests are what runs here')],
   [/^npm install --save-dev tsx$/, left('test/packages/typescript installs it and loads entries with it')],
-  [/^npm run demo:(llm|warm-start)$/, left('trains a downloaded model for minutes')],
   [/^(llama-server|ollama|node|npx node) /, left('another program')],
   [/^trainyard train examples\/shop\/agent\.ts --transcripts/, executed(FEW_SHOP)],
   [/^trainyard skyrl /, parsed('needs an NVIDIA GPU, and installs several GB')],
@@ -53,6 +52,7 @@ export const BEFORE: Readonly<Record<string, readonly string[]>> = {
     'trainyard eval my-agent.ts --engine openai --model gpt-4o-mini --run runs/gpt',
   ],
   'docs/guide/16-warm-start.md': ['trainyard model get HuggingFaceTB/SmolLM2-135M-Instruct'],
+  'docs/guide/19-troubleshooting.md': ['trainyard train my-agent.ts --run runs/mine'],
 };
 
 /** Said on a page for a real model or a real task file; here both are small. */

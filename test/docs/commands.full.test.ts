@@ -132,6 +132,24 @@ async function parse(command: string): Promise<void> {
   await program.parseAsync([...wordsOf(command).slice(1)], { from: 'user' });
 }
 
+/** Commands in the text of a page, up to what stands for something else. A verb alone is a mention. */
+function mentionedOn(page: string): readonly string[] {
+  const prose = readText(page).replace(/^\s*```[\s\S]*?^\s*```/gm, '');
+  const codes = [...prose.matchAll(/`((?:npx |npm run )?trainyard [^`]+|npm run [^`]+)`/g)].map(([, code = '']) => code);
+  return codes.map((code) => asTrainyard(code.replace(/\s*[…|].*$/s, '').replace(/\s+/g, ' ')));
+}
+
+describe('commands in the text', () => {
+  it.each(PAGES)('of %s are right', async (page) => {
+    for (const command of mentionedOn(page).filter((one) => !COMING.includes(verbOf(one)))) {
+      const [program, verb = '', ...rest] = wordsOf(command);
+      if (program === 'npm') expect(Object.keys(scripts), command).toContain(rest[0]);
+      else if (rest.length === 0 && verb !== '') expect(buildProgram().commands.map((one) => one.name())).toContain(verb);
+      else if (verb !== '') await parse(command).catch((thrown: unknown) => Promise.reject(new Error(`${command}: ${thrown}`)));
+    }
+  });
+});
+
 describe('the table of commands', () => {
   it('has a row for every command, and a command for every row', () => {
     const commands = PAGES.flatMap(writtenOn).map(({ command }) => command);
