@@ -13,6 +13,8 @@ export type Way =
   | { readonly kind: 'served'; readonly with: string; readonly until: string }
   /** By the real command line: verb, arguments and flags must be right. */
   | { readonly kind: 'parsed'; readonly why: string }
+  /** Instead of a download: a project gets this repository as its package. */
+  | { readonly kind: 'linked' }
   /** Not a command of this program. */
   | { readonly kind: 'left'; readonly why: string };
 
@@ -27,6 +29,7 @@ const FEW_SHOP = `${FEW} --held-out few/shop.jsonl`;
 
 export const TABLE: readonly (readonly [RegExp, Way])[] = [
   [/^npm (ci|test)$/, left('installs and tests this repository; the tests are what runs here')],
+  [/^npm install$/, { kind: 'linked' }],
   [/^npm install --save-dev tsx$/, left('test/packages/typescript installs it and loads entries with it')],
   [/^(llama-server|ollama|node|npx node) /, left('another program')],
   [/^trainyard train examples\/shop\/agent\.ts --transcripts/, executed(FEW_SHOP)],
@@ -34,12 +37,14 @@ export const TABLE: readonly (readonly [RegExp, Way])[] = [
   [/^trainyard .*bartowski\//, parsed('the stand-in has no GGUF files; src/run/model-download.test.ts downloads them')],
   [/^trainyard model get /, executed()],
   [/^trainyard tinker /, served('--port 0 --threads 1')],
+  [/^trainyard init /, executed('--yes')],
+  [/^trainyard view /, served('')],
   [/^trainyard train --resume /, executed('--steps 2')],
   [/^trainyard train .*examples\/(shop|tuner\/math)/, executed(FEW_SHOP)],
   [/^trainyard train .*werewolves/, executed('--steps 1 --groups-per-step 1 --group 2 --refill 1 --eval-every 0')],
   [/^trainyard train /, executed(FEW)],
   [/^trainyard sft /, executed('--epochs 1')],
-  [/^trainyard (eval|try|preflight) /, executed()],
+  [/^trainyard (eval|try|preflight)( |$)/, executed()],
   [/^trainyard (diff|show|export) /, executed()],
 ];
 
