@@ -7,6 +7,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { inputFor } from '../../test/fixtures/grader/input-for.ts';
 import type { Order } from '../../test/fixtures/grader/obedient.ts';
 import { eventually, living, saidIn } from '../../test/fixtures/grader/processes.ts';
+import { limitsMemory } from '../../test/fixtures/system.ts';
 import type { GraderRunner } from '../core/contracts.ts';
 import type { Grade } from '../core/types.ts';
 import { type GraderPool, type GraderPoolOptions, openGraderPool } from './pool.ts';
@@ -300,7 +301,7 @@ describe('a grading that failed', () => {
 });
 
 describe('the memory of a grading process', () => {
-  it('is limited, buffers included, and the failure says so', async () => {
+  it.skipIf(!limitsMemory)('is limited, buffers included, and the failure says so', async () => {
     const pool = await open({ memoryMb: 128 });
     expect(await ask(pool, 'fill buffers')).toEqual({
       kind: 'failed',

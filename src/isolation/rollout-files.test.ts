@@ -4,6 +4,7 @@ import * as fs from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { hasProc } from '../../test/fixtures/system.ts';
 import { takeOut } from './isolated-workflow.ts';
 
 let home: string;
@@ -14,7 +15,7 @@ beforeEach(() => {
 afterEach(() => fs.rmSync(home, { recursive: true, force: true }));
 const at = (...names: string[]): string => join(home, ...names);
 
-describe.skipIf(process.platform !== 'linux')('taking a folder out', () => {
+describe.skipIf(!hasProc)('taking a folder out', () => {
   it('brings its files, folders and links, and leaves it empty', async () => {
     fs.mkdirSync(at('from/deep'));
     fs.writeFileSync(at('from/deep/file'), 'text');

@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, afterEach, describe, expect, it, vi } from 'vitest';
 import { eventually, isRunning, pidsIn } from '../../test/fixtures/grader/processes.ts';
+import { limitsMemory } from '../../test/fixtures/system.ts';
 import { type AgentProcessOptions, type AgentProcessResult, runAgentProcess } from './agent-process.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'agent-process-'));
@@ -82,12 +83,21 @@ describe('a program run as an agent', () => {
     expect(await eventually(() => !pids.some(isRunning))).toBe(true);
   });
 
-  it('that takes too much memory is killed, whichever of its processes takes it', async () => {
+  it.skipIf(!limitsMemory)('that takes too much memory is killed, whichever of its processes takes it', async () => {
     const eater = 'const kept = []; setInterval(() => kept.push(Buffer.alloc(16 << 20, 1)), 20)';
     const { end } = await shell(`"${process.execPath}" -e '${eater}' & wait`, { memoryMb: 200 });
     expect(end).toMatchObject({ kind: 'memory', limitMb: 200 });
     expect(end.kind === 'memory' && end.residentMb).toBeGreaterThan(200);
     expect((await node('setTimeout(() => {}, 700)', { memoryMb: 1_000 })).end).toEqual({ kind: 'exited', code: 0 });
+  });
+
+  it.skipIf(limitsMemory)('has no memory limit where processes cannot be listed, which is said once', async () => {
+    const said: string[] = [];
+    const listen = ({ message }: Error): void => void said.push(message);
+    process.on('warning', listen);
+    for (let i = 0; i < 2; i++) expect((await shell('sleep 0.2', { memoryMb: 1 })).end).toEqual({ kind: 'exited', code: 0 });
+    process.off('warning', listen);
+    expect(said).toEqual([expect.stringContaining('memory limits of graders and other programs are not enforced')]);
   });
 
   it('is killed when its signal aborts, and not started when it has', async () => {

@@ -13,6 +13,7 @@ import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { url as debuggerUrl, Session } from 'node:inspector';
 import { relative } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { parentPort, Worker, workerData } from 'node:worker_threads';
 import { tried } from '../core/errors.ts';
 
@@ -115,7 +116,7 @@ function isIn(own: string, name: string): boolean {
 }
 
 function pathOf(name: string): string {
-  return name.startsWith('file:') ? decodeURIComponent(new URL(name).pathname) : name;
+  return name.startsWith('file:') ? fileURLToPath(name) : name;
 }
 
 const STACK_REQUEST = `JSON.stringify({

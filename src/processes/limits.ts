@@ -1,9 +1,10 @@
 /**
  * Starts, limits and ends child processes: process groups, memory, time, captured output, temporary folders.
  *
- * The memory limit polls the resident memory of a process, its descendants and its group, which needs no privileges and works everywhere.
- * It polls every 0.1 s on Linux (up to 1 s with thousands of processes), every second elsewhere, and misses allocations in between. It does
- * not count swap, unmapped file pages or daemons that left the group, and counts shared pages more than once.
+ * The memory limit polls the resident memory of a process, its descendants and its group, which needs no privileges. It polls every 0.1 s
+ * where there is /proc (up to 1 s with thousands of processes), every second where there is only `ps`, and misses allocations in between. It
+ * does not count swap, unmapped file pages or daemons that left the group, and counts shared pages more than once. Without both, as on
+ * Windows, there is no limit, and a warning says so once.
  */
 import { type ChildProcess, execFile, type SpawnOptions, spawn } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync } from 'node:fs';
@@ -161,15 +162,26 @@ async function watchAll(): Promise<void> {
   isWatching = true;
   while (watches.size > 0) {
     const began = performance.now();
-    look(process.platform === 'linux' ? rowsOfProc() : await rowsOfPs());
-    const least = process.platform === 'linux' ? INTERVAL_MS : PS_INTERVAL_MS;
+    const inProc = [...rowsOfProc()];
+    const rows = inProc.length > 0 ? inProc : await rowsOfPs();
+    if (rows.some(({ pid }) => pid === process.pid)) look(rows);
+    else warnUnlimited();
+    const least = inProc.length > 0 ? INTERVAL_MS : PS_INTERVAL_MS;
     const restMs = Math.min(Math.max(least, (performance.now() - began) / MOST_SHARE), PS_INTERVAL_MS);
     await new Promise<void>((resolve) => void setTimeout(resolve, restMs).unref());
   }
   isWatching = false;
 }
 
-function look(rows: Iterable<Row>): void {
+let isWarned = false;
+
+function warnUnlimited(): void {
+  const found = 'neither /proc nor ps lists processes here, so memory limits of graders and other programs are not enforced';
+  if (!isWarned) process.emitWarning(found, 'TrainyardWarning');
+  isWarned = true;
+}
+
+function look(rows: readonly Row[]): void {
   const before = owners;
   owners = new Map();
   for (const watch of watches.values()) watch.bytes = 0;

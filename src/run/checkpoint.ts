@@ -180,8 +180,11 @@ export async function removeCheckpoint(trainer: Trainer, folder: string): Promis
   await rm(folder, { recursive: true, force: true });
 }
 
+/** Puts a file or folder on disk. Windows syncs only what is open for writing, and folders not at all. */
 export async function sync(path: string): Promise<void> {
-  await using handle = await open(path, 'r');
+  const isWindows = process.platform === 'win32';
+  if (isWindows && (await stat(path)).isDirectory()) return;
+  await using handle = await open(path, isWindows ? 'r+' : 'r');
   await handle.sync();
 }
 

@@ -5,12 +5,12 @@
  */
 import { randomUUID } from 'node:crypto';
 import { closeSync, existsSync, ftruncateSync, openSync, readFileSync, statSync, writeSync } from 'node:fs';
-import { mkdir, open, readdir, realpath, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { mkdir, readdir, realpath, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { boundary, type ErrorCode, messageOf, TrainyardError, tried } from '../core/errors.ts';
 import { type Emit, errorEvent, type LoggedEvent, lineOf, type RunEvent } from '../core/events.ts';
-import { checkpointName, savedSteps } from './checkpoint.ts';
+import { checkpointName, savedSteps, sync } from './checkpoint.ts';
 import { resumeCommand } from './settings.ts';
 
 const RUN_FILE = 'run.json';
@@ -152,8 +152,7 @@ async function locked(path: string, root: string, id: string | undefined, prepar
 
 async function writeRunFile(root: string, record: object): Promise<void> {
   await replaceFile(join(root, RUN_FILE), `${JSON.stringify(record, null, 2)}\n`);
-  await using folder = await open(root, 'r');
-  await folder.sync();
+  await sync(root);
 }
 
 /** Writes a file atomically. Follows links; writes to devices directly. */

@@ -3,13 +3,13 @@
  * ways, so neither side can change alone.
  */
 import { readdirSync } from 'node:fs';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import type { Command } from 'commander';
 import { describe, expect, it } from 'vitest';
 import { ERROR_CODES } from '../../src/core/errors.ts';
 import { type Schema, schemaFault } from '../../src/core/json-schema.ts';
 import { FORK_CAUSES } from '../../src/core/types.ts';
-import { fencedLines, linkFaults, sectionsOf, tableRows } from './markdown.ts';
+import { fencedBlocks, fencedLines, linkFaults, sectionsOf, tableRows } from './markdown.ts';
 import { lineCount, listFiles, readSources, readText, repository } from './sources.ts';
 
 interface PackageJson {
@@ -49,6 +49,18 @@ describe('docs/guide/05-any-agent.md', () => {
     expect(rows.map(([cause]) => cause?.slice(1, -1))).toEqual(FORK_CAUSES);
     for (const [cause, meaning, remedy] of rows)
       expect([meaning, remedy], cause).toEqual(Array(2).fill(expect.stringMatching(/\w.*\.$/)));
+  });
+});
+
+describe('docs/guide/19-troubleshooting.md', () => {
+  it('quotes only messages that the program has', () => {
+    const sources = listFiles('src', '.ts').filter((path) => !path.endsWith('.test.ts'));
+    const code = sources.map(readText).join('\n');
+    const quoted = fencedBlocks(readText('docs/guide/19-troubleshooting.md'), 'text').flatMap((block) => block.split('\n'));
+    const fixed = quoted.flatMap((line) => line.replace(/^(error|warning) (\w+): /, '$2…').split(/[…·]/));
+    const words = fixed.map((text) => text.replace(/^[\s·)(,×;:]+|[\s·)(,×;:]+$/g, '')).filter((text) => text.length > 2);
+    expect(words.length).toBeGreaterThan(20);
+    expect(words.filter((text) => !code.includes(text))).toEqual([]);
   });
 });
 
@@ -212,6 +224,33 @@ describe('Markdown links', () => {
     const text =
       '# A page: `one`\n[a](../package.json) [b](../src) [c](#a-page-one) [d](https://x.example/y)\n`[e](gone.md)`\n```md\n[f](gone.md)\n```\n';
     expect(linkFaults('docs/reference/errors.md', repository, () => text.replaceAll('../', '../../'))).toEqual([]);
+  });
+});
+
+describe.each(['llms.txt', 'docs/README.md'])('%s', (index) => {
+  const links = [...readText(index).matchAll(/\]\(([^)#]+\.md)[)#]/g)].map(([, to = '']) => join(dirname(index), to));
+
+  it('leads to every page of the guide and the reference', () => {
+    const pages = ['guide', 'reference'].flatMap((folder) => listFiles(`docs/${folder}`, '.md'));
+    expect(
+      [...pages, 'docs/comparison.md'].filter((page) => !links.includes(page)),
+      `add a line to ${index}`,
+    ).toEqual([]);
+  });
+});
+
+describe('llms.txt', () => {
+  const lines = readText('llms.txt').split('\n');
+
+  it('has the form of llmstxt.org: a title, a summary, and sections of links with a line about each', () => {
+    expect([lines[0], lines[2]]).toEqual([expect.stringMatching(/^# \w/), expect.stringMatching(/^> \w/)]);
+    const listed = lines.slice(lines.findIndex((line) => line.startsWith('## '))).filter((line) => line !== '');
+    expect(listed.filter((line) => !/^(## \w.*|- \[[^\]]+\]\([^)]+\): \S.*)$/.test(line))).toEqual([]);
+  });
+
+  it('is packed, and its links lead somewhere', () => {
+    expect(packageJson.files).toContain('llms.txt');
+    expect(linkFaults('llms.txt', repository, readText)).toEqual([]);
   });
 });
 

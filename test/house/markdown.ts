@@ -38,10 +38,15 @@ export function tableRows(text: string): readonly (readonly string[])[] {
   );
 }
 
+/** The text of each fenced block of a language. */
+export function fencedBlocks(text: string, language: string): readonly string[] {
+  const blocks = text.matchAll(/^\s*```(\S*)[^\n]*\n([\s\S]*?)^\s*```/gm);
+  return [...blocks].filter((block) => block[1] === language).map((block) => (block[2] ?? '').trimEnd());
+}
+
 /** The lines inside fenced blocks of a language. */
 export function fencedLines(text: string, language: string): readonly string[] {
-  const blocks = text.matchAll(/^\s*```(\S*)[^\n]*\n([\s\S]*?)^\s*```/gm);
-  return [...blocks].filter((block) => block[1] === language).flatMap((block) => (block[2] ?? '').trimEnd().split('\n'));
+  return fencedBlocks(text, language).flatMap((block) => block.split('\n'));
 }
 
 /** Links of a page that lead nowhere. `read` gives the text of a Markdown file by its repository path. */

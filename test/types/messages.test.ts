@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { defineWorkflow } from '../../src/core/define.ts';
 import { ROOT, scratch } from '../cli/command.ts';
+import { knowsItself } from '../fixtures/system.ts';
 
 let home: Awaited<ReturnType<typeof scratch>>;
 beforeAll(async () => {
@@ -32,7 +33,7 @@ async function complaints(code: string): Promise<string> {
   });
 }
 
-it.each([
+it.skipIf(!knowsItself).each([
   ['a function', 'export default defineWorkflow(async (ctx) => ctx.prompt.length);'],
   ['an object', 'export default defineWorkflow({ async run(ctx) { return ctx.prompt.length; } });'],
   ['a class', 'class A { async run() { return 1; } }\nexport default defineWorkflow(A, {});'],

@@ -6,14 +6,14 @@
  * ensure that only one process uses it.
  */
 import { createHash, randomUUID } from 'node:crypto';
-import { copyFile, mkdir, open, readdir, readFile, realpath, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { copyFile, mkdir, readdir, readFile, realpath, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 import { z } from 'zod';
 import { TrainyardError } from '../../core/errors.ts';
 import { parsedJson } from '../../core/json.ts';
 import { jsonReply } from '../../http/message.ts';
 import { EmbeddedModel } from '../../nn/embedded-model.ts';
-import { TOKENIZER_FILES } from '../../run/checkpoint.ts';
+import { sync, TOKENIZER_FILES } from '../../run/checkpoint.ts';
 import { hubNameOf } from '../../run/model-path.ts';
 import { loadTokenizer, type Tokenizer } from '../../tokens/tokenizer.ts';
 import type { WeightsKind, WeightsPath } from '../wire/tinker-messages.ts';
@@ -292,11 +292,6 @@ async function readLabel<T>(schema: z.ZodType<T>, path: string): Promise<T | und
 
 function ignoreMissing(thrown: NodeJS.ErrnoException): void {
   if (thrown.code !== 'ENOENT') throw thrown;
-}
-
-async function sync(path: string): Promise<void> {
-  await using handle = await open(path, 'r');
-  await handle.sync();
 }
 
 // Routes that list, describe and delete saved weights. Saving and loading are verbs of a model.

@@ -41,6 +41,8 @@ type Check = z.infer<typeof checkSchema>;
 
 /** Throws USAGE or, if PyPI's packages cannot be installed, DOWNLOAD_FAILED. */
 export async function preparePython(request: PythonRequest): Promise<{ readonly python: string; readonly skyrl: string }> {
+  const hint = 'start it in WSL or on a Linux machine';
+  if (process.platform === 'win32') throw new TrainyardError('USAGE', 'SkyRL’s server does not run on Windows', { hint });
   if (!request.cpu) await checkGpu(request.stop);
   const python = request.python ?? (await ownPython(request));
   const found = await check(python, request.stop);

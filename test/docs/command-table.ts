@@ -1,0 +1,73 @@
+/**
+ * How each command of README.md and the guides is executed by commands.full.test.ts. The first row whose pattern matches decides; a command
+ * without a row fails the test, and so does a row without a command.
+ *
+ * Commands are written here as `trainyard …`, without comments, however the page calls the program. Models of the hub and servers are stand-ins on
+ * this machine: what is downloaded is the model that ships, under the name that was asked for; the API is a `trainyard serve`, the Tinker server a
+ * `trainyard tinker`.
+ */
+export type Way =
+  /** In a scratch folder, with these flags added; it must end with 0. */
+  | { readonly kind: 'executed'; readonly with: string }
+  /** It must print this; then it gets Ctrl-C. */
+  | { readonly kind: 'served'; readonly with: string; readonly until: string }
+  /** By the real command line: verb, arguments and flags must be right. */
+  | { readonly kind: 'parsed'; readonly why: string }
+  /** Instead of a download: a project gets this repository as its package. */
+  | { readonly kind: 'linked' }
+  /** Not a command of this program. */
+  | { readonly kind: 'left'; readonly why: string };
+
+const executed = (flags = ''): Way => ({ kind: 'executed', with: flags });
+const served = (flags: string, until = 'http://'): Way => ({ kind: 'served', with: flags, until });
+const parsed = (why: string): Way => ({ kind: 'parsed', why });
+const left = (why: string): Way => ({ kind: 'left', why });
+
+const FEW = '--steps 1 --groups-per-step 2 --eval-every 0';
+/** The shop's 500 held-out tasks would take longer than the step. */
+const FEW_SHOP = `${FEW} --held-out few/shop.jsonl`;
+
+export const TABLE: readonly (readonly [RegExp, Way])[] = [
+  [/^npm (ci|test)$/, left('installs and tests this repository; the tests are what runs here')],
+  [/^npm install$/, { kind: 'linked' }],
+  [/^npm install --save-dev tsx$/, left('test/packages/typescript installs it and loads entries with it')],
+  [/^(llama-server|ollama|node|npx node) /, left('another program')],
+  [/^trainyard train examples\/shop\/agent\.ts --transcripts/, executed(FEW_SHOP)],
+  [/^trainyard skyrl /, parsed('needs an NVIDIA GPU, and installs several GB')],
+  [/^trainyard .*bartowski\//, parsed('the stand-in has no GGUF files; src/run/model-download.test.ts downloads them')],
+  [/^trainyard model get /, executed()],
+  [/^trainyard tinker /, served('--port 0 --threads 1')],
+  [/^trainyard init /, executed('--yes')],
+  [/^trainyard view /, served('')],
+  [/^trainyard train --resume /, executed('--steps 2')],
+  [/^trainyard train .*examples\/(shop|tuner\/math)/, executed(FEW_SHOP)],
+  [/^trainyard train .*werewolves/, executed('--steps 1 --groups-per-step 1 --group 2 --refill 1 --eval-every 0')],
+  [/^trainyard train /, executed(FEW)],
+  [/^trainyard sft /, executed('--epochs 1')],
+  [/^trainyard (eval|try|preflight)( |$)/, executed()],
+  [/^trainyard (diff|show|export) /, executed()],
+];
+
+/** What a page's commands need that the reader has by then: commands that are executed before them. */
+export const BEFORE: Readonly<Record<string, readonly string[]>> = {
+  'docs/guide/04-long-runs.md': ['trainyard train my-agent.ts --run runs/shop-20261115-081703'],
+  'docs/guide/15-use-what-you-trained.md': [
+    'trainyard model get HuggingFaceTB/SmolLM2-135M-Instruct',
+    'trainyard train my-agent.ts --model HuggingFaceTB/SmolLM2-135M-Instruct --trained adapters --run runs/mine',
+    'trainyard eval my-agent.ts --engine openai --model gpt-4o-mini --run runs/gpt',
+  ],
+  'docs/guide/16-warm-start.md': ['trainyard model get HuggingFaceTB/SmolLM2-135M-Instruct'],
+  'docs/guide/19-troubleshooting.md': ['trainyard train my-agent.ts --run runs/mine'],
+};
+
+/** Said on a page for a real model or a real task file; here both are small. */
+export const SMALLER: readonly (readonly [RegExp, string])[] = [
+  [/--context 1024/, '--context 256'],
+  [/--rows 1-200/, '--rows 1-24'],
+  [/--base-model Qwen\/Qwen3-8B/, ''],
+  [/--adapter out\/adapter --base/, '--adapter out/named --base'],
+  [/(--held-out )examples\/(\w+)\/held-out\.jsonl/, '$1few/$2.jsonl'],
+];
+
+/** Verbs that the pages already have and the program does not: what follows one in its block is not executed either. */
+export const COMING: readonly string[] = ['init', 'view'];
