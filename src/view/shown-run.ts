@@ -259,7 +259,8 @@ function sortedBy(rows: readonly RolloutRow[], sort: string): readonly RolloutRo
 }
 
 export function measuresOf(rows: readonly RolloutRow[]): Pick<RolloutPage, 'meanReward' | 'successes'> {
-  const rewards = rows.flatMap(({ reward }) => reward ?? []);
+  // Not by flatMap, which takes far longer.
+  const rewards = rows.map(({ reward }) => reward).filter((reward) => reward !== null);
   const successes = rows.filter(({ success }) => success).length;
   return { meanReward: rewards.length === 0 ? null : meanOf(rewards), successes };
 }
