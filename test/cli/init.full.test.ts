@@ -25,20 +25,23 @@ async function project(name: string, ...flags: readonly string[]): Promise<strin
   return folder;
 }
 
-/** Runs a command in the project that must succeed; what it printed, as JSON. */
-async function within(folder: string, ...args: readonly string[]): Promise<readonly Readonly<Record<string, unknown>>[]> {
+/** Runs a command in the project that must succeed; its last line, as JSON. Frameworks print lines of their own before it. */
+async function within(folder: string, ...args: readonly string[]): Promise<Readonly<Record<string, unknown>>> {
   const ended = await start([...args, '--json'], folder).ended;
   expect({ code: ended.code, stderr: ended.stderr }).toEqual({ code: 0, stderr: '' });
-  return saidIn(ended);
+  return JSON.parse(ended.stdout.trimEnd().split('\n').at(-1) ?? '');
 }
 
 describe('the project of every client', () => {
   it.each(CLIENTS)('%s: is measured and learns', async (client) => {
     const task = client === 'langchain' ? 'triage' : 'shop';
     const folder = await project(client, '--client', client, '--task', task);
-    expect((await within(folder, 'preflight')).at(-1)).toMatchObject({ found: { tasks: 400, heldOut: 100 } });
+    expect(await within(folder, 'preflight')).toMatchObject({ found: { tasks: 400, heldOut: 100 } });
     const steps = ['--steps', '8', '--eval-every', '0'];
-    const done = (await within(folder, 'train', ...steps)).at(-1) as { before: { success: number }; after: { success: number } };
+    const done = (await within(folder, 'train', ...steps)) as never as {
+      before: { success: number };
+      after: { success: number };
+    };
     expect(done.after.success).toBeGreaterThan(done.before.success + 0.2);
   });
 
@@ -94,10 +97,10 @@ describe('with a model behind an API', () => {
       stderr: expect.stringContaining('anthropic cannot be trained'),
     });
     const run = ['--run', 'runs/mine', '--steps', '1', '--eval-every', '0'];
-    expect((await within(folder, 'train', '--use', 'offline', ...run)).at(-1)).toMatchObject({ type: 'done', steps: 1 });
+    expect(await within(folder, 'train', '--use', 'offline', ...run)).toMatchObject({ type: 'done', steps: 1 });
     // The command that a run prints at its end.
     const checkpoint = ['--model', 'runs/mine/checkpoints/step-000001'];
-    expect((await within(folder, 'eval', ...checkpoint, '--rows', '1-5')).at(-1)).toMatchObject({ type: 'done', n: 5 });
+    expect(await within(folder, 'eval', ...checkpoint, '--rows', '1-5')).toMatchObject({ type: 'done', n: 5 });
   });
 });
 
@@ -165,7 +168,7 @@ export const grader = defineGrader(() => 1);`;
     const { code, stdout } = await start(['init', '--here', 'agent.ts', '--yes'], folder).ended;
     expect({ code, stdout }).toEqual({ code: 0, stdout: expect.stringContaining('agent.ts:4\n  before  new OpenAI({') });
     expect(readFileSync(join(folder, 'agent.ts'), 'utf8')).toBe(agent);
-    expect((await within(folder, 'preflight')).at(-1)).toMatchObject({ found: { tasks: 8, heldOut: 4 } });
+    expect(await within(folder, 'preflight')).toMatchObject({ found: { tasks: 8, heldOut: 4 } });
     const nothing = join(home.dir, 'nothing.ts');
     writeFileSync(nothing, 'export const a = 1;');
     expect(await inHome('init', '--here', nothing)).toMatchObject({

@@ -1,0 +1,101 @@
+/**
+ * What a user does first, with what a user has: the packed package, in an empty folder, with the registry's packages. Init, install, measure, train,
+ * look. Prints how long each took. Needs a registry; without one there is nothing to install from, and it does not run.
+ */
+import { execFile, execFileSync } from 'node:child_process';
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtemp, realpath } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { delimiter, dirname, join } from 'node:path';
+import { promisify } from 'node:util';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { jsonLines, ROOT } from '../cli/command.ts';
+
+const QUIET = ['--no-audit', '--no-fund', '--prefer-offline', '--loglevel=error'];
+const NPM = execFileSync('sh', ['-c', 'realpath "$(command -v npm)"'], { encoding: 'utf8' }).trim();
+const hasRegistry = ((): boolean => {
+  try {
+    execFileSync(process.execPath, [NPM, 'view', 'zod', 'version', '--fetch-retries=0', '--fetch-timeout=20000'], {
+      stdio: 'ignore',
+    });
+    return true;
+  } catch {
+    return false;
+  }
+})();
+
+let home = '';
+let tarballs: readonly string[] = [];
+
+/** A program in a folder, with the Node of another folder before all others. */
+async function run(cwd: string, node: string, command: string, ...args: readonly string[]): Promise<string> {
+  const env = {
+    ...process.env,
+    PATH: [dirname(node), process.env['PATH']].join(delimiter),
+    NODE_TEST_CONTEXT: undefined,
+    NODE_OPTIONS: undefined,
+  };
+  const began = performance.now();
+  const file = command === 'npm' ? [NPM] : [join(dirname(NPM), 'npx-cli.js')];
+  const { stdout } = await promisify(execFile)(node, [...file, ...args], { cwd, env, maxBuffer: 2 ** 26 });
+  const said = `${command} ${args.filter((arg) => !QUIET.includes(arg)).join(' ')}`;
+  process.stderr.write(`${((performance.now() - began) / 1000).toFixed(1)} s  ${said}\n`);
+  return stdout;
+}
+
+async function nodeOf(major: number): Promise<string> {
+  if (Number(process.versions.node.split('.')[0]) === major) return process.execPath;
+  const folder = join(home, `node-${major}`);
+  mkdirSync(folder);
+  writeFileSync(join(folder, 'package.json'), JSON.stringify({ private: true, allowScripts: { node: true } }));
+  await run(folder, process.execPath, 'npm', 'install', `node@${major}`, ...QUIET);
+  return join(folder, 'node_modules', 'node', 'bin', 'node');
+}
+
+describe.skipIf(!hasRegistry)('from an empty folder, with the packed package', () => {
+  beforeAll(async () => {
+    home = await realpath(await mkdtemp(join(tmpdir(), 'trainyard-packed-')));
+    const wasBuilt = existsSync(join(ROOT, 'dist'));
+    await run(ROOT, process.execPath, 'npm', 'pack', '--pack-destination', home, '--loglevel=error');
+    await run(
+      join(ROOT, 'packages/create-trainyard'),
+      process.execPath,
+      'npm',
+      'pack',
+      '--pack-destination',
+      home,
+      '--loglevel=error',
+    );
+    if (!wasBuilt) rmSync(join(ROOT, 'dist'), { recursive: true });
+    tarballs = readdirSync(home).map((name) => join(home, name));
+  });
+  afterAll(() => rmSync(home, { recursive: true, force: true }));
+
+  it.each([
+    [24, ['trainyard', 'init']],
+    [22, ['create-trainyard']],
+  ])('Node %i: %j, eval, train and show', async (major, init) => {
+    const node = await nodeOf(major);
+    const start = join(home, `start-${major}`);
+    mkdirSync(start);
+    await run(start, node, 'npm', 'install', ...tarballs, ...QUIET);
+    await run(start, node, 'npx', ...init, 'demo', '--yes');
+    const demo = join(start, 'demo');
+    expect(JSON.parse(readFileSync(join(demo, 'package.json'), 'utf8')).dependencies.trainyard).toMatch(/^file:.*\.tgz$/);
+    await run(demo, node, 'npm', 'install', ...QUIET);
+    await run(demo, node, 'npm', 'run', 'typecheck');
+    await run(demo, node, 'npm', 'test');
+    const [measured] = jsonLines(await run(demo, node, 'npx', 'trainyard', 'eval', '--json')).slice(-1);
+    expect(measured).toMatchObject({ type: 'done', n: 100 });
+    const train = ['train', '--steps', '8', '--run', 'runs/mine', '--json'];
+    const done = jsonLines(await run(demo, node, 'npx', 'trainyard', ...train)).at(-1) as never as Done;
+    expect(done.after.success).toBeGreaterThan(done.before.success + 0.2);
+    expect(await run(demo, node, 'npx', 'trainyard', 'show', 'runs/mine', '--limit', '3')).toContain('train');
+    // The place for `view`: `npx trainyard view runs/mine`, one request for its page, Ctrl-C.
+  });
+});
+
+interface Done {
+  readonly before: { readonly success: number };
+  readonly after: { readonly success: number };
+}
