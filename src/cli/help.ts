@@ -12,7 +12,7 @@ const DOCS = new URL('../../docs/', import.meta.url);
 /** In the order of `trainyard --help`: verb → page, examples. A verb that is missing here stands in no group. */
 const GROUPS: Readonly<Record<string, Readonly<Record<string, readonly [page: string, ...examples: string[]]>>>> = {
   'Start:': {
-    init: ['first-run', 'trainyard init my-agent'],
+    init: ['start', 'trainyard init my-agent', 'trainyard init --here agent.ts'],
     doctor: ['cli', 'trainyard doctor'],
     preflight: ['your-agent', 'trainyard preflight agent.ts', 'trainyard preflight agent.ts --probe'],
     try: ['debug-one-rollout', 'trainyard try agent.ts', 'trainyard try agent.ts --task 3 --temperature 0'],
@@ -32,6 +32,7 @@ const GROUPS: Readonly<Record<string, Readonly<Record<string, readonly [page: st
   'Look:': {
     view: ['view', 'trainyard view runs', 'trainyard view runs/mine --export run.html'],
     show: ['debug-one-rollout', 'trainyard show runs/my-run', 'trainyard show runs/my-run g000001-0'],
+    replay: ['debug-one-rollout', 'trainyard replay runs/my-run g000001-0', 'trainyard replay runs/my-run g000001-0 --grade'],
     curate: ['curation', 'trainyard curate runs/my-run g000001-0 --reason "wrong answer in the task"'],
     verify: ['reference/verify', 'trainyard verify runs/my-run'],
   },

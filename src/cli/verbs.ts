@@ -47,20 +47,30 @@ export type Ended = (code: number) => void;
 /** Commands that take settings from a config file. */
 export type ConfiguredVerb = 'train' | 'eval' | 'preflight' | 'try';
 
+/** Adds a verb with its flags. A default is only shown: it comes from the setting of the same name. */
+function verbIn(
+  program: Command,
+  name: string,
+  description: string,
+  json: string,
+  flags: readonly Flag[] = [],
+  defaults: object = {},
+): Command {
+  const verb = program.command(name).description(description).exitOverride();
+  for (const [flag, meaning, parse, given] of flags) {
+    const plain = new Option(flag);
+    const byDefault = given ?? (defaults as Readonly<Record<string, unknown>>)[plain.attributeName()];
+    const isSaid = byDefault === undefined || meaning.includes('(default: ');
+    const option = new Option(flag, isSaid ? meaning : `${meaning} (default: ${byDefault})`);
+    if (typeof parse === 'function') option.argParser(parse);
+    else if (parse !== undefined) option.choices(parse);
+    verb.addOption(option);
+  }
+  return verb.option('--json', json, false);
+}
+
 export function addVerbs(program: Command, ended: Ended): void {
-  const add = (name: string, description: string, json: string, flags: readonly Flag[] = [], defaults: object = {}): Command => {
-    const verb = program.command(name).description(description).exitOverride();
-    for (const [flag, meaning, parse, given] of flags) {
-      const plain = new Option(flag);
-      const byDefault = given ?? (defaults as Readonly<Record<string, unknown>>)[plain.attributeName()];
-      const isSaid = byDefault === undefined || meaning.includes('(default: ');
-      const option = new Option(flag, isSaid ? meaning : `${meaning} (default: ${byDefault})`);
-      if (typeof parse === 'function') option.argParser(parse);
-      else if (parse !== undefined) option.choices(parse);
-      verb.addOption(option);
-    }
-    return verb.option('--json', json, false);
-  };
+  const add = verbIn.bind(null, program);
   /** The entry and the flags, with what the config file says. `run` is not called if that was to be printed. */
   const configured =
     (verb: ConfiguredVerb, run: (entry: string | undefined, flags: never) => Promise<number>) =>

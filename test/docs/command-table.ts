@@ -70,4 +70,4 @@ export const SMALLER: readonly (readonly [RegExp, string])[] = [
 ];
 
 /** Verbs that the pages already have and the program does not: what follows one in its block is not executed either. */
-export const COMING: readonly string[] = ['init', 'view'];
+export const COMING: readonly string[] = [];
