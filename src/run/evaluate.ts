@@ -8,7 +8,7 @@ import { mapConcurrently } from '../core/async.ts';
 import type { Store } from '../core/contracts.ts';
 import { shortLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { Best, Emit, EvaluationReport, Score, Warn } from '../core/events.ts';
+import type { Best, Emit, EvaluationReport, Score, Unusual, Warn } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import { meanOf, signFlipChance } from '../core/statistics.ts';
 import { isSuccess } from '../core/turns.ts';
@@ -27,7 +27,7 @@ import {
   planResumedEvaluation,
 } from './plan.ts';
 import { endingOf, type Pending, Results, reportOf, scoreOf, type TaskResult } from './results.ts';
-import { costOf, plannedFor, samplingAt, shortPath } from './settings.ts';
+import { costOf, EVAL_DEFAULTS, plannedFor, samplingAt, shortPath, usualHeldOut } from './settings.ts';
 
 export interface EvaluationResult extends EvaluationReport {
   /** Null if nothing is kept. */
@@ -327,4 +327,20 @@ function transcriptOf({ taskId, turns, grade }: Trajectory) {
 function linesOf({ role, content, tool_calls: calls = [] }: Message): string[] {
   const said = [...(content ? [content] : []), ...calls.map((call) => `${call.function.name}(${call.function.arguments})`)];
   return said.map((text) => shortLine(`${role}: ${text}`, LONGEST_LINE));
+}
+
+/** Where a run keeps held-out tasks that were split off or given as values, to measure its models again. Undefined if none were. */
+export function heldOutFileOf({ run, heldOut, split }: Pick<TrainSettings, 'run' | 'heldOut' | 'split'>): string | undefined {
+  return split !== undefined || typeof heldOut === 'object' ? join(run, 'held-out.jsonl') : undefined;
+}
+
+/** Settings that differ from the defaults and are needed to repeat the measurement. */
+export function unusualIn(settings: TrainSettings): Unusual {
+  const { flow, flows, entry, trainable, limits } = settings;
+  const heldOut = heldOutFileOf(settings) ?? settings.heldOut;
+  return defined({
+    ...{ flow, flows, trainable },
+    heldOut: typeof heldOut === 'string' && heldOut !== usualHeldOut(entry) ? heldOut : undefined,
+    turns: limits.turns === EVAL_DEFAULTS.limits.turns ? undefined : limits.turns,
+  });
 }
