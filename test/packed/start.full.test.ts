@@ -2,8 +2,8 @@
  * What a user does first, with what a user has: the packed package, in an empty folder, with the registry's packages. Init, install, measure, train,
  * look. Prints how long each took. Needs a registry; without one there is nothing to install from, and it does not run.
  */
-import { execFile, execFileSync } from 'node:child_process';
-import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { execFile, execFileSync, spawn } from 'node:child_process';
+import { cpSync, mkdirSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { mkdtemp, realpath } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { delimiter, dirname, join } from 'node:path';
@@ -52,29 +52,52 @@ async function nodeOf(major: number): Promise<string> {
   return join(folder, 'node_modules', 'node', 'bin', 'node');
 }
 
+/** What the page of `trainyard view` gets when its link is opened. */
+async function seenIn(cwd: string, node: string, shown: string): Promise<unknown> {
+  const began = performance.now();
+  const view = spawn(node, [join(cwd, 'node_modules/trainyard/dist/cli/main.js'), 'view', shown, '--json'], { cwd });
+  try {
+    let said = '';
+    for await (const chunk of view.stdout) {
+      said += chunk;
+      if (said.includes('\n')) break;
+    }
+    const { link: url } = JSON.parse(said.split('\n')[0]!) as { readonly link: string };
+    const opened = await fetch(url, { redirect: 'manual' });
+    const cookie = opened.headers.get('set-cookie')?.split(';')[0] ?? '';
+    const read = (path: string): Promise<Response> => fetch(new URL(path, url), { headers: { cookie } });
+    expect(await (await read('/')).text()).toContain('page.js');
+    expect((await (await read('/page.js')).text()).length).toBeGreaterThan(10_000);
+    const runs = await (await read('/api/runs')).json();
+    process.stderr.write(`${((performance.now() - began) / 1000).toFixed(1)} s  trainyard view ${shown}\n`);
+    return runs;
+  } finally {
+    view.kill('SIGINT');
+  }
+}
+
 describe.skipIf(!hasRegistry)('from an empty folder, with the packed package', () => {
   beforeAll(async () => {
     home = await realpath(await mkdtemp(join(tmpdir(), 'trainyard-packed-')));
-    const wasBuilt = existsSync(join(ROOT, 'dist'));
-    await run(ROOT, process.execPath, 'npm', 'pack', '--pack-destination', home, '--loglevel=error');
-    await run(
-      join(ROOT, 'packages/create-trainyard'),
-      process.execPath,
-      'npm',
-      'pack',
-      '--pack-destination',
-      home,
-      '--loglevel=error',
-    );
-    if (!wasBuilt) rmSync(join(ROOT, 'dist'), { recursive: true });
-    tarballs = readdirSync(home).map((name) => join(home, name));
+    // A copy, because packing builds dist/ anew, which other tests use.
+    const copy = join(home, 'copy');
+    const isSource = (path: string): boolean =>
+      !/[/\\](?:node_modules|dist|runs|\.git|\.interop)(?:[/\\]|$)/.test(path.slice(ROOT.length));
+    cpSync(ROOT, copy, { recursive: true, filter: isSource });
+    symlinkSync(join(ROOT, 'node_modules'), join(copy, 'node_modules'));
+    for (const folder of [copy, join(copy, 'packages/create-trainyard')])
+      await run(folder, process.execPath, 'npm', 'pack', '--pack-destination', home, '--loglevel=error');
+    tarballs = readdirSync(home).flatMap((name) => (name.endsWith('.tgz') ? [join(home, name)] : []));
+    const bytes = Math.max(...tarballs.map((tarball) => readFileSync(tarball).length));
+    process.stderr.write(`the package has ${(bytes / 1e6).toFixed(1)} MB\n`);
+    expect(bytes).toBeLessThan(8e6);
   });
   afterAll(() => rmSync(home, { recursive: true, force: true }));
 
   it.each([
     [24, ['trainyard', 'init']],
     [22, ['create-trainyard']],
-  ])('Node %i: %j, eval, train and show', async (major, init) => {
+  ])('Node %i: %j, eval, train, show and view', async (major, init) => {
     const node = await nodeOf(major);
     const start = join(home, `start-${major}`);
     mkdirSync(start);
@@ -91,7 +114,7 @@ describe.skipIf(!hasRegistry)('from an empty folder, with the packed package', (
     const done = jsonLines(await run(demo, node, 'npx', 'trainyard', ...train)).at(-1) as never as Done;
     expect(done.after.success).toBeGreaterThan(done.before.success + 0.2);
     expect(await run(demo, node, 'npx', 'trainyard', 'show', 'runs/mine', '--limit', '3')).toContain('train');
-    // The place for `view`: `npx trainyard view runs/mine`, one request for its page, Ctrl-C.
+    expect(await seenIn(demo, node, 'runs/mine')).toMatchObject([{ path: 'runs/mine', state: 'done', steps: 8 }]);
   });
 });
 
