@@ -1,6 +1,6 @@
 /**
- * The whole command, end to end, once for each thing it does: train, kill and resume, evaluate and resume, a Tinker server that restarts,
- * isolation, one example of each shape, serve. Every part is real. The full tier (`npm run test:full`) has the many variations.
+ * The whole command, end to end, once for each thing it does: train, kill and resume, evaluate and resume, isolation,
+ * one example of each shape, serve. Every part is real. The full tier (`npm run test:full`) has the many variations.
  */
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -9,7 +9,6 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { RunEvent } from '../src/core/events.ts';
 import { type Ended, jsonLines, killedAt, ROOT, start, trainyard } from './cli/command.ts';
 import { type Home, smallHome } from './e2e/small-run.ts';
-import { API_KEY, startServer } from './e2e/tinker-server.ts';
 import { hasSandbox } from './fixtures/sandbox.ts';
 import { limitsMemory } from './fixtures/system.ts';
 
@@ -51,19 +50,6 @@ describe('a run', () => {
     expect(resumed).toMatchObject({ type: 'done', success });
     expect(await readFile(at('measured-again/metrics.json'), 'utf8')).toBe(await readFile(at('measured/metrics.json'), 'utf8'));
     expect(lastLine(await finished('verify', killed))).toMatchObject({ different: 0 });
-  });
-
-  it('at a Tinker server that is killed and started again goes on, and takes each step once', async () => {
-    let server = await startServer(home.dir);
-    const args = [...home.flags(at('tinker'), 3), '--engine', 'tinker', '--model', 'models/base', '--json'];
-    const { ended, prints } = start(args, undefined, `export TINKER_BASE_URL=${server.baseURL} TINKER_API_KEY=${API_KEY}`);
-    await prints('"step":1,');
-    await server.kill();
-    server = await startServer(home.dir, server.port);
-    const run = await ended;
-    await server.kill();
-    expect(run).toMatchObject({ code: 0, stderr: SILENT });
-    expect(lastLine(run)).toMatchObject({ type: 'done', steps: 3 });
   });
 
   it.skipIf(!hasSandbox)('whose rollouts are isolated learns from what they return', async () => {

@@ -8,7 +8,6 @@ describe('the embedded model', () => {
   const cases = [
     ...engineConformance('as an engine', () => openEmbedded(2), { tolerance: 0 }),
     ...trainerConformance('as a trainer', () => openEmbedded(2), { tolerance: 0 }),
-    ...trainerConformance('as one that publishes beside calls', () => openEmbedded(2, true), { tolerance: 0 }),
   ];
   for (const { name, run } of cases) it(name, run);
 });
