@@ -31,14 +31,17 @@ export const TABLE: readonly (readonly [RegExp, Way])[] = [
   [/^npm (ci|test)$/, left('installs and tests this repository; the tests are what runs here')],
   [/^npm install$/, { kind: 'linked' }],
   [/^npm install --save-dev tsx$/, left('test/packages/typescript installs it and loads entries with it')],
-  [/^(llama-server|ollama|node|npx node) /, left('another program')],
+  [/^npm install @opentelemetry/, left('the SDK of the tracing tool; src/integrations/opentelemetry.test.ts registers a tracer')],
+  [/^(llama-server|ollama|node|npx node|tensorboard|pip|python) /, left('another program')],
   [/^trainyard train examples\/shop\/agent\.ts --transcripts/, executed(FEW_SHOP)],
   [/^trainyard skyrl /, parsed('needs an NVIDIA GPU, and installs several GB')],
   [/^trainyard .*bartowski\//, parsed('the stand-in has no GGUF files; src/run/model-download.test.ts downloads them')],
   [/^trainyard model get /, executed()],
   [/^trainyard tinker /, served('--port 0 --threads 1')],
   [/^trainyard init /, executed('--yes')],
+  [/^trainyard view .*--export/, executed()],
   [/^trainyard view /, served('')],
+  [/^trainyard replay /, parsed('the page shows a rollout of an agent that was changed; test/cli/replay.full.test.ts does that')],
   [/^trainyard train --resume /, executed('--steps 2')],
   [/^trainyard train .*examples\/(shop|tuner\/math)/, executed(FEW_SHOP)],
   [/^trainyard train .*werewolves/, executed('--steps 1 --groups-per-step 1 --group 2 --refill 1 --eval-every 0')],
@@ -57,6 +60,7 @@ export const BEFORE: Readonly<Record<string, readonly string[]>> = {
     'trainyard eval my-agent.ts --engine openai --model gpt-4o-mini --run runs/gpt',
   ],
   'docs/guide/16-warm-start.md': ['trainyard model get HuggingFaceTB/SmolLM2-135M-Instruct'],
+  'docs/guide/18-into-your-tools.md': ['trainyard train my-agent.ts --run runs/my-run'],
   'docs/guide/19-troubleshooting.md': ['trainyard train my-agent.ts --run runs/mine'],
 };
 
@@ -68,6 +72,3 @@ export const SMALLER: readonly (readonly [RegExp, string])[] = [
   [/--adapter out\/adapter --base/, '--adapter out/named --base'],
   [/(--held-out )examples\/(\w+)\/held-out\.jsonl/, '$1few/$2.jsonl'],
 ];
-
-/** Verbs that the pages already have and the program does not: what follows one in its block is not executed either. */
-export const COMING: readonly string[] = [];
