@@ -25,7 +25,7 @@ it('the command names what blocked the event loop, by file, line and function', 
   const line = ENTRY.split('\n').findIndex((one) => one.endsWith('// here')) + 1;
   const blocked = new RegExp(`blocking\\.ts:${line} runTool blocked all rollouts for \\d\\.\\d s; use an async`);
   expect(jsonLines(stdout).filter(({ type }) => type === 'warning')).toEqual([
-    { type: 'warning', code: 'EVENT_LOOP_BLOCKED', message: expect.stringMatching(blocked) },
+    { at: expect.any(Number), type: 'warning', code: 'EVENT_LOOP_BLOCKED', message: expect.stringMatching(blocked) },
   ]);
   await home.remove();
 });

@@ -143,10 +143,10 @@ describe('a run through a Tinker server', () => {
     const refusals: readonly (readonly [RegExp, readonly string[], string?])[] = [
       [/^2 error POLICY_REFUSED: .*401.*TINKER_API_KEY/s, flags('no'), 'tml-wrong-0123456789abcdef'],
       [/^2 error USAGE: TINKER_API_KEY is not set/, flags('no'), ''],
-      [/^2 error USAGE: temperature: expected 1 with a Tinker server/, flags('no', '--temperature', '0.7')],
+      [/^2 error USAGE: --temperature: expected 1 with a Tinker server/, flags('no', '--temperature', '0.7')],
       [/^2 error MODEL_INVALID: tokenizer.json in .* is not the one of base at the server/, flags('no', '--model', other)],
-      [/^2 error USAGE: model: expected the folder of the model at the Tinker server/, noModel],
-      [/^2 error USAGE: baseModel: expected engine tinker/, flags('no', '--engine', 'embedded', '--base-model', 'base')],
+      [/^2 error USAGE: (?:--)?model: expected the folder of the model at the Tinker server/, noModel],
+      [/^2 error USAGE: --base-model: expected engine tinker/, flags('no', '--engine', 'embedded', '--base-model', 'base')],
       [/^2 error USAGE: .*does not offer "Qwen\/Qwen3-8B"; it has base/, flags('no', '--base-model', 'Qwen/Qwen3-8B')],
     ];
     for (const [refusal, args, key] of refusals) {
