@@ -151,7 +151,10 @@ export class ShownRun implements AsyncDisposable {
     const [trajectory, { step }] = await this.#read(rolloutId);
     const { groupId, purpose } = trajectory;
     const { store } = await this.#rolloutStore();
-    const group = withoutExcluded(await store.query({ groupId, purpose }), exclusionsIn(await store.marks()));
+    // Of a trained rollout, what its step left out; marks that came later changed nothing in it.
+    const [manifest] = step === null ? [] : await store.manifests(step - 1);
+    const excluded = manifest === undefined ? exclusionsIn(await store.marks()) : (manifest.excluded ?? []);
+    const group = withoutExcluded(await store.query({ groupId, purpose }), excluded);
     return await this.#tokens.view(trajectory, group, step);
   }
 
