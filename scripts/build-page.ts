@@ -1,9 +1,18 @@
-/** Bundles the page of `trainyard view` into dist/page/: page.js and page.css, which need nothing else. */
+/**
+ * Bundles the page of `trainyard view` into dist/page/: page.js and page.css, which need nothing else. With --if-stale, only if they are
+ * missing or older than their sources.
+ */
+import { globSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { build } from 'vite';
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
+const sources = globSync('src/{core,view/page}/**/*.{ts,tsx,css}', { cwd: root }).map(
+  (path) => statSync(join(root, path)).mtimeMs,
+);
+const built = statSync(join(root, 'dist/page/page.js'), { throwIfNoEntry: false })?.mtimeMs ?? 0;
+if (process.argv.includes('--if-stale') && built > Math.max(...sources)) process.exit();
+const { build } = await import('vite');
 await build({
   root,
   configFile: false,

@@ -30,7 +30,7 @@ const GROUPS: Readonly<Record<string, Readonly<Record<string, readonly [page: st
     sft: ['warm-start', 'trainyard sft runs/eval-strong', 'trainyard sft conversations.jsonl --epochs 2'],
   },
   'Look:': {
-    view: ['view', 'trainyard view runs', 'trainyard view runs/mine --export run.html'],
+    view: ['reference/view', 'trainyard view runs', 'trainyard view runs/mine --export run.html'],
     show: ['debug-one-rollout', 'trainyard show runs/my-run', 'trainyard show runs/my-run g000001-0'],
     replay: ['debug-one-rollout', 'trainyard replay runs/my-run g000001-0', 'trainyard replay runs/my-run g000001-0 --grade'],
     curate: ['curation', 'trainyard curate runs/my-run g000001-0 --reason "wrong answer in the task"'],

@@ -15,7 +15,7 @@ suite('plain lines', () => {
       planned: { ...planned, cost: 7.864 },
     });
     expect(line).toBe(
-      'Planned 200 rollouts, more where groups lack signal: at most 3.2K model calls and 13.1M tokens; that costs at most 7.86, prompts not included',
+      'Planned up to 200 rollouts, more only if whole steps find no signal: at most 3.2K model calls and 13.1M tokens; that costs at most 7.86, prompts not included',
     );
     expect(lines({ ...runStart(), planned } as RunEvent)[2]).toMatch(/ and 13\.1M tokens$/);
   });

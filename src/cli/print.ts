@@ -153,7 +153,12 @@ function runStart(event: Event<'run-start'>): readonly string[] {
       ? `Training ${what} for ${count(steps, 'step')}`
       : `Going on with ${what} after step ${resumedAt} of ${steps}`;
   const source = event.from === undefined ? `${tasks} tasks` : `from the rollouts of ${printableLine(event.from)}`;
-  return [`${doing}: ${source}, ${heldOut} held out, seed ${seed}`, ...places(event)];
+  const unmeasured = 'Nothing is held out, so nothing will tell whether it got better: give --held-out or --split 0.1';
+  return [
+    `${doing}: ${source}, ${heldOut} held out, seed ${seed}`,
+    ...(heldOut > 0 ? [] : [styleText('yellow', unmeasured)]),
+    ...places(event),
+  ];
 }
 
 function evaluationStart(event: Event<'eval-start'>): readonly string[] {
@@ -169,9 +174,9 @@ function evaluationStart(event: Event<'eval-start'>): readonly string[] {
 
 /** `type`: of the event that says it. */
 export function plannedText(type: RunEvent['type'], { rollouts, calls, sampledTokens, cost }: Planned): string {
-  const unless = type === 'run-start' ? ', more where groups lack signal' : '';
+  const [upTo, unless] = type === 'run-start' ? ['up to ', ', more only if whole steps find no signal'] : ['', ''];
   const costs = cost === undefined ? '' : `; that costs at most ${figure(cost, 2)}, prompts not included`;
-  return `Planned ${amount(rollouts)} rollouts${unless}: at most ${amount(calls)} model calls and ${amount(sampledTokens)} tokens${costs}`;
+  return `Planned ${upTo}${amount(rollouts)} rollouts${unless}: at most ${amount(calls)} model calls and ${amount(sampledTokens)} tokens${costs}`;
 }
 
 function places(event: Event<'run-start'> | Event<'eval-start'> | Event<'sft-start'>): readonly string[] {

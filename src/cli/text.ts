@@ -61,7 +61,8 @@ export const STOPPED: Readonly<Record<RunEnding, string | null>> = {
 export const IS_NPM_SCRIPT = ['trainyard', 'demo'].includes(process.env['npm_lifecycle_event'] ?? '');
 
 /** How the program was called, judging by npm's environment, so that users can type it again. */
-const CALLED_AS = IS_NPM_SCRIPT ? 'npm run trainyard --' : process.env['npm_command'] === 'exec' ? 'npx trainyard' : 'trainyard';
+const IS_LOCAL = process.env['npm_command'] === 'exec' || /^trainyard\b/.test(process.env['npm_lifecycle_script'] ?? '');
+const CALLED_AS = IS_NPM_SCRIPT ? 'npm run trainyard --' : IS_LOCAL ? 'npx trainyard' : 'trainyard';
 
 /** Rewrites commands in a text to match how this program was called. */
 export function asCalled(text: string): string {

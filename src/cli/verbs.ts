@@ -141,7 +141,7 @@ export function addVerbs(program: Command, ended: Ended): void {
     .argument('<rollout>', 'id of the rollout')
     .action(async (run, rollout, flags) => ended(await (await import('./replay.ts')).replayCommand(run, rollout, flags)));
   add('view', 'show runs in the browser: curves, rollouts, single tokens', objects, VIEW, { host: SERVE_DEFAULTS.host })
-    .argument('<runs...>', 'directories of runs, folders of them such as runs, or store files')
+    .argument('[runs...]', 'directories of runs, folders of them, or store files (default: runs)', ['runs'])
     .action(async (runs, flags) => ended(await (await import('./view.ts')).viewCommand(runs, flags)));
   const curating = 'leave rollouts or turns of a run out of training, or take that back; without rollouts: what is left out';
   add('curate', curating, objects)

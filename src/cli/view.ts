@@ -9,7 +9,7 @@ import { extname, join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { styleText } from 'node:util';
-import { TrainyardError } from '../core/errors.ts';
+import { TrainyardError, tried } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import { shellWord } from '../run/settings.ts';
 import { serving } from './serve.ts';
@@ -74,14 +74,15 @@ export function viewBeside(isWanted: boolean): Disposable & { open(run: string |
 /** In a process of its own. */
 function openView(run: string): Disposable {
   const main = fileURLToPath(new URL(`./main${extname(import.meta.url)}`, import.meta.url));
-  const inherited = process.execArgv.filter((argument) => !argument.startsWith('--inspect'));
+  // Nothing that the command loads beside itself: it may print, too.
+  const inherited = process.execArgv.filter((argument) => argument.startsWith('--conditions'));
   // In a group of its own: Ctrl-C ends the command, and the command ends the view.
   const child = spawn(process.execPath, [...inherited, main, 'view', run, '--json'], {
-    ...{ stdio: ['pipe', 'pipe', 'ignore'], detached: true, env: { ...process.env, [CHILD]: '1' } },
+    ...{ stdio: ['pipe', 'pipe', 'ignore'], detached: true, env: { ...process.env, NODE_OPTIONS: '', [CHILD]: '1' } },
   });
   const say = (text: string): boolean => process.stderr.write(`${text}\n`);
   createInterface(child.stdout!).on('line', (line) => {
-    const { type, link, message, hint = '' } = JSON.parse(line) as Readonly<Record<string, string>>;
+    const { type, link, message, hint = '' } = tried(() => JSON.parse(line) as Readonly<Record<string, string>>) ?? {};
     if (type === 'link') say(`View it: ${link}`);
     if (type === 'error') say(`It cannot be viewed: ${message} (${hint})`);
   });

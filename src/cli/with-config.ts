@@ -1,6 +1,6 @@
 /**
  * What the config file says, under what the flags say: flags win over the named run (`--use`), that over the file's other settings, those over
- * defaults. A resumed run takes nothing from a config: it has its settings. `--print-config` shows each setting and where it comes from.
+ * defaults. A resumed run, and one from the rollouts of another, take nothing from a config: they have settings already. `--print-config` shows each setting and where it comes from.
  */
 import { existsSync } from 'node:fs';
 import { printableLine } from '../core/describe.ts';
@@ -33,10 +33,11 @@ export async function withConfig(
   entry: string | undefined,
   { config, use, printConfig, ...flags }: Values,
 ): Promise<{ readonly entry: string | undefined; readonly flags: Values } | undefined> {
-  if (flags['resume'] !== undefined) {
+  if ((flags['resume'] ?? flags['from']) !== undefined) {
     if (typeof config !== 'string' && use === undefined && !printConfig) return { entry, flags };
-    const hint = 'a run goes on with the settings it began with, which are in its run.json: leave the others out';
-    throw new TrainyardError('USAGE', 'found --config, --use or --print-config beside --resume', { hint });
+    const hint = 'the settings are those of the run, in its run.json; flags change them: leave the others out';
+    const beside = flags['resume'] === undefined ? '--from' : '--resume';
+    throw new TrainyardError('USAGE', `found --config, --use or --print-config beside ${beside}`, { hint });
   }
   const path = config === false ? undefined : ((config as string | undefined) ?? findConfig());
   const file = path === undefined ? undefined : await readConfig(path);

@@ -109,8 +109,8 @@ export const MOST_PRINTED = { lines: MOST_LINES + 1, characters: MOST_CHARACTERS
 
 class Prints {
   readonly #keep: (line: string) => void;
-  /** The last line, which may go on. */
-  #begun = '';
+  /** The last line of stdout and of stderr, which may go on, and the bytes of a character that is not complete. */
+  readonly #begun = [0, 1].map(() => ({ pieces: [] as string[], size: 0, decoder: new TextDecoder() }));
   #lines = 0;
   #characters = 0;
   #dropped = 0;
@@ -120,18 +120,30 @@ class Prints {
     this.#keep = keep;
   }
 
-  write(text: string): void {
-    const lines = (this.#begun + text).split('\n');
-    const last = lines.at(-1)!.length > MOST_CHARACTERS ? '' : lines.pop()!;
-    for (const line of lines) this.#line(line);
-    this.#begun = last;
+  /** `place`: 0 for stdout, 1 for stderr. */
+  write(place: number, bytes: Uint8Array): void {
+    const begun = this.#begun[place]!;
+    const [first = '', ...others] = begun.decoder.decode(bytes, { stream: true }).split('\n');
+    begun.pieces.push(first);
+    begun.size += first.length;
+    for (const line of others) {
+      this.#complete(place);
+      begun.pieces.push(line);
+      begun.size = line.length;
+    }
+    if (begun.size > MOST_CHARACTERS) this.#complete(place);
   }
 
   end(): void {
-    if (this.#begun !== '') this.#line(this.#begun);
+    for (const [place, { size }] of this.#begun.entries()) if (size > 0) this.#complete(place);
     if (this.#dropped > 0 && !this.#isOver) this.#keep(`… and ${this.#dropped} more characters, which were not kept`);
-    this.#begun = '';
     this.#isOver = true;
+  }
+
+  #complete(place: number): void {
+    const begun = this.#begun[place]!;
+    this.#line(begun.pieces.join(''));
+    [begun.pieces, begun.size] = [[], 0];
   }
 
   #line(line: string): void {
@@ -143,6 +155,8 @@ class Prints {
     this.#characters += line.length;
   }
 }
+
+const encodingOf = (given: unknown): BufferEncoding => (Buffer.isEncoding(given as string) ? (given as BufferEncoding) : 'utf8');
 
 const ofRollouts = new WeakMap<WorkflowContext, Prints>();
 
@@ -156,12 +170,12 @@ export const endPrints = (ctx: WorkflowContext): void => ofRollouts.get(ctx)?.en
 /** Keeps what rollouts print from the streams of this process until disposed. `passes`: it is written as well. */
 export function catchPrints(passes = false): Disposable {
   let isOver = false;
-  const caught = [process.stdout, process.stderr].map((stream) => {
+  const caught = [process.stdout, process.stderr].map((stream, place) => {
     const original = stream.write as (...given: readonly unknown[]) => boolean;
     const write = (chunk: string | Uint8Array, encoding?: unknown, written?: unknown): boolean => {
       const rollout = isOver ? undefined : currentRollout();
       const prints = rollout && ofRollouts.get(rollout);
-      prints?.write(typeof chunk === 'string' ? chunk : Buffer.from(chunk).toString());
+      prints?.write(place, typeof chunk === 'string' ? Buffer.from(chunk, encodingOf(encoding)) : chunk);
       if (prints === undefined || passes) return original.call(stream, chunk, encoding, written);
       const callback = typeof encoding === 'function' ? encoding : written;
       if (typeof callback === 'function') process.nextTick(() => callback());

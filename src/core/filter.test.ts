@@ -74,6 +74,7 @@ describe('a filter', () => {
     ['reward<x', 'filter, character 8: reward is a number, expected a number or none, found x'],
     ['reward~1', 'filter, character 8: reward is a number, expected < <= > >= = or !=, found ~'],
     ['tool<3', 'filter, character 6: tool is text, expected = != ~ or !~, found <'],
+    ['success=none', 'filter, character 9: success is true or false, never none'],
     ['success=maybe', 'filter, character 9: success is true or false, found maybe'],
     ['(turns>1', 'filter, character 9: expected ), found the end'],
     ['turns>1 turns>2', 'filter, character 9: expected &&, || or the end, found turns'],

@@ -18,12 +18,14 @@ export interface FilterRow extends RolloutSummary {
 export type RowFilter = (row: FilterRow) => boolean;
 
 type Field =
-  | { readonly kind: 'number'; of(row: FilterRow): number | null | undefined }
+  | { readonly kind: 'number'; readonly counts?: true; of(row: FilterRow): number | null | undefined }
   | { readonly kind: 'text'; of(row: FilterRow): string | null }
   | { readonly kind: 'truth'; of(row: FilterRow): boolean }
   | { readonly kind: 'names'; of(row: FilterRow): readonly string[] };
 
 const number = (of: (row: FilterRow) => number | null | undefined): Field => ({ kind: 'number', of });
+/** Alone it asks for more than none. */
+const counted = (of: (row: FilterRow) => number): Field => ({ kind: 'number', counts: true, of });
 const text = (of: (row: FilterRow) => string | null): Field => ({ kind: 'text', of });
 const names = (of: (row: FilterRow) => readonly string[]): Field => ({ kind: 'names', of });
 
@@ -35,7 +37,7 @@ const FIELDS: Readonly<Record<string, Field>> = {
   tokens: number(({ tokens }) => tokens),
   seconds: number(({ seconds }) => seconds),
   tool: names(({ tools }) => tools),
-  tools: number(({ tools }) => tools.length),
+  tools: counted(({ tools }) => tools.length),
   task: text(({ taskId }) => taskId),
   rollout: text(({ rolloutId }) => rolloutId),
   group: text(({ groupId }) => groupId),
@@ -43,13 +45,13 @@ const FIELDS: Readonly<Record<string, Field>> = {
   outcome: text(({ outcome }) => outcome),
   limit: text(({ limit }) => limit),
   fork: names(({ forks }) => Object.keys(forks)),
-  forks: number(({ forks }) => Object.values(forks).reduce((sum, n) => sum + n, 0)),
+  forks: counted(({ forks }) => Object.values(forks).reduce((sum, n) => sum + n, 0)),
   step: number(({ step }) => step),
   version: number(({ versions }) => versions?.[1]),
   excluded: text(({ excluded }) => excluded),
-  'excluded-turns': number(({ excludedTurns }) => Object.keys(excludedTurns).length),
-  'failed-calls': number(({ failedCalls }) => failedCalls),
-  abandoned: number(({ abandoned }) => abandoned),
+  'excluded-turns': counted(({ excludedTurns }) => Object.keys(excludedTurns).length),
+  'failed-calls': counted(({ failedCalls }) => failedCalls),
+  abandoned: counted(({ abandoned }) => abandoned),
 };
 
 /** Names of the fields, without those of parts and metrics. */
@@ -192,6 +194,7 @@ function plain(name: string): string {
 function isThere(field: Field, row: FilterRow): boolean {
   if (field.kind === 'truth') return field.of(row);
   const value = field.of(row);
+  if (field.kind === 'number' && field.counts) return Number(value) > 0;
   return field.kind === 'names' ? field.of(row).length > 0 : value !== null && value !== undefined;
 }
 
@@ -204,8 +207,9 @@ function comparison(name: string, field: Field, operator: Operator, value: Token
   const isPlain = value.kind === 'word';
   const isEqual = operator === '=';
   if (isPlain && /^(?:none|null)$/i.test(value.text)) {
+    if (field.kind === 'truth') throw fault(`${name} is true or false, never ${value.text}`, value.at);
     if (!isEqual && operator !== '!=') throw fault(`expected = or != before ${value.text}, found ${operator}`, value.at);
-    return (row) => (field.kind === 'truth' ? false : isThere(field, row)) !== isEqual;
+    return (row) => isThere(field, row) !== isEqual;
   }
   if (field.kind === 'number') {
     const order = ORDER[operator];
@@ -217,7 +221,7 @@ function comparison(name: string, field: Field, operator: Operator, value: Token
       return found !== null && order(found, wanted);
     };
   }
-  const isTruth = isPlain && /^(?:true|false)$/i.test(value.text);
+  const isTruth = isPlain && (field.kind === 'truth' || field === FIELDS['excluded']) && /^(?:true|false)$/i.test(value.text);
   const isNegated = operator === '!=' || operator === '!~';
   const isWithin = operator === '~' || operator === '!~';
   if (!isEqual && !isNegated && !isWithin) {

@@ -55,7 +55,7 @@ export async function placesIn(
 function changesIn(file: string, text: string, code: string): readonly Change[] {
   const found: (readonly [start: number, end: number, change: Change])[] = [];
   const add = (start: number, end: number, after: string, needs?: string): void => {
-    const before = text.slice(start, end).replaceAll(/\s+/g, ' ');
+    const before = withoutSecrets(text.slice(start, end).replaceAll(/\s+/g, ' '));
     // Inside another place, or with the policy already.
     if (found.some(([from, to]) => start < to && end > from) || /\bctx\.model\(|\.baseURL\b|\brolloutFetch\b/.test(before))
       return;
@@ -127,5 +127,12 @@ export function missingFiles(entry: string, hasConfig: boolean): Readonly<Record
   const all = { 'trainyard.config.ts': config, [usualTasks(entry)]: rows(11, 8), [usualHeldOut(entry)]: rows(60, 4) };
   return Object.fromEntries(
     Object.entries(all).filter(([path]) => !existsSync(path) && !(hasConfig && path === 'trainyard.config.ts')),
+  );
+}
+
+/** Texts beside a name may be keys; a model's name is none. */
+function withoutSecrets(code: string): string {
+  return code.replaceAll(/([\w-]+['"]?\s*:\s*)(['"`])(?:\\.|(?!\2).)*\2/g, (whole, key: string) =>
+    /^model\b/.test(key) ? whole : `${key}'…'`,
   );
 }

@@ -3,7 +3,7 @@
  * Writes all files or none, and never over one that is there. What is asked and printed is the command's (cli/init.ts).
  */
 import { existsSync, readFileSync } from 'node:fs';
-import { mkdir, rm, writeFile } from 'node:fs/promises';
+import { mkdir, rename, rm, writeFile } from 'node:fs/promises';
 import { basename, dirname, join, relative, resolve, sep } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { boundary, TrainyardError, tried } from '../core/errors.ts';
@@ -62,7 +62,7 @@ export function projectFiles(folder: string, { client, modelKind, task }: Answer
   const rows = (file: string, most: number): string => `${read('examples', task, file).split('\n', most).join('\n')}\n`;
   const scripts = {
     ...{ test: 'node --test', eval: 'trainyard eval', train: `trainyard train${modelKind === 'api' ? ' --use offline' : ''}` },
-    ...{ view: 'trainyard view', show: 'trainyard show', typecheck: 'tsc' },
+    ...{ view: 'trainyard view runs', show: 'trainyard show', typecheck: 'tsc' },
   };
   const { '@types/node': types, typescript } = ours.devDependencies;
   const project = {
@@ -104,14 +104,19 @@ export async function writeFiles(folder: string, files: Texts): Promise<void> {
       hint: 'name a new folder; for an agent that you have: trainyard init --here <file>',
     });
   }
+  // A new folder has its name once it is complete, so that a kill leaves no half project.
+  const isNew = !existsSync(folder);
+  const into = isNew ? `${folder}.unfinished` : folder;
   const made: (string | undefined)[] = [];
   await boundary('USAGE', `${folder} cannot be written`, async () => {
     try {
-      made.push(await mkdir(folder, { recursive: true }));
+      if (isNew) await rm(into, { recursive: true, force: true });
+      made.push(await mkdir(into, { recursive: true }));
       for (const [name, text] of Object.entries(files)) {
-        await writeFile(join(folder, name), text, { flag: 'wx' });
-        made.push(join(folder, name));
+        await writeFile(join(into, name), text, { flag: 'wx' });
+        made.push(join(into, name));
       }
+      if (isNew) await rename(into, folder);
     } catch (failure) {
       for (const path of made) if (path !== undefined) await rm(path, { recursive: true, force: true });
       throw failure;

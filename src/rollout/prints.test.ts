@@ -37,9 +37,12 @@ describe('what workflows print', () => {
     const passed = passing();
     await using bench = await rollouts(async ({ task, log }) => {
       for (let i = 0; i < 5; i++) {
-        process[i % 2 === 0 ? 'stdout' : 'stderr'].write(`${task.id} `);
+        const [own, other] = i % 2 === 0 ? (['stdout', 'stderr'] as const) : (['stderr', 'stdout'] as const);
+        const [start, end] = [Buffer.from(`${task.id} says €`).subarray(0, -1), Buffer.from(`€${i}\n`).subarray(2)];
+        process[own].write(start);
         await sleep(Math.random() * 3);
-        process.stdout.write(Buffer.from(`says ${i}\n`));
+        process[other].write('');
+        process[own].write(end.toString('hex'), 'hex');
       }
       log('done');
       outsideRollout(() => process.stdout.write('an event\n'));
@@ -47,7 +50,7 @@ describe('what workflows print', () => {
     process.stdout.write('before\n');
     const names = Array.from({ length: 64 }, (_, i) => `t${i}`);
     const ended = await Promise.all(names.map((id) => bench.run({ id })));
-    expect(ended.map(printedIn)).toEqual(names.map((id) => [0, 1, 2, 3, 4].map((i) => `${id} says ${i}`)));
+    expect(ended.map(printedIn)).toEqual(names.map((id) => [0, 1, 2, 3, 4].map((i) => `${id} says €${i}`)));
     expect(ended[7]!.logs?.at(-1)).toMatchObject({ text: 'done' });
     expect(new Set(passed)).toEqual(new Set(['before\n', 'an event\n']));
   });

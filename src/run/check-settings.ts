@@ -6,7 +6,6 @@ import { existsSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { z } from 'zod';
 import { TrainyardError } from '../core/errors.ts';
-import type { Unusual } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import type { TaskSource } from '../dataset/rows.ts';
 import type { Entry } from '../rollout/discovery.ts';
@@ -367,7 +366,7 @@ function untrainable({ entry, model = 'NAME', baseURL }: TrainRequest, engine: A
   const at = baseURL === undefined ? '' : ` --base-url ${shellWord(baseURL)}`;
   const found = `engine: ${engine} cannot be trained: an API gives neither the tokens that were sampled nor their log-probabilities`;
   return new TrainyardError('USAGE', found, {
-    hint: `measure it with trainyard eval ${agent} --engine ${engine}${at} --model ${shellWord(model)}; train the embedded policy with trainyard train ${agent}, or a model at a Tinker server with --engine tinker --model <folder>`,
+    hint: `measure it with trainyard eval ${agent} --engine ${engine}${at} --model ${shellWord(model)}; train the embedded policy with trainyard train ${agent} --engine embedded, or a model at a Tinker server with --engine tinker --model <folder>`,
   });
 }
 

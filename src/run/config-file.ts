@@ -20,7 +20,7 @@ const NAMES = ['trainyard.config.ts', 'trainyard.config.mts', 'trainyard.config.
 /** For a module that awaits something. */
 const WAIT_MS = 30_000;
 const MOST_TOML = 1_000_000;
-const PATHS = ['entry', 'tasks', 'heldOut', 'flows', 'run', 'warmStart'] as const;
+const PATHS = ['entry', 'tasks', 'heldOut', 'flows', 'run', 'from', 'warmStart'] as const;
 /** Settings whose flags have other names. */
 export const FLAG_OF: Readonly<Record<string, string>> = {
   ...{ 'limits.turns': 'turns', 'limits.tokens': 'rolloutTokens', 'limits.deadlineMs': 'deadline' },
@@ -114,7 +114,7 @@ async function readToml(path: string): Promise<RawConfig> {
 
 function problemsIn(settings: unknown, place: string, places: Readonly<Record<string, string>> = {}): readonly string[] {
   if (!isObject(settings)) return [`${place}: expected an object of settings, found ${kindOf(settings)}`];
-  const at = (name: string): string => places[name] ?? (place === '' ? name : `${place}.${name}`);
+  const at = (name: string): string => (Object.hasOwn(places, name) ? places[name]! : place === '' ? name : `${place}.${name}`);
   return Object.entries(settings).flatMap(([name, value]) => {
     if (!Object.hasOwn(configShape, name)) return [`${at(name)}: ${unknownName(name)}`];
     const { error } = configShape[name as keyof typeof configShape].optional().safeParse(value);

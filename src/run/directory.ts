@@ -264,7 +264,7 @@ export function eventsIn(run: string): readonly LoggedEvent[] {
 export function eventsFrom(run: string, start: number): { readonly events: readonly LoggedEvent[]; readonly end: number } {
   const file = join(run, EVENTS_FILE);
   const size = statSync(file, { throwIfNoEntry: false })?.size ?? 0;
-  if (size === start) return { events: [], end: start };
+  if (size === start || size === 0) return { events: [], end: size };
   const bytes = readFileSync(file);
   const end = bytes.lastIndexOf('\n') + 1;
   const lines = bytes.toString('utf8', start, Math.max(start, end)).split('\n').slice(0, -1);

@@ -26,6 +26,7 @@ import { type Checked, preflight } from './preflight.ts';
 import { scoreOf, tokensIn, trajectoriesOf } from './results.ts';
 import type { Resumption } from './resume.ts';
 import { costOf, plannedFor, samplingAt, TRAIN_DEFAULTS } from './settings.ts';
+import type { StepLog } from './step.ts';
 import type { GroupSource } from './stored-groups.ts';
 
 /** New rollouts, or those of another run. */
@@ -36,15 +37,18 @@ export async function groupSource(
 ): Promise<GroupSource> {
   const { sampled } = parts.policy;
   if (plan.settings.from === undefined || !('renderer' in sampled)) return groupsOf(plan, from, rollouts, onProgress);
-  const { store, warn } = log;
+  const { store, warn, directory } = log;
   const { storedGroups } = await import('./stored-groups.ts');
-  return await storedGroups({ plan, store, warn, renderer: sampled.renderer, hasSignal: trainedBy(plan) }, from.groups.next);
+  return await storedGroups(
+    { plan, store, warn, directory, renderer: sampled.renderer, hasSignal: trainedBy(plan) },
+    from.groups.next,
+  );
 }
 
 interface GroupParts {
   readonly plan: TrainPlan;
   readonly parts: Pick<RunParts, 'policy'>;
-  readonly log: { readonly store: Store; readonly warn: Warn };
+  readonly log: Pick<StepLog, 'store' | 'warn' | 'directory'>;
   readonly rollouts: Rollouts;
 }
 
@@ -265,9 +269,11 @@ export async function probe(
 
 const ALL_SOLVED = { message: 'every rollout succeeded: these tasks have nothing left to teach', hint: 'give harder tasks' };
 
-/** Where a run resumes; of a new one, what is planned if every group has signal. */
+/** Where a run resumes; of a new one, what is planned at most: `refill` times as many groups as have signal. */
 export function extentOf({ settings, heldOut, isResumed }: TrainPlan, step: number) {
-  return isResumed ? { resumedAt: step } : { planned: plannedFor(rolloutsOfRun(settings, heldOut.length, 1), settings) };
+  return isResumed
+    ? { resumedAt: step }
+    : { planned: plannedFor(rolloutsOfRun(settings, heldOut.length, 1 / settings.refill), settings) };
 }
 
 /** `share`: of the groups with signal. A step tries more groups where few have it. */

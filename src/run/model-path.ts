@@ -109,6 +109,6 @@ async function notFound(name: string, id: string | undefined, file: string | und
   return new TrainyardError('FILE_NOT_FOUND', `no model folder at ${name}${id === undefined ? '' : `, and ${there}`}`, {
     hint:
       hints.join(' Or ') ||
-      'give a folder with config.json, weights and tokenizer.json, a .gguf file, or a model that trainyard model get Owner/Name downloaded',
+      'give a folder with config.json, weights and tokenizer.json, a .gguf file, or a model that trainyard model get Owner/Name downloaded; for a model behind an API, add --engine openai or anthropic',
   });
 }

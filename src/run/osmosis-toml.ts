@@ -86,6 +86,9 @@ function pathProblems(paths: Readonly<Record<string, unknown>>): readonly string
   });
 }
 
+/** A file that is only read must not set them. */
+const REDIRECTS = /^(?:NODE_|LD_|DYLD_|PATH$|HOME$|SHELL$|TMPDIR$|HF_ENDPOINT$)|_(?:BASE_URL|PROXY)$/;
+
 function envProblems(env: unknown, secrets: unknown): readonly string[] {
   const names: readonly unknown[] = Array.isArray(secrets) ? secrets : [secrets];
   const variables = isObject(env) ? Object.entries(env) : [];
@@ -93,6 +96,7 @@ function envProblems(env: unknown, secrets: unknown): readonly string[] {
   return [
     ...variables.flatMap(([name, value]) => [
       ...(/^(?!_OSMOSIS_)[A-Z_][A-Z0-9_]*$/.test(name) ? [] : [`env.${name}: expected a name such as MY_VARIABLE`]),
+      ...(REDIRECTS.test(name) ? [`env.${name}: it decides which code runs or where keys are sent; set it in the shell`] : []),
       ...(typeof value === 'string' ? [] : [`env.${name}: expected a text, found ${kindOf(value)}`]),
     ]),
     ...names.flatMap((name, i) => {

@@ -1,20 +1,23 @@
 /**
  * Training from rollouts that another run kept (`train --from`), instead of new ones: its settings, unless others are given, and its groups
  * with their marks, which are copied into the new run's store before the first step, so that the run can be resumed and verified without
- * the other. Rollouts of held-out tasks are left out. The policies that sampled are not the one in training, so their log-probabilities only
+ * the other. Rollouts of held-out tasks and of unfinished groups are left out. The policies that sampled are not the one in training, so their log-probabilities only
  * weigh the gradient, and none is compared with the trainer's.
  */
+import { existsSync } from 'node:fs';
+import { dirname, join } from 'node:path';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { defined } from '../core/json.ts';
+import { placeOf } from '../core/turns.ts';
 import type { Trajectory } from '../core/types.ts';
 import type { Group, GroupBatch, Position } from '../rollout/scheduler.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 import { areOwn } from '../tokens/taught-turns.ts';
 import type { TrainFromRequest, TrainRequest, TrainSettings } from './check-settings.ts';
 import { heldOutTest } from './demonstrations.ts';
-import { isEvaluation, readRunFile } from './directory.ts';
+import { isEvaluation, isLocked, type RunDirectory, readRunFile, writeWhole } from './directory.ts';
 import { openStoreOf } from './inspect.ts';
 import type { TrainPlan } from './plan.ts';
 
@@ -55,6 +58,8 @@ export interface GroupSource {
 }
 
 export interface StoredGroupsOptions {
+  /** Of the new run. */
+  readonly directory: Pick<RunDirectory, 'storePath'>;
   readonly plan: Pick<TrainPlan, 'settings' | 'heldOut' | 'tasks' | 'record'>;
   readonly store: Store;
   readonly renderer: Renderer;
@@ -65,8 +70,10 @@ export interface StoredGroupsOptions {
 /** `next`: the first group to take, from 1. */
 export async function storedGroups(options: StoredGroupsOptions, next: number): Promise<GroupSource> {
   const { plan, store, hasSignal } = options;
-  // Before the first step a killed run may have copied only some.
-  if ((await store.manifests()).length === 0) await copyGroups(options);
+  const { groupsPerStep, refill } = plan.settings;
+  // Written last: a killed run may have copied only some.
+  const copied = join(dirname(options.directory.storePath), 'copied.json');
+  if (!existsSync(copied)) await writeWhole(copied, `${JSON.stringify(await copyGroups(options))}\n`);
   const ids = await store.groupIds({ purpose: 'train' });
   let place = next;
   const read = async (groupId: string): Promise<Group> => {
@@ -75,7 +82,9 @@ export async function storedGroups(options: StoredGroupsOptions, next: number): 
   };
   const take = async (): Promise<GroupBatch> => {
     const batch = { groups: [] as Group[], withoutSignal: [] as Group[], stale: [] };
-    while (batch.groups.length < plan.settings.groupsPerStep && place <= ids.length) {
+    // As the other run did, so that the batches are the same.
+    const end = Math.min(place + refill * groupsPerStep - 1, ids.length);
+    while (batch.groups.length < groupsPerStep && place <= end) {
       const group = await read(ids[place++ - 1]!);
       (hasSignal(group.trajectories) ? batch.groups : batch.withoutSignal).push(group);
     }
@@ -94,17 +103,25 @@ export async function storedGroups(options: StoredGroupsOptions, next: number): 
   };
 }
 
-/** Idempotent. Throws SAMPLE_REFUSED if another tokenizer or template made the rollouts: their ids would mean other text. */
-async function copyGroups({ plan, store, renderer, warn }: StoredGroupsOptions): Promise<void> {
+/**
+ * Idempotent; a mark that the new store has stays. Throws RUN_LOCKED while the other run goes on, and SAMPLE_REFUSED if another tokenizer or
+ * template made its rollouts: their ids would mean other text.
+ */
+async function copyGroups({ plan, store, renderer, warn }: StoredGroupsOptions): Promise<object> {
   const { from = '' } = plan.settings;
+  if (isLocked(from)) {
+    const hint = 'wait until it has ended, or stop it; its last groups are not complete';
+    throw new TrainyardError('RUN_LOCKED', `${from} is still going on`, { hint });
+  }
   await using source = await openStoreOf(from);
-  const { model } = readRunFile(from) as { readonly model?: string };
+  const { model, settings } = readRunFile(from) as { readonly model?: string; readonly settings?: Partial<TrainSettings> };
   const isHeldOut = heldOutTest(plan);
   const copied = new Set<string>();
-  let heldOut = 0;
+  let [heldOut, unfinished] = [0, 0];
   for (const groupId of await source.groupIds({ purpose: 'train' })) {
     const group = await source.query({ groupId, purpose: 'train' });
     if (group.some(({ taskId, turns }) => isHeldOut(taskId, turns[0]?.request.messages ?? []))) heldOut += group.length;
+    else if (group.length < (settings?.group ?? 2)) unfinished += group.length;
     else {
       for (const trajectory of group) {
         if (model !== plan.record.model) requireOwn(renderer, trajectory, from);
@@ -113,10 +130,12 @@ async function copyGroups({ plan, store, renderer, warn }: StoredGroupsOptions):
       }
     }
   }
-  const marks = (await source.marks()).filter(({ rolloutId }) => copied.has(rolloutId));
-  await store.mark(marks);
-  if (heldOut > 0) warn('LEFT_OUT', `${heldOut} rollouts of held-out tasks in ${from} are not trained`);
-  if (copied.size > 0) return;
+  const marked = new Set((await store.marks()).map(placeOf));
+  await store.mark((await source.marks()).filter((mark) => copied.has(mark.rolloutId) && !marked.has(placeOf(mark))));
+  const why = 'by id, or because they ask what a held-out task asks';
+  if (heldOut > 0) warn('LEFT_OUT', `${heldOut} rollouts of held-out tasks in ${from} are not trained (${why})`);
+  if (unfinished > 0) warn('LEFT_OUT', `${unfinished} rollouts of groups that ${from} did not finish are not trained`);
+  if (copied.size > 0) return { from, rollouts: copied.size, heldOut, unfinished };
   const hint = 'give the directory of a run that rolled out training tasks; trainyard show lists what it holds';
   throw new TrainyardError('DATASET_INVALID', `${from} holds no rollouts to train from`, { hint });
 }

@@ -147,7 +147,7 @@ async function learn(training: Training): Promise<TrainResult> {
         if (trajectories.length > 0) throw nothingTrainable(trajectories);
         if (scheduler.isExhausted) ending = step > 0 ? 'rollouts' : endingWithoutSignal([groups], trained);
         else tellNoSignalYet(groups, entry, tell);
-        if (tries.push(groups) === MOST_WITHOUT_SIGNAL) ending ??= endingWithoutSignal(tries, trained);
+        if (tries.push(groups) >= MOST_WITHOUT_SIGNAL && !settings.from) ending ??= endingWithoutSignal(tries, trained);
         continue;
       }
       tries = [];

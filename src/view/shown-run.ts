@@ -62,6 +62,7 @@ export class ShownRun implements AsyncDisposable {
   #open: OpenStore | undefined;
   #events: readonly RunEvent[] = [];
   #bytes = 0;
+  #eventsInode: number | undefined;
   #looked = Number.NEGATIVE_INFINITY;
   #kept: Kept = { state: '', sorted: new Map() };
   /** How often the run began anew since it is shown. */
@@ -108,8 +109,8 @@ export class ShownRun implements AsyncDisposable {
   /** Reads what is new, unless that was done a moment ago. Of a large store, the rest is read afterwards. */
   async look(): Promise<void> {
     if (performance.now() - this.#looked < FRESH) return;
-    this.#looked = performance.now();
     this.#readEvents();
+    this.#looked = performance.now();
     const inode = statSync(this.#storePath, { throwIfNoEntry: false })?.ino;
     if (this.#open !== undefined && this.#open.inode !== inode) await this.#forget();
     if (inode === undefined) return;
@@ -184,13 +185,15 @@ export class ShownRun implements AsyncDisposable {
   }
 
   #readEvents(): void {
-    const { events, end } = eventsFrom(this.path, this.#bytes);
-    this.#events = events.length > 0 ? [...this.#events, ...events] : this.#events;
-    if (end < this.#bytes) {
-      this.restarts++;
-      this.#events = eventsFrom(this.path, 0).events;
+    const inode = statSync(join(this.path, 'events.jsonl'), { throwIfNoEntry: false })?.ino;
+    const isSame = inode === this.#eventsInode;
+    const { events, end } = eventsFrom(this.path, isSame ? this.#bytes : 0);
+    if (isSame && end >= this.#bytes) this.#events = events.length > 0 ? [...this.#events, ...events] : this.#events;
+    else {
+      if (this.#eventsInode !== undefined) this.restarts++;
+      this.#events = isSame ? eventsFrom(this.path, 0).events : events;
     }
-    this.#bytes = end;
+    [this.#bytes, this.#eventsInode] = [end, inode];
   }
 
   async #forget(): Promise<void> {

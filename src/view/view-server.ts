@@ -203,7 +203,8 @@ class ViewServer implements HttpHandler {
   /** Undefined if the request may go on. Throws SESSION_UNKNOWN. */
   #signIn(request: HttpRequest): HttpReply | undefined {
     const token = request.path === '/' ? new URLSearchParams(request.query).get('token') : null;
-    const isKnown = this.#cookies.some((cookie) => isSame(cookie, cookieIn(request.header('cookie'), this.#cookieName)));
+    const given = cookiesIn(request.header('cookie'), this.#cookieName);
+    const isKnown = this.#cookies.some((cookie) => given.some((one) => isSame(cookie, one)));
     if (token === null && isKnown) return undefined;
     if (token === null) throw unknown('This page needs the link that trainyard view printed.');
     // A link that was used stays harmless in the browser that used it.
@@ -246,9 +247,10 @@ function isSame(known: string, given: string | undefined): boolean {
   return given !== undefined && timingSafeEqual(digest(known), digest(given));
 }
 
-function cookieIn(header: string | undefined, name: string): string | undefined {
+/** Another server of this machine may have set one of the same name. */
+function cookiesIn(header: string | undefined, name: string): readonly string[] {
   const cookies = header?.split(';').map((cookie) => cookie.trim()) ?? [];
-  return cookies.find((cookie) => cookie.startsWith(`${name}=`))?.slice(name.length + 1);
+  return cookies.flatMap((cookie) => (cookie.startsWith(`${name}=`) ? [cookie.slice(name.length + 1)] : []));
 }
 
 function unknown(message: string): TrainyardError {

@@ -1,9 +1,11 @@
 /** Training from the rollouts that a run kept: without marks it is the same training, with marks it is without what they exclude. */
-import { readFile } from 'node:fs/promises';
+import { cp, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { RunEvent } from '../../src/core/events.ts';
 import { masked } from '../../src/core/policy.ts';
+import { takeLock } from '../../src/run/directory.ts';
 import { curate } from '../../src/run/inspect.ts';
 import { resume, train } from '../../src/run/train.ts';
 import { trainerLogprobsOf } from '../../src/run/trainer-logprobs.ts';
@@ -75,6 +77,23 @@ describe('training from a run', () => {
     expect(events).toContainEqual(expect.objectContaining({ code: 'LEFT_OUT' }));
     expect(events.some(({ type }) => type === 'eval-end')).toBe(false);
     await expect(train({ from: home.dir, run: at('none') })).rejects.toMatchObject({ code: 'FILE_NOT_FOUND' });
+  });
+
+  it('leaves out groups that the other run did not finish, and refuses one that goes on', async () => {
+    const killed = at('killed');
+    await cp(source, killed, { recursive: true });
+    const store = new DatabaseSync(join(killed, 'store.sqlite'));
+    const { group_id: group } = store.prepare("SELECT group_id FROM trajectories WHERE purpose = 'train' ORDER BY seq").get()!;
+    store.exec(`PRAGMA foreign_keys = OFF; DELETE FROM trajectories WHERE rollout_id = '${group}-0'`);
+    store.close();
+    const events: RunEvent[] = [];
+    const run = at('unfinished');
+    await train({ from: killed, run, steps: 1 }, (event) => events.push(event));
+    expect(events).toContainEqual(expect.objectContaining({ code: 'LEFT_OUT', message: expect.stringContaining('3 rollouts') }));
+    await using kept = await storeOf(run);
+    expect((await kept.query({ groupId: String(group) })).length).toBe(0);
+    using _lock = takeLock(killed);
+    await expect(train({ from: killed, run: at('locked') })).rejects.toMatchObject({ code: 'RUN_LOCKED' });
   });
 
   it('keeps what the trainer said of each trained token, which is what the embedded engine said', async () => {

@@ -16,37 +16,37 @@ import {
 
 /** Files and code lines of each folder of src/; `*` is the public surface. */
 const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> = {
-  '*': [18, 420],
+  '*': [16, 381],
   areal: [6, 840],
-  cli: [27, 3400],
-  core: [19, 2900],
+  cli: [27, 3600],
+  core: [18, 2950],
   dataset: [6, 843],
   flows: [13, 2110],
   gateway: [20, 3690],
   grader: [4, 460],
   graders: [19, 3934],
   http: [4, 553],
-  integrations: [8, 1330],
+  integrations: [7, 1275],
   isolation: [3, 534],
   nn: [34, 5600],
   osmosis: [11, 1895],
-  processes: [11, 1820],
-  rollout: [7, 1180],
-  run: [36, 6300],
-  store: [7, 1150],
-  testing: [8, 1733],
+  processes: [11, 1760],
+  rollout: [7, 1155],
+  run: [38, 6570],
+  store: [7, 1100],
+  testing: [8, 1736],
   tinker: [21, 4758],
   tokens: [15, 2738],
   trainer: [7, 536],
   tuner: [5, 750],
-  view: [12, 1600],
-  init: [4, 420],
+  view: [18, 2950],
+  init: [2, 220],
 };
 /** Files that are loaded with one, itself included. */
-const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 124 };
+const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 123 };
 const WORDS = 30;
-const REPEATED_NAMES = 14;
-const TEST_LINES = 56_500;
+const REPEATED_NAMES = 13;
+const TEST_LINES = 55_900;
 
 const sources = shippedSources();
 const over = ({ files, code }: Size, [mostFiles, mostCode]: readonly [number, number]): boolean =>

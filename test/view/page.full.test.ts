@@ -156,7 +156,7 @@ describe.skipIf(!hasBrowser)('the page of trainyard view (needs /usr/bin/chromiu
       for (const key of keys) await page.keyboard.press(key);
     };
     await goto('#/');
-    await page.getByText('● live').waitFor();
+    await page.getByText('● connected').waitFor();
     await press('j', 'Enter');
     await page.locator('.rows .task').nth(3).waitFor();
     await press('j', 'j', 'k', 'j');

@@ -105,7 +105,7 @@ const FORMATS: Readonly<Record<DatasetRequest['format'], string>> = {
   trl: 'TRL, Parquet',
   verl: 'verl, Parquet',
 };
-const ONLY = { '': 'as usual for the format', successes: 'successes', graded: 'with a reward', all: 'all' } as const;
+const ONLY = { all: 'all that match', graded: 'those with a reward', successes: 'successes' } as const;
 
 const quoted = (text: string): string => (/^[\w./:=+-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
 
@@ -126,13 +126,13 @@ export function DatasetDialog(props: {
 }) {
   const { run, path, filter, matching, close } = props;
   const [format, setFormat] = useState<DatasetRequest['format']>('openai');
-  const [only, setOnly] = useState<keyof typeof ONLY>('');
+  const [only, setOnly] = useState<keyof typeof ONLY>('all');
   const [copied, setCopied] = useState(false);
   const name = `dataset.${format === 'openai' || format === 'jsonl' ? 'jsonl' : 'parquet'}`;
-  const flags = [...(only === '' ? [] : ['--only', only]), ...(filter === '' ? [] : ['--filter', filter])];
+  const flags = ['--only', only, ...(filter === '' ? [] : ['--filter', filter])];
   const command = ['trainyard', 'export', path, '--format', format, '--to', name, ...flags].map(quoted).join(' ');
   const act = async (): Promise<void> => {
-    const asked = { format, filter, ...(only !== '' && { only }) } satisfies DatasetRequest;
+    const asked = { format, filter, only } satisfies DatasetRequest;
     download(await (await post(`/api/runs/${run}/dataset`, asked)).blob(), name);
   };
   return (

@@ -86,10 +86,10 @@ function useKeys(help: () => void): void {
 }
 
 function Status() {
-  const { connection } = useLive();
+  const { connection, runs = [] } = useLive();
   const said = {
     connecting: 'connecting…',
-    live: '● live',
+    live: runs.some(({ state }) => state === 'running') ? '● live' : '● connected',
     lost: '△ connection lost, retrying',
     file: `exported ${at(exported?.takenAt ?? null)}`,
   };
