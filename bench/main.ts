@@ -11,6 +11,8 @@ export interface Flags {
   /** Whom to measure beside ours, and the Python that has it; for `llm`. */
   readonly against?: string | undefined;
   readonly python?: string | undefined;
+  /** Assumptions of `scale`, such as `gradeMs=1.5,storeMs=0.4`. */
+  readonly assume?: string | undefined;
 }
 
 /** What a benchmark file exports. */
@@ -25,7 +27,9 @@ const BENCHMARKS: Readonly<Record<string, () => Promise<Benchmark>>> = {
   llm: () => import('./llm.ts'),
   nn: () => import('./nn.ts'),
   rollouts: () => import('./rollouts.ts'),
+  scale: () => import('./scale-simulation.ts'),
   step: () => import('./step.ts'),
+  store: () => import('./store.ts'),
   tinker: () => import('./tinker.ts'),
   view: () => import('./view.ts'),
 };
@@ -37,6 +41,7 @@ const { values, positionals } = parseArgs({
     threads: { type: 'string' },
     against: { type: 'string' },
     python: { type: 'string' },
+    assume: { type: 'string' },
   },
 });
 const name = positionals[0] ?? '';
@@ -46,8 +51,8 @@ if (load === undefined) {
   process.exitCode = 2;
 } else {
   const benchmark = await load();
-  const { threads, against, python } = values;
-  const results = await benchmark.run({ threads: threads === undefined ? undefined : Number(threads), against, python });
+  const { threads, against, python, assume } = values;
+  const results = await benchmark.run({ threads: threads === undefined ? undefined : Number(threads), against, python, assume });
   if (values.json || against !== undefined) console.log(JSON.stringify({ benchmark: name, ...results }));
   // Clients keep their connections open for a while.
   process.exit(0);

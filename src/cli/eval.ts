@@ -14,8 +14,9 @@ import { type Comparison, compare, measuredIn, type TaskChange } from '../run/co
 import { checkpointIn, isDevice, writeWhole } from '../run/directory.ts';
 import { evaluateOnly, resumeEvaluation } from '../run/evaluate.ts';
 import { meanRewardIn, solvedIn, type TaskResult } from '../run/results.ts';
+import { checkStoreUrl, keptStore } from '../run/run-store.ts';
 import { EVAL_DEFAULTS, isApi, shortPath, usualRun } from '../run/settings.ts';
-import { guarded } from './guarded.ts';
+import { exitAfter, guarded } from './guarded.ts';
 import { openReport, wayOn } from './print.ts';
 import { count, nameCell, percent, table } from './text.ts';
 import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
@@ -47,7 +48,7 @@ export async function evalCommand(given: string | undefined, flags: EvalFlags): 
   const { model = EVAL_DEFAULTS.model, seed = EVAL_DEFAULTS.seed } = settings;
   const title = { verb: 'eval', entry: entry ?? resume ?? '', model, seed, run: null } as const;
   using report = await openReport(json, title, tensorboard);
-  using beside = viewBeside(view);
+  using beside = viewBeside(view, settings.store);
   let run: string | null = null;
   let hasBegun = false;
   let name = entry ?? resume ?? '';
@@ -67,15 +68,23 @@ export async function evalCommand(given: string | undefined, flags: EvalFlags): 
     report[Symbol.dispose]();
     if (run !== null) process.stderr.write(`${wayOn(run, 'eval').join('\n')}\n`);
   };
-  const result = await guarded(emit, { steps: false, hasBegun: () => hasBegun, onLeave }, ({ stop }) => {
-    const options = { watchStalls: true, retryFailed };
+  const result = await guarded(emit, { steps: 'drains', hasBegun: () => hasBegun, onLeave }, async (interrupts) => {
+    const { stop, finish } = interrupts;
+    const options = { watchStalls: true, retryFailed, finish };
+    // What is measured in part reaches no --min-success.
+    const unlessDrained = (thrown: unknown): undefined => {
+      const isDrained = thrown instanceof TrainyardError && thrown.code === 'CANCELLED' && exitAfter(interrupts) === 0;
+      if (!isDrained || minSuccess > 0) throw thrown;
+      onLeave();
+    };
     if (resume === undefined) {
       const request = { ...settings, entry: entry ?? '', run: settings.run ?? usualRun(entry ?? '', 'eval-') };
-      return evaluateOnly(request, emit, stop, options);
+      return await evaluateOnly(request, emit, stop, options).catch(unlessDrained);
     }
     const again = entry === undefined ? settings : { ...settings, entry };
-    return resumeEvaluation({ ...again, run: resume }, emit, stop, options);
+    return await resumeEvaluation({ ...again, run: resume }, emit, stop, options).catch(unlessDrained);
   });
+  if (result === undefined) return 0;
   const { tasks, run: _, ...numbers } = result;
   if (reportFile !== undefined) await writeReport(reportFile, jsonReport(name, numbers, tasks));
   if (junit !== undefined) await writeReport(junit, junitReport(name, tasks));
@@ -217,8 +226,15 @@ function escaped(text: string): string {
 /** Tasks listed per kind of change; `--json` lists all. */
 const MOST_CHANGES = 10;
 
-export async function diffCommand(a: string, b: string, { json }: { readonly json: boolean }): Promise<number> {
-  const comparison = compare(await measuredIn(a), await measuredIn(b));
+export async function diffCommand(
+  a: string,
+  b: string,
+  { json, store }: { readonly json: boolean; readonly store?: string },
+): Promise<number> {
+  checkStoreUrl(store);
+  // Either may have its rollouts in a file.
+  const urlOf = (run: string): string | undefined => (existsSync(run) && keptStore(run).url === undefined ? undefined : store);
+  const comparison = compare(await measuredIn(a, urlOf(a)), await measuredIn(b, urlOf(b)));
   console.log(json ? JSON.stringify({ type: 'diff', ...comparison }) : diffLines(comparison).join('\n'));
   return 0;
 }

@@ -52,10 +52,10 @@ async function exportEvents(from: string, to: string, json: boolean, others: rea
 
 /** Undefined if weights are asked for. */
 function dataRequestOf(from: string, flags: Omit<ExportFlags, 'json'>): DataRequest | undefined {
-  const { format, to, purpose, only, filter, ...weights } = flags;
-  if ((format ?? to ?? purpose ?? only ?? filter) === undefined) return undefined;
+  const { format, to, purpose, only, filter, store, ...weights } = flags;
+  if ((format ?? to ?? purpose ?? only ?? filter ?? store) === undefined) return undefined;
   const [ofWeights] = Object.keys(weights);
-  if (format && to && !ofWeights) return { from, format, to, ...defined({ purpose, only, filter }) };
+  if (format && to && !ofWeights) return { from, format, to, ...defined({ purpose, only, filter, store }) };
   const hint = 'give --format and --to for rollouts; without them, --adapter, --merged or --gguf-adapter for weights';
   const found = Object.keys(flags).map((name) => `--${name.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`);
   throw new TrainyardError('USAGE', `expected --format and --to, and none of the flags for weights, found ${found.join(' ')}`, {

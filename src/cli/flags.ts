@@ -148,6 +148,11 @@ const threads = (of: string): Flag => [
   positive,
 ];
 
+export const STORE: Flag = [
+  '--store <url>',
+  'PostgreSQL database of the run, if it has one, with its password (default: the one in its run.json)',
+];
+
 /** What rollouts need. Each flag is the setting of the same name. */
 const ROLLOUTS: readonly Flag[] = [
   ...MODEL,
@@ -172,6 +177,15 @@ const ROLLOUTS: readonly Flag[] = [
 /** For train and eval. */
 export const SHARED: readonly Flag[] = [
   ...FLOWS,
+  [
+    '--store <url>',
+    'PostgreSQL database to keep rollouts in: postgres://user@host/database (default: a file in the run’s directory)',
+  ],
+  [
+    '--workers <where>',
+    'external: rollouts run on trainyard workers that share the store (default: in this process)',
+    ['external'],
+  ],
   ['--held-out <file>', `tasks to evaluate on: ${FILES} (default: held-out.jsonl beside the entry)`],
   ...ROLLOUTS,
   ['--transcripts <n>', 'held-out conversations to show', natural],
@@ -280,6 +294,7 @@ export const REPLAY: readonly Flag[] = [
   ['--grade', 'only grade what was stored, with the grader as it is now'],
   ['--entry <file>', 'module to run instead of the run’s entry'],
   ['--inspect [port]', 'wait for a debugger, and stop where the workflow begins (default: 9229)', port],
+  STORE,
 ];
 
 export const PREFLIGHT: readonly Flag[] = [
@@ -314,6 +329,7 @@ export const SERVE: readonly Flag[] = [
   ['--port <n>', 'port to listen on (default: a free one)', port],
   ['--token <secret>', 'admin key; better in the environment, as TRAINYARD_TOKEN'],
   ['--run <dir>', 'directory to keep rollouts in (default: runs/serve-<time>)'],
+  ['--store <url>', 'PostgreSQL database to keep them in: postgres://user@host/database (default: a file in that directory)'],
   ['--entry <file>', 'module that exports a grader, for trajectories of agent flows'],
   ['--tasks <file>', `tasks with the answers that it grades by: ${FILES}`],
   ['--group <n>', 'trajectories of a prompt that make a group, for /fetch_batch', positive],
@@ -357,6 +373,7 @@ export const VIEW: readonly Flag[] = [
   FILTER,
   ['--limit <n>', 'rollouts of each run in that file with conversations and tokens, the latest', positive, 50],
   ['--rollout <id>', 'only this rollout in that file'],
+  STORE,
 ];
 
 export const BESIDE: Flag = ['--view', 'show the run in the browser while it goes on'];
@@ -373,4 +390,13 @@ export const EXPORT: readonly Flag[] = [
   PURPOSE,
   ['--only <which>', 'only such rollouts (default: by the format)', ['successes', 'graded', 'all']],
   FILTER,
+  STORE,
+];
+
+export const WORKER: readonly Flag[] = [
+  ['--store <url>', 'PostgreSQL database that the coordinator keeps its rollouts in: postgres://user@host/database'],
+  ['--concurrency <n>', 'rollouts at once (default: 8)', positive],
+  ['--run <id>', 'work only for this run (default: whichever is open)'],
+  ['--threads <n>', 'threads of the embedded policy', positive],
+  ['--grace <seconds>', 'time for rollouts in hand to end after SIGTERM, before they are given back (default: 60)', positive],
 ];

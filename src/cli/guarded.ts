@@ -13,22 +13,29 @@ import { exitOf } from './program.ts';
 import { watch } from './watchdog.ts';
 
 export interface Guarded {
-  /** True if the work can end after its current step. Other work stops at the first signal. */
-  readonly steps: boolean;
+  /** True if the work can end after its current step. Other work stops at the first signal; `drains`: at Ctrl-C only. */
+  readonly steps: boolean | 'drains';
   /** For a server, whose users need not be the readers of its output. */
   readonly serves?: boolean;
   /** Whether anything has run that could be interrupted. Default: always. */
   readonly hasBegun?: () => boolean;
   /** Called before a second signal ends the process. */
   readonly onLeave?: () => void;
+  /** Milliseconds to finish after signals other than Ctrl-C. Default: 10,000. */
+  readonly graceMs?: number;
+}
+
+/** The exit code of work that a signal ended: 0 if a scheduler asked (SIGTERM, SIGHUP) and everything was finished and saved in time. */
+export function exitAfter({ by, stop }: Pick<Interrupts, 'by' | 'stop'>): number {
+  return (by === 'SIGTERM' || by === 'SIGHUP') && !stop.aborted ? 0 : exitOf(by);
 }
 
 export async function guarded<T>(
   emit: Emit,
-  { steps, serves = false, onLeave, hasBegun = () => true }: Guarded,
+  { steps, serves = false, onLeave, hasBegun = () => true, graceMs }: Guarded,
   work: (interrupts: Interrupts) => Promise<T>,
 ): Promise<T> {
-  using interrupts = catchInterrupts(emit, steps, onLeave);
+  using interrupts = catchInterrupts(emit, steps, onLeave, graceMs);
   const reported = new Set<string>();
   const stray = (reason: unknown): void => {
     const message = messageOf(reason);
@@ -106,14 +113,14 @@ const GRACE = 10_000;
 /** Milliseconds. npm forwards the Ctrl-C that the terminal already sent; within this time it is the same one. */
 const SAME = 100;
 
-export function catchInterrupts(emit: Emit, steps: boolean, onLeave: () => void = () => {}, grace = GRACE): Interrupts {
+export function catchInterrupts(emit: Emit, steps: Guarded['steps'], onLeave: () => void = () => {}, grace = GRACE): Interrupts {
   const finish = new AbortController();
   const stop = new AbortController();
   let first: { readonly signal: Interrupt; readonly at: number } | undefined;
   let patience: NodeJS.Timeout | undefined;
   const giveUp = (): void => {
     const hint = 'what was acknowledged is kept, and the last checkpoint is whole';
-    stop.abort(new TrainyardError('CANCELLED', 'interrupted', steps ? { hint } : {}));
+    stop.abort(new TrainyardError('CANCELLED', 'interrupted', steps === true ? { hint } : {}));
   };
   const received = (signal: Interrupt): void => {
     if (first !== undefined) {
@@ -127,10 +134,11 @@ export function catchInterrupts(emit: Emit, steps: boolean, onLeave: () => void 
       return;
     }
     first = { signal, at: performance.now() };
-    const message = `${steps ? 'finishing what is in hand' : 'stopping'}; once more to leave at once`;
+    const isSoft = steps === true || (steps === 'drains' && (signal === 'SIGTERM' || signal === 'SIGHUP'));
+    const message = `${isSoft ? 'finishing what is in hand' : 'stopping'}; once more to leave at once`;
     emit({ type: 'warning', code: 'INTERRUPTED', message });
     finish.abort();
-    if (!steps) giveUp();
+    if (!isSoft) giveUp();
     else if (signal !== 'SIGINT') patience = setTimeout(giveUp, grace);
   };
   for (const signal of SIGNALS) process.on(signal, received);

@@ -29,6 +29,9 @@ const GROUPS: Readonly<Record<string, Readonly<Record<string, readonly [page: st
     train: ['first-run', 'trainyard train agent.ts', 'trainyard train agent.ts --steps 20 --tensorboard'],
     sft: ['warm-start', 'trainyard sft runs/eval-strong', 'trainyard sft conversations.jsonl --epochs 2'],
   },
+  'Many machines:': {
+    worker: ['scale', 'trainyard worker --store postgres://trainyard_worker@db.example.com/trainyard --concurrency 32'],
+  },
   'Look:': {
     view: ['reference/view', 'trainyard view runs', 'trainyard view runs/mine --export run.html'],
     show: ['debug-one-rollout', 'trainyard show runs/my-run', 'trainyard show runs/my-run g000001-0'],

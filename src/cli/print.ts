@@ -246,7 +246,7 @@ function belowStep(event: Event<'step-end'>): readonly string[] {
 const CAN_GO_ON: ReadonlySet<RunEnding> = new Set(['interrupted', 'max-time', 'max-tokens']);
 
 function trainingSummary(event: TrainDone, entry: string): readonly string[] {
-  const { before, after, steps, seconds, run, ending } = event;
+  const { before, after, steps, seconds, run, ending, store = `${run}/store.sqlite` } = event;
   const change =
     before !== null && after !== null ? `: held-out success ${percent(before.success)} → ${percent(after.success)}` : '';
   const whole = seconds < 100 ? `${seconds.toFixed(0)} s` : duration(seconds);
@@ -258,7 +258,7 @@ function trainingSummary(event: TrainDone, entry: string): readonly string[] {
     styleText('bold', `${head} ${whole}, ${count(steps, 'step')}${change}`),
     ...(STOPPED[ending] === null ? [] : [`Stopped early: ${isSolved ? SOLVED_ALREADY : STOPPED[ending]}`]),
     ...models(event, entry),
-    `Every rollout is in ${run}/store.sqlite, every event in ${run}/events.jsonl`,
+    `Every rollout is in ${store}, every event in ${run}/events.jsonl`,
     `Prove it with: ${asCalled(`trainyard verify ${shellWord(run)}`)}`,
     ...(CAN_GO_ON.has(ending) ? wayOn(run) : []),
   ];
@@ -313,7 +313,7 @@ export function evaluationSummary(event: EvalDone): readonly string[] {
     const shown = measures(Object.entries(means), MOST_MEASURES, 3, '   ');
     return shown === '' ? [] : [`${title}  ${shown}`];
   });
-  const kept = `Every rollout is in ${run}/store.sqlite, the numbers are in ${run}/metrics.json`;
+  const kept = `Every rollout is in ${event.store ?? `${run}/store.sqlite`}, the numbers are in ${run}/metrics.json`;
   const again = ['Run again what failed:', `  ${asCalled(`trainyard eval --resume ${run} --retry-failed`)}`];
   return [
     '',

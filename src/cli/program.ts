@@ -2,21 +2,19 @@
  * The command line and its exit codes: 0 ok, 1 failure, 2 usage or configuration, 4 success below `--min-success`, 128 plus the number of
  * the signal that ended it.
  */
-import { readFileSync } from 'node:fs';
 import { constants } from 'node:os';
 import { Command, CommanderError } from 'commander';
 import { printableLine } from '../core/describe.ts';
 import { ERROR_CODES, TrainyardError } from '../core/errors.ts';
 import { errorEvent, lineOf, type RunEvent } from '../core/events.ts';
+import { RELEASE } from '../run/settings.ts';
 import { asCalled, IS_NPM_SCRIPT } from './text.ts';
 import { addVerbs, type Ended } from './verbs.ts';
-
-const VERSION: string = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')).version;
 
 export function buildProgram(ended: Ended = () => {}): Command {
   const program = new Command('trainyard')
     .description('Train the TypeScript agent you already have.')
-    .version(VERSION)
+    .version(RELEASE)
     .exitOverride()
     .configureOutput({ outputError: () => {} })
     // Before any user code is loaded.

@@ -19,6 +19,7 @@ interface ReplayFlags {
   readonly grade?: boolean;
   readonly inspect?: number | true;
   readonly entry?: string;
+  readonly store?: string;
   readonly json: boolean;
 }
 
@@ -28,7 +29,7 @@ const PORT = 9229;
 const DEADLINE_MS = 24 * 3_600_000;
 
 export async function replayCommand(run: string, rolloutId: string, flags: ReplayFlags): Promise<number> {
-  const { json, inspect, entry, grade = false } = flags;
+  const { json, inspect, entry, store, grade = false } = flags;
   if (grade && inspect !== undefined) {
     const hint = 'leave one of them out; to debug a grader, call it with gradeOnce in a test';
     throw new TrainyardError('USAGE', '--inspect stops in the workflow, which --grade does not run', { hint });
@@ -42,7 +43,7 @@ export async function replayCommand(run: string, rolloutId: string, flags: Repla
   const warn = (code: string, message: string): void => emit({ type: 'warning', code, message });
   const isolation = inspect === undefined ? undefined : ('none' as const);
   const guard = { steps: false };
-  const stored = await guarded(emit, guard, () => storedRollout(run, rolloutId, defined({ entry, isolation })));
+  const stored = await guarded(emit, guard, () => storedRollout(run, rolloutId, defined({ entry, isolation, store })));
   for (const { code, message } of stored.plan.warnings) warn(code, message);
   if (inspect !== undefined) waitForDebugger(inspect === true ? PORT : inspect, say);
   const result = await guarded(emit, guard, ({ stop }) =>

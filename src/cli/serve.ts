@@ -12,9 +12,10 @@ import { turnSummary } from '../core/turns.ts';
 import type { Turn } from '../core/types.ts';
 import type { Failure } from '../http/refusal.ts';
 import { hubNameOf, resolveModel } from '../run/model-path.ts';
+import { keptStore } from '../run/run-store.ts';
 import type { Served, ServeSettings } from '../run/serve.ts';
 import { freeRun, isApi, SERVE_DEFAULTS, SKYRL_DEFAULTS, shellWord, shortPath, TINKER_DEFAULTS } from '../run/settings.ts';
-import { guarded } from './guarded.ts';
+import { exitAfter, guarded, type Interrupts } from './guarded.ts';
 import { describe, type Say, saying } from './print.ts';
 import { turnText } from './print-rollout.ts';
 import { asCalled, count } from './text.ts';
@@ -50,8 +51,10 @@ export async function serveCommand(flags: Partial<ServeSettings> & ServeFlags): 
     ...defined({ baseURL }),
   };
   const { run } = settings;
+  const kept = (): string => keptStore(run).url ?? run;
   let turns = 0;
-  return await serving(json, async (say, stopped) => {
+  return await serving(json, async (say, stopped, interrupts) => {
+    let isDrained = true;
     const onTurn = (rolloutId: string, turn: Turn): void => {
       turns++;
       const summary = turnSummary(turn);
@@ -63,12 +66,15 @@ export async function serveCommand(flags: Partial<ServeSettings> & ServeFlags): 
       const warn = (code: string, message: string): void =>
         say(describe({ type: 'warning', code, message }), { type: 'warning', code, message });
       await using served = await serve(settings, { onTurn, onFailure, warn });
-      const { origin, baseURL, apiKey, adminKey, flowKey, name: model } = served;
-      say(welcome(settings, served), { type: 'serving', origin, baseURL, apiKey, adminKey, flowKey, model, run });
+      const { origin, baseURL, apiKey, adminKey, flowKey, name: model, restored } = served;
+      const at = { origin, baseURL, apiKey, adminKey, flowKey, model, run };
+      say(welcome(settings, served), { type: 'serving', ...at, restored, ...keptStore(run) });
       await stopped();
+      if (interrupts.by !== 'SIGINT') isDrained = await served.drain(interrupts.stop);
     }
     const look = ['Look at them:', `  ${asCalled(`trainyard show ${shellWord(run)}`)}`];
-    say(['', `${count(turns, 'turn')} kept in ${run}.`, ...(turns > 0 ? look : [])], { type: 'served', turns, run });
+    say(['', `${count(turns, 'turn')} kept in ${kept()}.`, ...(turns > 0 ? look : [])], { type: 'served', turns, run });
+    return isDrained;
   });
 }
 
@@ -103,7 +109,7 @@ export async function skyrlCommand(flags: Partial<SkyrlFlags> & { readonly json:
     const hint = 'give the folder of the model to train: --model ./qwen3-0.6b';
     throw new TrainyardError('USAGE', 'missing required option: --model', { hint });
   }
-  return await serving(json, async (say, stopped, stop) => {
+  return await serving(json, async (say, stopped, { finish: stop }) => {
     const model = await resolveModel(named);
     const settings: SkyrlFlags = { ...SKYRL_DEFAULTS, state: freeRun('skyrl'), ...given, model };
     await using served = await startSkyrl(settings, stop, (line) => say([line], { type: 'progress', message: line }));
@@ -114,18 +120,19 @@ export async function skyrlCommand(flags: Partial<SkyrlFlags> & { readonly json:
   });
 }
 
-/** Runs until a signal ends it. */
+/** Runs until a signal ends it. `work` returns false if what was in flight did not end in time. */
 export async function serving(
   json: boolean,
-  work: (say: Say, stopped: () => Promise<unknown>, stop: AbortSignal) => Promise<void>,
+  work: (say: Say, stopped: () => Promise<unknown>, interrupts: Interrupts) => Promise<unknown>,
 ): Promise<number> {
   const say = saying(json);
   const emit = (event: RunEvent): void => {
     if (event.type === 'warning' && event.code !== 'INTERRUPTED') say(describe(event), event);
   };
-  return await guarded(emit, { steps: false, serves: true }, async ({ stop }) => {
-    await work(say, async () => stop.aborted || (await once(stop, 'abort')), stop);
-    return 0;
+  return await guarded(emit, { steps: 'drains', serves: true }, async (interrupts) => {
+    const { finish } = interrupts;
+    const isDrained = await work(say, async () => finish.aborted || (await once(finish, 'abort')), interrupts);
+    return isDrained === false ? exitAfter(interrupts) : 0;
   });
 }
 
@@ -135,7 +142,9 @@ function refused({ status, code, message }: Refusal, path: string): Parameters<S
 }
 
 function welcome({ temperature, engine, run }: ServeSettings, served: Served): readonly string[] {
-  const { origin, baseURL, apiKey, adminKey, flowKey, name } = served;
+  const { origin, baseURL, apiKey, adminKey, flowKey, name, restored } = served;
+  const { url, id } = keptStore(run);
+  const kept = url === undefined ? run : `${url}, by the id ${id},`;
   const sampling = temperature === undefined && isApi(engine) ? 'as agents ask it' : `at temperature ${temperature ?? 1}`;
   return [
     `Serving ${styleText('bold', printableLine(engine === 'embedded' ? (hubNameOf(name) ?? shortPath(name)) : name))} ${sampling}. Point an agent at it; everything it samples is captured.`,
@@ -150,7 +159,9 @@ function welcome({ temperature, engine, run }: ServeSettings, served: Served): r
     `  curl -X POST -H "authorization: Bearer ${adminKey}" ${origin}/sessions`,
     '',
     ...(flowKey === undefined ? [] : flowLines(origin, flowKey)),
-    `Any model name will do. Rollouts are kept in ${run} when they end; Ctrl-C ends them all.`,
+    ...(restored === 0 ? [] : [`${count(restored, 'open rollout')} of the last server go on, with the keys they had.`, '']),
+    `Any model name will do. Rollouts are kept in ${kept} when they end; Ctrl-C ends them all. If the server stops in another way, start it`,
+    'with the same --run: open rollouts go on.',
     '',
   ];
 }

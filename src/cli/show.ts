@@ -8,18 +8,19 @@ import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Emit } from '../core/events.ts';
 import { rowFilter } from '../core/filter.ts';
+import { defined } from '../core/json.ts';
 import type { Purpose } from '../core/types.ts';
 import {
   type CurationLine,
   curate,
   curationIn,
-  openStoreOf,
   RolloutIndex,
   type RolloutLine,
   type RolloutRow,
   rolloutIn,
   rolloutLine,
 } from '../run/inspect.ts';
+import { openStoreOf } from '../run/run-store.ts';
 import type { Verification } from '../run/verify.ts';
 import { guarded } from './guarded.ts';
 import { jsonLines, saying, textLines } from './print.ts';
@@ -34,12 +35,13 @@ interface ShowFlags {
   readonly purpose?: Purpose;
   readonly filter?: string;
   readonly limit: number;
+  readonly store?: string;
   readonly json: boolean;
 }
 
 export async function showCommand(path: string, rolloutId: string | undefined, flags: ShowFlags): Promise<number> {
   const passes = rowFilter(flags.filter ?? '');
-  await using store = await openStoreOf(path);
+  await using store = await openStoreOf(path, flags);
   const index = new RolloutIndex(store);
   const say = saying(flags.json);
   if (rolloutId === undefined) {
@@ -92,6 +94,7 @@ interface CurateFlags {
   readonly turn?: number;
   readonly reason?: string;
   readonly undo: boolean;
+  readonly store?: string;
   readonly json: boolean;
 }
 
@@ -102,7 +105,7 @@ export async function curateCommand(path: string, rolloutIds: readonly string[],
     const hint = `list them: trainyard show ${path}`;
     throw new TrainyardError('USAGE', 'expected the ids of rollouts, found none', { hint });
   }
-  await using store = await openStoreOf(path);
+  await using store = await openStoreOf(path, flags);
   const lines = isList ? await curationIn(store) : await curate(store, { rolloutIds, turn, reason, undo });
   for (const line of lines) console.log(json ? JSON.stringify(line) : lineText(line));
   if (!json) console.log(isList ? `${count(lines.length, 'exclusion')}` : `${count(lines.length, 'mark')} made`);
@@ -123,7 +126,10 @@ function lineText({ rolloutId, turn, excluded, reason, step, purpose }: Curation
 /** Milliseconds between progress lines. */
 const SILENCE = 5_000;
 
-export async function verifyCommand(run: string, { json }: { readonly json: boolean }): Promise<number> {
+export async function verifyCommand(
+  run: string,
+  { json, store }: { readonly json: boolean; readonly store?: string },
+): Promise<number> {
   const { verify } = await import('../run/verify.ts');
   const emit: Emit = json ? jsonLines(process.stdout) : textLines(process.stdout);
   const started = performance.now();
@@ -134,7 +140,7 @@ export async function verifyCommand(run: string, { json }: { readonly json: bool
     console.log(`${done} of ${count(of, 'step')} done again`);
   };
   const result = await guarded(emit, { steps: false }, ({ stop }) =>
-    verify({ run }, { warn: (code, message) => emit({ type: 'warning', code, message }), stop, onStep }),
+    verify({ run, ...defined({ store }) }, { warn: (code, message) => emit({ type: 'warning', code, message }), stop, onStep }),
   );
   const seconds = (performance.now() - started) / 1000;
   console.log(

@@ -5,9 +5,8 @@ import { defined } from '../core/json.ts';
 import type { SftSettings, TrainRequest, TrainSettings } from '../run/check-settings.ts';
 import { EVAL_DEFAULTS, shellWord } from '../run/settings.ts';
 import { resume, train } from '../run/train.ts';
-import { guarded } from './guarded.ts';
+import { exitAfter, guarded } from './guarded.ts';
 import { jsonLines, openReport, textLines, wayOn } from './print.ts';
-import { exitOf } from './program.ts';
 import { asCalled } from './text.ts';
 import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
 import { viewBeside } from './view.ts';
@@ -33,7 +32,7 @@ export async function trainCommand(given: string | undefined, { json, resume: ea
   const title = { verb: 'train', entry: named ?? earlier ?? from ?? '', model, seed, run: null } as const;
   using report = await openReport(json, title, tensorboard);
   let [run, hasBegun]: [string | undefined, boolean] = [undefined, false];
-  using beside = viewBeside(view);
+  using beside = viewBeside(view, settings.store);
   const emit: Emit = (event) => {
     if (event.type === 'run-start') {
       run = event.run;
@@ -54,7 +53,7 @@ export async function trainCommand(given: string | undefined, { json, resume: ea
         ? await train({ ...settings, ...defined({ entry: named }) } as TrainRequest, emit, options)
         : await resume({ ...settings, run: earlier, ...(entry === undefined ? {} : { entry }) }, emit, options);
     if (interrupts.by === 'SIGPIPE') onLeave();
-    return ending === 'interrupted' ? exitOf(interrupts.by) : 0;
+    return ending === 'interrupted' ? exitAfter(interrupts) : 0;
   });
 }
 
@@ -75,6 +74,6 @@ export async function sftCommand(from: string, { json, baseUrl: baseURL, ...flag
       `  ${next(`trainyard train <entry> --model ${model}`)}`,
     ];
     if (!json && checkpoint !== null) console.log(lines.join('\n'));
-    return ending === 'interrupted' ? exitOf(interrupts.by) : 0;
+    return ending === 'interrupted' ? exitAfter(interrupts) : 0;
   });
 }

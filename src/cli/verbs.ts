@@ -35,10 +35,12 @@ import {
   SFT,
   SHARED,
   SKYRL,
+  STORE,
   TINKER,
   TRAIN,
   TRY,
   VIEW,
+  WORKER,
 } from './flags.ts';
 
 import { describeVerbs, helpCommand } from './help.ts';
@@ -98,7 +100,7 @@ export function addVerbs(program: Command, ended: Ended): void {
   add('eval', 'measure the policy on held-out tasks', events, [...SHARED, ...EVAL, BESIDE, ...CONFIG], EVAL_DEFAULTS)
     .argument(...ENTRY)
     .action(configured('eval', async (entry, flags) => (await import('./eval.ts')).evalCommand(entry, flags)));
-  add('diff', 'compare two evaluations task by task', object)
+  add('diff', 'compare two evaluations task by task', object, [STORE])
     .argument('<a>', 'directory of an evaluation, or of a training run')
     .argument('<b>', 'directory of the one to compare with it')
     .action(async (a, b, flags) => ended(await (await import('./eval.ts')).diffCommand(a, b, flags)));
@@ -112,6 +114,9 @@ export function addVerbs(program: Command, ended: Ended): void {
   add('serve', 'put the policy at a URL, and capture what agents do with it', objects, SERVE, SERVE_DEFAULTS).action(
     async (flags) => ended(await (await import('./serve.ts')).serveCommand(flags)),
   );
+  add('worker', 'run rollouts for a run with --workers external, on any machine that reaches its database', objects, WORKER)
+    .argument('[entry]', 'where the entry is here (default: where the coordinator has it)')
+    .action(async (entry, flags) => ended(await (await import('./worker.ts')).workerCommand(entry, flags)));
   add(
     'tinker',
     'serve the Tinker API on a model folder, so that Tinker programs train it here',
@@ -130,10 +135,10 @@ export function addVerbs(program: Command, ended: Ended): void {
   add('export', 'write trained weights, or rollouts as training data, for other programs', object, EXPORT)
     .argument('<run>', 'directory of a run, of which the best checkpoint is taken, a checkpoint, or a PEFT folder; a store file')
     .action(async (from, flags) => ended(await (await import('./export.ts')).exportCommand(from, flags)));
-  add('show', 'show what a run kept: its rollouts, or one of them turn by turn', objects, [PURPOSE, FILTER])
+  add('show', 'show what a run kept: its rollouts, or one of them turn by turn', objects, [PURPOSE, FILTER, STORE])
     .option('--forks', 'only rollouts whose conversations did not simply go on', false)
     .option('--limit <n>', 'rollouts to show, the latest', positive, 50)
-    .argument('<run>', 'directory of a run, or a store file')
+    .argument('<run>', 'directory of a run, or a store file; with --store, also its id')
     .argument('[rollout]', 'id of the rollout to show turn by turn')
     .action(async (run, rollout, flags) => ended(await (await import('./show.ts')).showCommand(run, rollout, flags)));
   add('replay', 'run a stored rollout’s workflow again against the recorded answers, and show what differs', objects, REPLAY)
@@ -144,15 +149,15 @@ export function addVerbs(program: Command, ended: Ended): void {
     .argument('[runs...]', 'directories of runs, folders of them, or store files (default: runs)', ['runs'])
     .action(async (runs, flags) => ended(await (await import('./view.ts')).viewCommand(runs, flags)));
   const curating = 'leave rollouts or turns of a run out of training, or take that back; without rollouts: what is left out';
-  add('curate', curating, objects)
+  add('curate', curating, objects, [STORE])
     .option('--turn <n>', 'only this turn of them, counted from 0', natural)
     .option('--reason <text>', 'why; kept with the mark')
     .option('--undo', 'take it back', false)
-    .argument('<run>', 'directory of a run, or a store file')
+    .argument('<run>', 'directory of a run, or a store file; with --store, also its id')
     .argument('[rollouts...]', 'ids of the rollouts that are meant')
     .action(async (run, rollouts, flags) => ended(await (await import('./show.ts')).curateCommand(run, rollouts, flags)));
   const verifying = 'do a run again from its store, and say whether turns, rewards, steps and checkpoints are as they were kept';
-  add('verify', verifying, object)
+  add('verify', verifying, object, [STORE])
     .argument('<run>', 'directory of a training run or an evaluation')
     .action(async (run, flags) => ended(await (await import('./show.ts')).verifyCommand(run, flags)));
   add('doctor', 'look at what training on this machine needs, and say what is missing', object).action(async (flags) =>

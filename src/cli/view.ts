@@ -11,6 +11,7 @@ import { fileURLToPath } from 'node:url';
 import { styleText } from 'node:util';
 import { TrainyardError, tried } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
+import { checkStoreUrl, keptStore } from '../run/run-store.ts';
 import { shellWord } from '../run/settings.ts';
 import { serving } from './serve.ts';
 import { asCalled, count } from './text.ts';
@@ -23,17 +24,29 @@ interface ViewFlags {
   readonly filter?: string;
   readonly limit?: number;
   readonly rollout?: string;
+  readonly store?: string;
   readonly json: boolean;
 }
 
 export async function viewCommand(paths: readonly string[], flags: ViewFlags): Promise<number> {
-  const { json, host, port, token = process.env['TRAINYARD_VIEW_TOKEN'], filter = '', limit = 50, rollout, export: to } = flags;
+  const {
+    json,
+    host,
+    port,
+    token = process.env['TRAINYARD_VIEW_TOKEN'],
+    filter = '',
+    limit = 50,
+    rollout,
+    store,
+    export: to,
+  } = flags;
   if (to === undefined && (flags.filter ?? flags.limit ?? rollout) !== undefined) {
     const hint = 'give --export <file.html>, or set the filter in the page';
     throw new TrainyardError('USAGE', '--filter, --limit and --rollout say what --export writes, found none', { hint });
   }
+  checkStoreUrl(store);
   const { ShownRun } = await import('../view/shown-run.ts');
-  await using runs = closing(runsAmong(paths).map((path, number) => new ShownRun(String(number), path)));
+  await using runs = closing(runsAmong(paths, store).map(({ path, url }, number) => new ShownRun(String(number), path, url)));
   if (to !== undefined) {
     const { exportView } = await import('../view/export-view.ts');
     const whole = await exportView(runs.all, { to, filter, limit, rollout });
@@ -61,24 +74,27 @@ export async function viewCommand(paths: readonly string[], flags: ViewFlags): P
 const CHILD = 'TRAINYARD_VIEW_CHILD';
 
 /** For `--view`: `open` shows a run until this is disposed, which says how to see it again. Writes only to stderr, also with `--json`. */
-export function viewBeside(isWanted: boolean): Disposable & { open(run: string | null): void } {
+export function viewBeside(isWanted: boolean, store?: string): Disposable & { open(run: string | null): void } {
   let view: Disposable | undefined;
   return {
     open: (run) => {
-      if (isWanted && run !== null) view ??= openView(run);
+      if (isWanted && run !== null) view ??= openView(run, store);
     },
     [Symbol.dispose]: () => view?.[Symbol.dispose](),
   };
 }
 
 /** In a process of its own. */
-function openView(run: string): Disposable {
+function openView(run: string, store: string | undefined): Disposable {
   const main = fileURLToPath(new URL(`./main${extname(import.meta.url)}`, import.meta.url));
   // Nothing that the command loads beside itself: it may print, too.
   const inherited = process.execArgv.filter((argument) => argument.startsWith('--conditions'));
+  // Not among the arguments, which everybody on the machine may read.
+  const { password = '' } = (store && URL.parse(store)) || {};
+  const secret = password === '' ? {} : { PGPASSWORD: decodeURIComponent(password) };
   // In a group of its own: Ctrl-C ends the command, and the command ends the view.
   const child = spawn(process.execPath, [...inherited, main, 'view', run, '--json'], {
-    ...{ stdio: ['pipe', 'pipe', 'ignore'], detached: true, env: { ...process.env, NODE_OPTIONS: '', [CHILD]: '1' } },
+    ...{ stdio: ['pipe', 'pipe', 'ignore'], detached: true, env: { ...process.env, NODE_OPTIONS: '', ...secret, [CHILD]: '1' } },
   });
   const say = (text: string): boolean => process.stderr.write(`${text}\n`);
   createInterface(child.stdout!).on('line', (line) => {
@@ -101,13 +117,15 @@ function closing<T extends AsyncDisposable>(all: readonly T[]): AsyncDisposable 
   return { all, [Symbol.asyncDispose]: async () => void (await Promise.all(all.map((one) => one[Symbol.asyncDispose]()))) };
 }
 
-/** A folder that is no run itself stands for the runs in it. */
-function runsAmong(paths: readonly string[]): readonly string[] {
-  const isRun = (path: string): boolean => ['run.json', 'store.sqlite'].some((name) => existsSync(join(path, name)));
+/** A folder that is no run itself stands for the runs in it. With a database, what is not here is the id of a run in it. */
+function runsAmong(paths: readonly string[], store?: string): readonly { readonly path: string; readonly url?: string }[] {
+  const isRun = (path: string): boolean =>
+    ['run.json', 'store.sqlite', 'store.json'].some((name) => existsSync(join(path, name)));
   return paths.flatMap((path) => {
     const isFolder = statSync(path, { throwIfNoEntry: false })?.isDirectory();
+    if (isFolder === undefined && store !== undefined) return [{ path, url: store }];
     const found = isFolder === false || isRun(path) ? [path] : isFolder ? within(path).filter(isRun) : [];
-    if (found.length > 0) return found;
+    if (found.length > 0) return found.map((one) => ({ path: one, ...(store && keptStore(one).url && { url: store }) }));
     throw new TrainyardError('FILE_NOT_FOUND', `${path} ${isFolder ? 'holds no run' : 'does not exist'}`, {
       hint: 'give directories of runs, such as runs/<name>, or a folder of them, such as runs',
     });

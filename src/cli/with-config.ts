@@ -10,6 +10,7 @@ import { evaluationSettings, SETTINGS_OF, trainSettings } from '../run/check-set
 import type { ConfigSettings } from '../run/config.ts';
 import { type ConfigFile, FLAG_OF, findConfig, readConfig } from '../run/config-file.ts';
 import { APIS, isApi, usualRun } from '../run/settings.ts';
+import { withoutPassword } from '../store/open.ts';
 import { type ConfiguredVerb, withLimits } from './verbs.ts';
 
 type Values = Readonly<Record<string, unknown>>;
@@ -20,8 +21,8 @@ type Sourced = Map<string, { readonly value: unknown; readonly from: string }>;
 const VERBS = {
   train: { of: 'train', without: [] },
   eval: { of: 'eval', without: ['trained', 'loraAlpha'] },
-  try: { of: 'eval', without: ['trained', 'loraAlpha', 'n', 'rows', 'run'] },
-  preflight: { of: 'train', without: ['split', 'run'] },
+  try: { of: 'eval', without: ['trained', 'loraAlpha', 'n', 'rows', 'run', 'store'] },
+  preflight: { of: 'train', without: ['split', 'run', 'store'] },
 } as const satisfies Readonly<Record<ConfiguredVerb, { readonly of: 'train' | 'eval'; readonly without: readonly string[] }>>;
 const WITHOUT_PROBE = ['entry', 'flow', 'flows', 'minTasks', 'tasks', 'heldOut'];
 /** Settings that mean nothing at another engine. */
@@ -112,7 +113,11 @@ function print(
     const each: [string, unknown][] = isGroup
       ? Object.entries(all as object).map(([name, value]) => [`${group}.${name}`, value])
       : [[group, all]];
-    return each.map(([name, value]) => ({ name, value: shown(value), from: sourceOf(name, settings, merged, verb) }));
+    return each.map(([name, value]) => ({
+      name,
+      value: shown(name === 'store' ? value && withoutPassword(String(value)) : value),
+      from: sourceOf(name, settings, merged, verb),
+    }));
   });
   const sourced = Object.fromEntries(rows.map(({ name, ...row }) => [name, row]));
   const line = ({ name, value, from }: (typeof rows)[number]): string =>

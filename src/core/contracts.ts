@@ -332,7 +332,7 @@ export interface SessionSpec extends Pick<Workflow, 'roles'> {
 /** Callbacks must not throw. */
 export interface SessionObserver {
   recorded?(identity: RolloutIdentity, turn: Turn): void;
-  sealed?(identity: RolloutIdentity, session: Pick<Session, 'turns' | 'unanswered' | 'isAfter'>): void;
+  sealed?(identity: RolloutIdentity, session: Pick<Session, 'turns' | 'unanswered' | 'isAfter'>): Promise<void> | void;
 }
 
 export interface Session {

@@ -133,6 +133,8 @@ export interface Unusual {
   readonly heldOut?: string;
   readonly turns?: number;
   readonly trainable?: readonly string[];
+  /** Database with the rollouts, without its password. Absent if they are in the run's directory. */
+  readonly store?: string;
 }
 
 export interface TrainDone extends Unusual {
@@ -153,6 +155,7 @@ export interface EvalDone extends EvaluationReport {
   readonly type: 'done';
   readonly run: string | null;
   readonly seconds: number;
+  readonly store?: string;
 }
 
 /** Why supervised fine-tuning ended: all passes done, no lower validation loss for a while, or Ctrl-C. */

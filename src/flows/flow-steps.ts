@@ -135,11 +135,15 @@ export async function submitSteps(parts: FlowParts, { request, grant, raw }: Flo
   const purpose = channelIn(request.query);
   const { steps } = parsed(submission, raw);
   const groups = [...Map.groupBy(steps.entries(), ([, { trajectory_uid }]) => parts.table.find(grant, trajectory_uid))];
+  const identities = groups.map(([trajectory, own]) => {
+    const promptUid = own.find(([, { prompt_uid }]) => prompt_uid != null)?.[1].prompt_uid;
+    return { rolloutId: trajectory.uid, groupId: promptUid ?? trajectory.promptUid, purpose: purpose ?? trajectory.purpose };
+  });
+  const looked = await Promise.all(identities.map((identity) => parts.pool?.look(identity)));
+  // From here to where the steps are taken nothing may wait: another submission could take the same ones.
   const staged = groups.map(([trajectory, own]) => stage(parts, trajectory, own, purpose));
-  for (const { trajectory, fresh, promptUid } of staged) {
-    if (trajectory.isHeld || fresh.length === 0) continue;
-    const groupId = promptUid ?? trajectory.promptUid;
-    parts.pool?.admit({ rolloutId: trajectory.uid, groupId, purpose: purpose ?? trajectory.purpose });
+  for (const [i, { trajectory, fresh }] of staged.entries()) {
+    if (!trajectory.isHeld && fresh.length > 0) parts.pool?.admit(identities[i]!, looked[i]!);
   }
   // Everything is validated by now: from here on only storing can fail.
   for (const { trajectory, promptUid } of staged) {

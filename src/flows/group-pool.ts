@@ -2,8 +2,10 @@
  * Groups of trajectories for an external trainer: stored as they end, handed out once a group is complete. Does not compute advantages.
  *
  * Acknowledged trajectories are in the store. A batch is a manifest there, written before it is handed out, so a trajectory is never in two
- * batches, even after a kill. Fetching a batch id again returns the same batch. Excluded trajectories are not handed out. A trajectory
+ * batches, even after a kill. Fetching one of the last thousand batch ids again returns the same batch. Excluded trajectories are not handed out. A trajectory
  * whose group is already handed out or dropped is refused, counted as late, and not stored.
+ *
+ * Memory holds waiting groups and the last batches; whether a trajectory is known and a group closed is looked up in the store.
  *
  * Groups queue by their first stored trajectory; incomplete ones do not block later ones. At the limit, the oldest fully excluded group is
  * evicted, else the oldest incomplete one, never one that could be handed out.
@@ -13,7 +15,7 @@ import { deadlineSignal, Mutex, orAborted } from '../core/async.ts';
 import type { Clock, Store } from '../core/contracts.ts';
 import { earnedBy } from '../core/reward.ts';
 import { exclusionsIn, exclusionsOf, staleWeight, withoutExcluded } from '../core/turns.ts';
-import type { BatchManifest, Exclusion, Purpose, StaleRule, Trajectory, Turn } from '../core/types.ts';
+import type { BatchManifest, Exclusion, Mark, Purpose, StaleRule, Trajectory, Turn } from '../core/types.ts';
 import { invalid } from '../gateway/dialects/dialect.ts';
 import { flowRefusal } from './flow-protocol.ts';
 
@@ -85,6 +87,15 @@ type Identity = Pick<Trajectory, 'groupId' | 'purpose'>;
 
 const nameOf = ({ purpose, groupId }: Identity): string => `${purpose} ${groupId}`;
 
+/** What the store knows of a trajectory before it is let in. */
+interface Looked {
+  readonly isKnown: boolean;
+  readonly isClosed: boolean;
+}
+
+/** Batches that can be fetched again. */
+const MOST_BATCHES = 1000;
+
 const DROPPED = 'its group was dropped: ';
 
 /** Milliseconds after which a waiting fetch looks again: removing a mark sends no notification. */
@@ -93,9 +104,7 @@ const LONGEST_WAIT = 1000;
 export class GroupPool {
   readonly #options: GroupPoolOptions & { readonly maxGroups: number; readonly groupTimeoutMs: number };
   readonly #waiting = new Map<string, WaitingGroup>();
-  readonly #closed = new Set<string>();
   readonly #counts: Readonly<Record<Purpose, Counts>> = { train: { ...NONE }, eval: { ...NONE } };
-  readonly #known = new Set<string>();
   readonly #batches = new Map<string, BatchManifest>();
   #lastStep = { step: 0, policyVersion: 0 };
   #isClosing = false;
@@ -112,24 +121,42 @@ export class GroupPool {
     const { store } = options;
     const manifests = await store.manifests();
     for (const manifest of manifests) pool.#remember(manifest);
-    for (const trajectory of await store.query()) pool.#enter(trajectory);
     const served = new Set(manifests.flatMap(({ rolloutIds }) => rolloutIds));
-    const drops = exclusionsIn(await store.marks()).filter(({ reason }) => reason.startsWith(DROPPED));
-    const dropped = new Set(drops.map(({ rolloutId }) => rolloutId));
-    // One served member closes its group as served. It closes as dropped only if all its members were dropped.
-    for (const group of [...pool.#waiting.values()]) {
-      const ids = [...group.members.keys()];
-      if (ids.some((id) => served.has(id))) pool.#closeServed(group, served);
-      else if (ids.every((id) => dropped.has(id))) pool.#closeDropped(group);
+    const dropped = droppedBy(await store.marks());
+    // One group at a time, so that a large store is never in memory.
+    for (const purpose of ['train', 'eval'] as const) {
+      for (const groupId of await store.groupIds({ purpose })) {
+        for (const trajectory of await store.query({ purpose, groupId })) pool.#enter(trajectory);
+        const group = pool.#waiting.get(nameOf({ purpose, groupId }))!;
+        const ids = [...group.members.keys()];
+        // One served member closes its group as served. It closes as dropped only if all its members were dropped.
+        if (ids.some((id) => served.has(id))) pool.#closeServed(group, served);
+        else if (ids.every((id) => dropped.has(id))) pool.#closeDropped(group);
+      }
     }
     return pool;
   }
 
+  /** A group that is stored but does not wait was closed, unless it is of sessions that are not of this pool. */
+  async look({ rolloutId, ...identity }: Identity & Pick<Trajectory, 'rolloutId'>): Promise<Looked> {
+    const { store } = this.#options;
+    const isKnown = (await store.read(rolloutId)) !== undefined;
+    return { isKnown, isClosed: !isKnown && !this.#waiting.has(nameOf(identity)) && (await this.#wasClosed(identity)) };
+  }
+
+  async #wasClosed({ groupId, purpose }: Identity): Promise<boolean> {
+    const { store } = this.#options;
+    if ((await store.count({ groupId, purpose, limit: 1 })) === 0) return false;
+    if ((await store.count({ groupId, purpose, trained: true, limit: 1 })) > 0) return true;
+    const dropped = droppedBy(await store.marks());
+    return (await store.query({ groupId, purpose })).some(({ rolloutId }) => dropped.has(rolloutId));
+  }
+
   /** Throws group_closed or pool_full, and counts it, if a trajectory of this group would not be stored. */
-  admit({ rolloutId, ...identity }: Identity & Pick<Trajectory, 'rolloutId'>): void {
+  admit(identity: Identity, { isKnown, isClosed }: Looked): void {
     const { groupId, purpose } = identity;
-    if (this.#known.has(rolloutId)) return;
-    if (this.#closed.has(nameOf(identity))) {
+    if (isKnown) return;
+    if (isClosed) {
       this.#counts[purpose].late++;
       const hint = 'it comes too late and is not kept; use a new prompt_uid';
       throw flowRefusal('group_closed', `group ${groupId} was handed out or dropped before`, { hint, param: 'prompt_uid' });
@@ -145,10 +172,10 @@ export class GroupPool {
   /** The trajectory is durable when this resolves. Throws like `admit`. */
   async keep(trajectory: Trajectory): Promise<void> {
     const { store } = this.#options;
-    // A repeated submission: the store checks that it is identical.
-    if (this.#known.has(trajectory.rolloutId)) return await store.append(trajectory);
     // The mutex keeps trajectories out of groups that are being batched; `entering` keeps this group out of batches during the write.
     const group = await this.#batching.run(() => this.#letIn(trajectory));
+    // A repeated submission: the store checks that it is identical.
+    if (group === undefined) return await store.append(trajectory);
     try {
       await store.append(trajectory);
       this.#enter(trajectory);
@@ -159,8 +186,11 @@ export class GroupPool {
     }
   }
 
-  async #letIn(trajectory: Trajectory): Promise<WaitingGroup> {
-    this.admit(trajectory);
+  /** Undefined if the trajectory is known. */
+  async #letIn(trajectory: Trajectory): Promise<WaitingGroup | undefined> {
+    const looked = await this.look(trajectory);
+    if (looked.isKnown) return undefined;
+    this.admit(trajectory, looked);
     const evicted = this.#waiting.has(nameOf(trajectory)) ? undefined : this.#evictable(trajectory.purpose);
     if (evicted !== undefined) await this.#drop(evicted, 'it was not complete when others needed its place');
     const group = this.#groupOf(trajectory);
@@ -182,6 +212,11 @@ export class GroupPool {
       using wait = deadlineSignal(Math.min(LONGEST_WAIT, ...timeouts.filter((ms) => ms > 0)), () => undefined, signal);
       await orAborted(change, wait.signal).catch(() => undefined);
     }
+  }
+
+  /** What is in memory. */
+  get sizes(): Readonly<Record<'waiting' | 'batches', number>> {
+    return { waiting: this.#waiting.size, batches: this.#batches.size };
   }
 
   /** Complete groups are still handed out; fetches that wait for more get `closed`. */
@@ -297,15 +332,14 @@ export class GroupPool {
 
   #close(group: WaitingGroup): void {
     this.#waiting.delete(nameOf(group));
-    this.#closed.add(nameOf(group));
   }
 
   #enter(trajectory: Trajectory): void {
     const { rolloutId, purpose, outcome, grade } = trajectory;
     const isEnded = outcome.kind === 'completed' || outcome.kind === 'truncated';
-    this.#groupOf(trajectory).members.set(rolloutId, isEnded && grade.kind === 'graded');
-    if (!this.#known.has(rolloutId)) this.#counts[purpose].kept++;
-    this.#known.add(rolloutId);
+    const { members } = this.#groupOf(trajectory);
+    if (!members.has(rolloutId)) this.#counts[purpose].kept++;
+    members.set(rolloutId, isEnded && grade.kind === 'graded');
   }
 
   #groupOf({ groupId, purpose, endedAt: since }: Trajectory): WaitingGroup {
@@ -319,6 +353,8 @@ export class GroupPool {
     const { step, policyVersion, batchId } = manifest;
     this.#lastStep = { step, policyVersion };
     if (batchId !== undefined) this.#batches.set(batchId, manifest);
+    const [oldest] = this.#batches.keys();
+    if (this.#batches.size > MOST_BATCHES && oldest !== undefined) this.#batches.delete(oldest);
   }
 
   #in(purpose: Purpose): readonly WaitingGroup[] {
@@ -342,6 +378,11 @@ export class GroupPool {
     this.#change.resolve();
     this.#change = Promise.withResolvers<void>();
   }
+}
+
+function droppedBy(marks: readonly Mark[]): ReadonlySet<string> {
+  const drops = exclusionsIn(marks).filter(({ reason }) => reason.startsWith(DROPPED));
+  return new Set(drops.map(({ rolloutId }) => rolloutId));
 }
 
 // Rows of a batch: one per trained turn. Turns that are too many policy versions old are left out or halved in weight per excess version.

@@ -38,9 +38,34 @@ interface RequestState<T> {
 
 export class Answers<T extends object> {
   readonly #requests = new Map<string, RequestState<T>>();
+  readonly #keep: ((key: string, value: T) => Promise<void>) | undefined;
+
+  /** `keep`: a value is given out once this resolves. If it throws, the value counts as missed, and the next attempt tries again. */
+  constructor(keep?: (key: string, value: T) => Promise<void>) {
+    this.#keep = keep;
+  }
 
   /** `key` identifies the request and its caller. */
   async get(key: string, isRetry: boolean, sample: () => Promise<T>): Promise<Answer<T>> {
+    const answer = await this.#answer(key, isRetry, sample);
+    if (this.#keep === undefined) return answer;
+    try {
+      await this.#keep(key, answer.value);
+    } catch (thrown) {
+      answer.miss();
+      throw thrown;
+    }
+    return answer;
+  }
+
+  /** A value that an earlier process gave out. */
+  recall(key: string, value: T): void {
+    const state = this.#requests.get(key) ?? newState<T>();
+    this.#requests.set(key, state);
+    give(state, value);
+  }
+
+  async #answer(key: string, isRetry: boolean, sample: () => Promise<T>): Promise<Answer<T>> {
     const state = this.#requests.get(key) ?? newState<T>();
     this.#requests.set(key, state);
     for (;;) {

@@ -35,6 +35,10 @@ export async function openSession(
   if (Object.keys(roles).length > 100) throw invalid('roles', 'more than 100');
   const identity = { rolloutId, groupId, taskId, purpose };
   const session = sessions.open({ ...defaults, identity, roles, signal: new AbortController().signal }, true);
+  await sessions.journal?.opened(session).catch((thrown) => {
+    session.seal();
+    throw thrown;
+  });
   const { baseURL, apiKey } = session.model();
   const keys = Object.keys(roles).map((role) => [role, session.model(role).apiKey] as const);
   return jsonReply(201, { rolloutId, baseURL, apiKey, roles: Object.fromEntries(keys) });
@@ -44,12 +48,17 @@ export function listSessions(sessions: SessionTable): HttpReply {
   return jsonReply(200, { sessions: Array.from(sessions.all(), summaryOf) });
 }
 
-/** With `seal`, seals the session afterwards; the reply shows its state before. */
-export function showSession(sessions: SessionTable, rollout: string, { seal }: { readonly seal: boolean }): HttpReply {
+/** With `seal`, seals the session afterwards, and waits until it is stored; the reply shows its state before. */
+export async function showSession(
+  sessions: SessionTable,
+  rollout: string,
+  { seal }: { readonly seal: boolean },
+): Promise<HttpReply> {
   const session = find(sessions, rollout);
   const { turns, unanswered } = session;
   const reply = jsonReply(200, { ...summaryOf(session), turns: turns.map(turnSummary), unanswered });
   if (seal) session.seal();
+  if (seal) await session.kept;
   return reply;
 }
 

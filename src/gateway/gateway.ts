@@ -5,7 +5,7 @@
  */
 
 import { fetchInThread } from '../core/context.ts';
-import type { Clock, GenerateRequest, Generation, ModelHandle, Session, SessionHost, SessionSpec } from '../core/contracts.ts';
+import type { Clock, GenerateRequest, Generation, ModelHandle, SessionHost, SessionSpec } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { deepCopy } from '../core/json.ts';
 import { completionId } from '../core/turns.ts';
@@ -26,7 +26,7 @@ import { inOurNames, readRequest } from './generate-request.ts';
 import { authorize, callerOf, checkRollout, checkThread, type Grant, Keyring, nameCallers } from './identity.ts';
 import { answerCall, countTokens } from './model-call.ts';
 import { answer, type SamplerParts, type ServedPolicy, type TokenPolicy, tokenPolicy } from './sampling.ts';
-import { type Caller, type LiveSession, SessionTable, sealed } from './sessions.ts';
+import { type Caller, type LiveSession, type RestoredSession, type SessionJournal, SessionTable, sealed } from './sessions.ts';
 import {
   type Capability,
   GATEWAY_LIMITS,
@@ -48,6 +48,8 @@ interface CommonOptions {
   readonly ready?: Promise<unknown>;
   /** A session without calls for this long is sealed. Default: one hour. */
   readonly idleMs?: number;
+  /** Keeps sessions that are opened over HTTP, and with its secret their keys, over a restart. */
+  readonly journal?: SessionJournal & { readonly secret: Uint8Array };
   /** If absent, no session can be opened over HTTP. */
   readonly sessionDefaults?: SessionDefaults;
   /** Called for every call that is answered with an error. */
@@ -68,18 +70,20 @@ export type CallerRequest = GenerateRequest & { readonly role?: string; readonly
 export class Gateway implements SessionHost {
   readonly #options: GatewayOptions & { readonly clock: Clock };
   readonly #sessions: SessionTable;
-  readonly #keyring = new Keyring();
+  readonly #keyring: Keyring;
   readonly #wrongKeys: WrongKeys;
   readonly #others: OtherRoutes[] = [];
   /** Why model calls cannot be answered, yet or ever. */
   #unready: string | undefined;
+  #isStopping = false;
   /** Origin of the HTTP server. Until a server listens, base URLs work only in process. */
   origin = 'http://trainyard.invalid';
 
   constructor(options: GatewayOptions) {
     this.#options = { clock: { now: Date.now, elapsed: () => performance.now() }, ...options };
-    const { clock, idleMs = IDLE_MS, ready } = this.#options;
-    this.#sessions = new SessionTable({ clock, idleMs, handle: (session, role) => this.#modelHandle(session, role) });
+    const { clock, idleMs = IDLE_MS, ready, journal } = this.#options;
+    this.#keyring = new Keyring(journal?.secret);
+    this.#sessions = new SessionTable({ clock, idleMs, journal, handle: (session, role) => this.#modelHandle(session, role) });
     this.#wrongKeys = new WrongKeys(clock);
     if (ready !== undefined) void this.#awaitEngine(ready);
   }
@@ -93,13 +97,19 @@ export class Gateway implements SessionHost {
     return this.#sessions.size;
   }
 
-  open(spec: SessionSpec): Session {
+  open(spec: SessionSpec): LiveSession {
     return this.#sessions.open(spec);
   }
 
   /** Opens a session whose owner is outside this process. It is also sealed when idle or past its deadline. */
   openRemote(spec: SessionSpec): LiveSession {
+    this.#checkAdmitting();
     return this.#sessions.open(spec, true);
+  }
+
+  /** Opens a session as an earlier process left it: its keys hold. */
+  reopen(spec: SessionSpec, remote: boolean, restored: RestoredSession): LiveSession {
+    return this.#sessions.open(spec, remote, restored);
   }
 
   /** Undefined unless the rollout's session is open. */
@@ -110,6 +120,12 @@ export class Gateway implements SessionHost {
   /** Whether the rollout had a session; false if it was so long ago that the gateway forgot it. */
   hasEnded(rolloutId: string): boolean {
     return this.#sessions.hasEnded(rolloutId);
+  }
+
+  /** From now on new sessions and new model calls get 503; calls in flight go on. */
+  stopAdmitting(): void {
+    this.#isStopping = true;
+    this.#unready = 'the server is stopping';
   }
 
   sealAll(): void {
@@ -172,8 +188,9 @@ export class Gateway implements SessionHost {
     if (does === 'ids') return await this.#generateTokens(match, grant, call);
     if (does === 'models' || does === 'model') return this.#models(match, grant, call);
     if (does === 'list') return listSessions(this.#sessions);
+    if (does === 'open') this.#checkAdmitting();
     if (does === 'open') return await openSession(this.#sessions, this.#options.sessionDefaults, call);
-    return showSession(this.#sessions, match.segments['rollout']!, { seal: does === 'seal' });
+    return await showSession(this.#sessions, match.segments['rollout']!, { seal: does === 'seal' });
   }
 
   async #serveOther(call: HttpRequest): Promise<HttpReply> {
@@ -235,6 +252,10 @@ export class Gateway implements SessionHost {
     if (this.#unready !== undefined) throw refused('not_ready', this.#unready, { headers: { 'retry-after': '1' } });
   }
 
+  #checkAdmitting(): void {
+    if (this.#isStopping) this.#checkReady();
+  }
+
   #ready(): HttpReply {
     this.#checkReady();
     const policyVersion = 'engine' in this.#options ? this.#options.engine.policyVersion : 0;
@@ -282,7 +303,7 @@ export async function listen(gateway: Gateway, { token, ...options }: ListenOpti
     naming[Symbol.dispose]();
     await listener[Symbol.asyncDispose]();
   };
-  return { origin: listener.origin, [Symbol.asyncDispose]: close };
+  return { ...listener, [Symbol.asyncDispose]: close };
 }
 
 type GenerateParts = SamplerParts & { checkReady(): void };

@@ -24,7 +24,7 @@ export interface Grant {
 }
 
 /**
- * Unforgeable ids: JSON values, signed with a secret that lives as long as this object.
+ * Unforgeable ids: JSON values, signed with a secret that lives as long as this object, unless one is given.
  *
  *     <prefix>-<payload, base64url>.<HMAC-SHA256 of the payload, base64url>
  *
@@ -32,10 +32,12 @@ export interface Grant {
  */
 export class SignedIds<Fields extends readonly unknown[]> {
   readonly #prefix: string;
-  readonly #secret: KeyObject = createSecretKey(randomBytes(32));
+  readonly #secret: KeyObject;
 
-  constructor(prefix: string) {
+  /** `secret`: makes ids outlive this object. */
+  constructor(prefix: string, secret: Uint8Array = randomBytes(32)) {
     this.#prefix = prefix;
+    this.#secret = createSecretKey(secret);
   }
 
   make(fields: Fields): string {
@@ -62,11 +64,15 @@ const MOST_REMEMBERED = 10_000;
 
 /** The gateway's keys. They are not stored: a rollout's key names its session and becomes invalid when that session ends. */
 export class Keyring {
-  readonly #ids = new SignedIds<readonly [grant: Grant, number: number]>('ty');
+  readonly #ids: SignedIds<readonly [grant: Grant, number: number]>;
   /** By digest, so that neither lookup nor comparison time reveals how much of a guess was right. */
   readonly #tokens = new Map<string, Grant>();
   readonly #verified = new Map<string, Grant>();
   #made = 0;
+
+  constructor(secret?: Uint8Array) {
+    this.#ids = new SignedIds('ty', secret);
+  }
 
   make(grant: Grant): string {
     return this.#ids.make([grant, this.#made++]);
@@ -103,7 +109,7 @@ export function authorize(keyring: Keyring, call: Headers, who: readonly Capabil
   const grant = keyring.read(credentialOf(call));
   if (grant === undefined) {
     throw new TrainyardError('SESSION_UNKNOWN', 'this is not a key of this gateway', {
-      hint: 'use the base URL and key that were given together, and only while the rollout runs; keys change with every start',
+      hint: 'use the base URL and key that were given together, and only while the rollout runs; keys change with every start, unless a server has the same --run',
     });
   }
   if (who.includes(grant.capability)) return grant;

@@ -16,7 +16,8 @@ import { askDefaultModel, defaultModelOf, type Sampled } from './default-model.t
 import type { ModelRequest } from './dialects/dialect.ts';
 import type { StreamPiece } from './event-stream.ts';
 import { conversationOf, type PrefilledPrompt, promptOf, sharedWith } from './prompt.ts';
-import { type Caller, type Draw, effectiveSampling, type ModelCall, sealed } from './sessions.ts';
+import type { Draw } from './seeds.ts';
+import { type Caller, effectiveSampling, type ModelCall, sealed } from './sessions.ts';
 
 export interface TokenPolicy {
   readonly engine: Engine;

@@ -1,9 +1,8 @@
 /**
- * A session is the gateway's live lease for one rollout, with its limits and turns; it is never stored. Sealing it cancels calls in flight,
- * which are then never recorded. The table seals abandoned sessions: a remote one that is idle or past its deadline, one held in this
- * process once it has been idle for longer than both, because its owner enforces a deadline.
+ * A session is the gateway's live lease for one rollout, with its limits and turns; a journal may keep it until it ends. Sealing it cancels
+ * calls in flight, which are then never recorded. The table seals abandoned sessions: a remote one that is idle or past its deadline, one
+ * held in this process once it has been idle for longer than both, because its owner enforces a deadline.
  */
-import { hash } from 'node:crypto';
 import { abortWith, type LinkedSignal } from '../core/async.ts';
 import type { Clock, ModelHandle, Role, SeatOptions, Session, SessionSpec } from '../core/contracts.ts';
 import { checkDefaultModel } from '../core/define.ts';
@@ -12,6 +11,7 @@ import { LIMIT_NAMES, type LimitName, type SamplingSettings, type Tool, type Tur
 import type { HttpRequest } from '../http/message.ts';
 import { sideCalls } from '../tokens/history.ts';
 import { Answers, lostTurns } from './answers.ts';
+import { Seeds } from './seeds.ts';
 import { GATEWAY_LIMITS, refused } from './wire-protocol.ts';
 
 export interface Caller {
@@ -33,6 +33,22 @@ export interface Reservation {
   release(): void;
 }
 
+/** Keeps open sessions. Sessions that it was not told of, it may ignore. */
+export interface SessionJournal {
+  /** A session opened over HTTP is given out once this resolves. */
+  opened(session: LiveSession): Promise<void>;
+  /** An answer is complete once this resolves. May be told of an answer again. */
+  answered(session: LiveSession, key: string, turns: readonly Turn[]): Promise<void>;
+}
+
+/** What an earlier process had of a session. */
+export interface RestoredSession {
+  readonly number: number;
+  readonly turns: readonly Turn[];
+  /** By request, the indexes of the turns that answered it. */
+  readonly answers: readonly (readonly [key: string, indexes: readonly number[]])[];
+}
+
 interface SessionParts {
   readonly spec: SessionSpec;
   /** Unique in the gateway; successive sessions of one rollout have different numbers. */
@@ -46,7 +62,7 @@ export class LiveSession implements Session {
   readonly spec: SessionSpec;
   readonly turns: Turn[] = [];
   readonly seeds: Seeds;
-  readonly answers = new Answers<readonly Turn[]>();
+  readonly answers: Answers<readonly Turn[]>;
   readonly unanswered: UnansweredCall[] = [];
   /** The tools of the last call in process. */
   knownTools: readonly Tool[] = [];
@@ -58,6 +74,8 @@ export class LiveSession implements Session {
   sampledTokens = 0;
   /** Number of completions being sampled. */
   openCalls = 0;
+  /** Settles when the owner has stored what was sealed. */
+  kept: Promise<void> | undefined;
   readonly #table: SessionTable;
   readonly #abort = new AbortController();
   readonly #unlink: () => void;
@@ -79,6 +97,8 @@ export class LiveSession implements Session {
 
   constructor({ spec, number, remote, table }: SessionParts) {
     this.#table = table;
+    const { journal } = table;
+    this.answers = new Answers(journal && ((key, turns) => journal.answered(this, key, turns)));
     this.spec = spec;
     this.seeds = new Seeds(spec);
     this.number = number;
@@ -90,6 +110,21 @@ export class LiveSession implements Session {
     this.signal.addEventListener('abort', () => {
       for (const joined of this.#joined) joined.abort(this.signal.reason);
     });
+  }
+
+  /** Takes over what an earlier process had: the next call continues from it, and draws the seeds that come after. */
+  restore({ turns, answers }: RestoredSession): void {
+    for (const turn of turns) {
+      this.turns.push(turn);
+      this.sampledTokens += turn.model === undefined ? turn.sampledIds.length : (turn.usage?.completionTokens ?? 0);
+      const { messages, tools } = turn.request;
+      this.seeds.draw(turn, turn.model === undefined ? turn.promptIds : JSON.stringify([messages, tools]));
+    }
+    for (const [key, indexes] of answers)
+      this.answers.recall(
+        key,
+        indexes.map((index) => this.turns[index]!),
+      );
   }
 
   get rolloutId(): string {
@@ -249,7 +284,7 @@ export class LiveSession implements Session {
       }
       this.#setSideCallsAside();
       this.#table.remove(this);
-      this.spec.observer?.sealed?.(this.spec.identity, this);
+      this.kept = this.spec.observer?.sealed?.(this.spec.identity, this) ?? undefined;
     }
     return this.turns;
   }
@@ -294,42 +329,6 @@ function failureIn(thrown: unknown): NonNullable<UnansweredCall['failure']> {
   return { code, message: messageOf(thrown).slice(0, LONGEST_MESSAGE), ...(limit && { limit }) };
 }
 
-export interface Draw {
-  readonly seed: number;
-  /** Call if nothing was recorded, so that the next attempt gets the same seed. */
-  giveBack(): void;
-}
-
-/**
- * The seeds of one session. A seed depends on the prompt and how often it was asked, never on timing or retries: the n-th call of a prompt
- * has its own seed, and a call that fails returns its number.
- */
-class Seeds {
-  readonly #session: string;
-  readonly #taken = new Map<string, Set<number>>();
-
-  constructor({ seed, identity }: SessionSpec) {
-    this.#session = `${seed}\n${identity.rolloutId}`;
-  }
-
-  /** `asked`: the prompt ids, or a default model's request as JSON. */
-  draw({ role, thread }: Omit<Caller, 'session'>, asked: Int32Array | string): Draw {
-    const bytes = typeof asked === 'string' ? Buffer.from(asked) : Buffer.from(asked.buffer, asked.byteOffset, asked.byteLength);
-    const who = thread === role ? role : `${role}\n${thread}`;
-    const prompt = hash('sha256', Buffer.concat([Buffer.from(`${this.#session}\n${who}\n`), bytes]), 'base64');
-    const taken = this.#taken.get(prompt) ?? new Set();
-    this.#taken.set(prompt, taken);
-    let number = 0;
-    while (taken.has(number)) number++;
-    taken.add(number);
-    const giveBack = (): void => {
-      taken.delete(number);
-      if (taken.size === 0) this.#taken.delete(prompt);
-    };
-    return { seed: hash('sha256', `${prompt}\n${number}`, 'buffer').readUIntBE(0, 6), giveBack };
-  }
-}
-
 /** Ended rollouts to remember, so that a late call learns that its rollout ended rather than that it is unknown. */
 const TOMBSTONES = 10_000;
 const MOST_BETWEEN_SWEEPS_MS = 60_000;
@@ -337,6 +336,7 @@ const MOST_BETWEEN_SWEEPS_MS = 60_000;
 interface TableParts {
   readonly clock: Clock;
   readonly idleMs: number;
+  readonly journal?: SessionJournal | undefined;
   handle(session: LiveSession, role: string): ModelHandle;
 }
 
@@ -345,14 +345,18 @@ export class SessionTable {
   /** For idleness and deadlines, which must outlive a change of the system's clock. */
   readonly elapsed: () => number;
   readonly handle: TableParts['handle'];
+  readonly journal: TableParts['journal'];
   readonly #idleMs: number;
   readonly #open = new Map<string, LiveSession>();
   readonly #ended = new Set<string>();
-  #opened = 0;
+  #opened: number;
   #remote = 0;
   #sweeping: NodeJS.Timeout | undefined;
 
-  constructor({ clock, idleMs, handle }: TableParts) {
+  constructor({ clock, idleMs, handle, journal }: TableParts) {
+    this.journal = journal;
+    // Keys may outlive the process: no later session may have the number of an earlier one.
+    this.#opened = journal === undefined ? 0 : Date.now() * 1000;
     this.clock = clock;
     this.elapsed = clock.elapsed ?? clock.now;
     this.handle = handle;
@@ -383,7 +387,7 @@ export class SessionTable {
     return this.#ended.has(rolloutId);
   }
 
-  open(spec: SessionSpec, remote = false): LiveSession {
+  open(spec: SessionSpec, remote = false, restored?: RestoredSession): LiveSession {
     const { rolloutId } = spec.identity;
     if (remote && this.#remote >= GATEWAY_LIMITS.openSessions) this.#sweep();
     if (remote && this.#remote >= GATEWAY_LIMITS.openSessions) {
@@ -392,7 +396,8 @@ export class SessionTable {
     if (this.get(rolloutId) !== undefined) {
       throw refused('rollout_open', `a session of rollout ${JSON.stringify(rolloutId)} is open`, { hint: 'seal it first' });
     }
-    const session = new LiveSession({ spec, number: this.#opened++, remote, table: this });
+    const session = new LiveSession({ spec, number: restored?.number ?? this.#opened++, remote, table: this });
+    if (restored !== undefined) session.restore(restored);
     this.#open.set(rolloutId, session);
     if (remote) this.#remote++;
     this.#sweeping ??= setInterval(() => this.#sweep(), Math.min(this.#idleMs, MOST_BETWEEN_SWEEPS_MS)).unref();

@@ -43,19 +43,22 @@ export interface HttpServerOptions {
 
 export interface Listener extends AsyncDisposable {
   readonly origin: string;
+  /** Resolves once no request is unanswered and no response is being sent. New requests are still taken. */
+  idle(): Promise<void>;
 }
 
 /** Throws USAGE if the secret is missing or weak, or the address cannot be bound. */
 export async function serve(handler: HttpHandler, options: HttpServerOptions): Promise<Listener> {
   const { host = '127.0.0.1', port = 0, secret } = options;
   checkSecret(host, secret);
-  const server = serverOf(new Exchanges(handler, isLoopback(host), { ...TIMEOUTS, ...options.timeouts }));
+  const exchanges = new Exchanges(handler, isLoopback(host), { ...TIMEOUTS, ...options.timeouts });
+  const server = serverOf(exchanges);
   const origin = await bind(server, host, port);
   const close = async (): Promise<void> => {
     server.closeAllConnections();
     await new Promise((resolve) => server.close(resolve));
   };
-  return { origin, [Symbol.asyncDispose]: close };
+  return { origin, idle: () => exchanges.idle(), [Symbol.asyncDispose]: close };
 }
 
 async function bind(server: Server, host: string, port: number): Promise<string> {
@@ -114,11 +117,20 @@ class Exchanges {
   /** Callbacks for whole replies that may turn out to be unread; several if requests were pipelined. */
   readonly #unread = new WeakMap<Duplex, { readonly miss: () => void; readonly sentAt: number }[]>();
   readonly #answering = new WeakMap<Duplex, ServerResponse>();
+  #open = 0;
+  #idle = Promise.withResolvers<void>();
 
   constructor(handler: HttpHandler, local: boolean, timeouts: Timeouts) {
     this.#handler = handler;
     this.#local = local;
     this.timeouts = timeouts;
+  }
+
+  async idle(): Promise<void> {
+    while (this.#open > 0) {
+      this.#idle = Promise.withResolvers<void>();
+      await this.#idle.promise;
+    }
   }
 
   async take(incoming: IncomingMessage, outgoing: ServerResponse): Promise<void> {
@@ -128,7 +140,9 @@ class Exchanges {
     let undelivered: (() => void) | undefined;
     this.#answering.set(socket, outgoing);
     this.#unread.delete(socket);
+    this.#open++;
     outgoing.once('close', () => {
+      if (--this.#open === 0) this.#idle.resolve();
       if (this.#answering.get(socket) === outgoing) this.#answering.delete(socket);
       if (outgoing.writableFinished) return;
       isGone = true;

@@ -78,7 +78,7 @@ function historyOf(git: string): readonly string[] {
 }
 
 /** Every directory of a run, of `serve` and of `tinker` holds one of these. */
-const OURS = ['run.json', 'store.sqlite', 'api-key'];
+const OURS = ['run.json', 'store.sqlite', 'store.json', 'api-key'];
 
 /** The run's parent folder, which also hides later neighbours. If needed files are in it, only the run directories beside this one. */
 function neighboursOf(run: string, needed: readonly string[]): readonly string[] {

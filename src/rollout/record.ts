@@ -135,6 +135,29 @@ export async function gradeOf(
   }
 }
 
+/** Grades a rollout from its record, as `gradeOf` would have when it ended. */
+export function gradeRecorded(
+  parts: GradingParts,
+  trajectory: Trajectory,
+  task: Task,
+  artifactsDir: string | null,
+  print?: (text: string) => void,
+): Promise<Grade> {
+  const { outcome, output, metadata, metrics, returned = {} } = trajectory;
+  const { untrained: _, ...said } = returned;
+  const result = defined({ output, metadata, metrics, ...said }) as SettledResult;
+  const rollout = { turns: gradedTurns(trajectory), outcome, result, artifactsDir };
+  return gradeOf(parts, { identity: trajectory, task }, rollout, print);
+}
+
+/** The turns as they were graded, before the workflow chose which to train. */
+export function gradedTurns({
+  turns,
+  returned: { untrained = [] } = {},
+}: Pick<Trajectory, 'turns' | 'returned'>): readonly Turn[] {
+  return turns.map((turn) => (untrained.includes(turn.index) ? { ...turn, trainable: true } : turn));
+}
+
 /** The workflow's own credit or returns stand. Rewards only by thread or role stay so: by turn, they would be compared across roles. */
 function creditedByRun({ turnDiscount, workflow }: GradingParts, reward: Reward, { turns, result }: GradableRollout): Reward {
   if (turnDiscount === undefined || result.credit !== undefined) return reward;

@@ -7,10 +7,11 @@ import { abortWith, Downtime, Semaphore, yieldToEventLoop } from '../core/async.
 import { endPrints, runInRollout } from '../core/context.ts';
 import type { AttachedRun, Clock, RunHost, Session, SessionHost, SessionObserver, Store, Workflow } from '../core/contracts.ts';
 import { boundary, TrainyardError } from '../core/errors.ts';
-import type { Limits, LogLine, RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
+import { defined } from '../core/json.ts';
+import type { Grade, Limits, LogLine, RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
 import type { ChildProgram } from '../processes/channel.ts';
 import type { ModuleExport } from './discovery.ts';
-import { type Ending, type GradingParts, gradeOf, outcomeOf, recordOf } from './record.ts';
+import { type Ending, type GradingParts, gradeOf, gradeRecorded, outcomeOf, recordOf } from './record.ts';
 import { resultOf, type SettledResult } from './result.ts';
 import { clearFolder, contextOf, type OwnContext, Rejection } from './rollout-context.ts';
 
@@ -103,7 +104,7 @@ export interface RolloutParts extends GradingParts, Partial<Pick<StartedWorkflow
   /** Trains only these roles, whatever the workflow says. */
   readonly trainable?: readonly string[] | undefined;
   readonly sessions: SessionHost;
-  readonly store: Store;
+  readonly store: Pick<Store, 'append'>;
   readonly limits: Limits;
   readonly seed: number;
   readonly clock: Clock;
@@ -114,6 +115,15 @@ export interface RolloutParts extends GradingParts, Partial<Pick<StartedWorkflow
   /** Parent of the rollouts' artifact folders. */
   readonly artifacts?: string | undefined;
   readonly signal: AbortSignal;
+  /** A worker's rollouts are graded by the coordinator, which has the answers. */
+  readonly ungraded?: boolean | undefined;
+}
+
+/** Runs rollouts on other machines, without grading or storing them. */
+export interface RolloutsElsewhere {
+  run(spec: RolloutSpec, signal: AbortSignal): Promise<Trajectory>;
+  /** The graded trajectory is in the store. */
+  stored(rolloutId: string): void;
 }
 
 export interface RolloutSpec {
@@ -128,6 +138,33 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   await yieldToEventLoop();
   const run = (grading?: Grading): Promise<Trajectory> => rolloutOf(parts, spec, grading);
   return await (parts.tracing?.rollout(spec.identity, parts.workflow.name, run) ?? run());
+}
+
+/** As `runRollout`, for one that runs elsewhere: graded and stored here. */
+export async function runElsewhere(parts: RolloutParts, spec: RolloutSpec, elsewhere: RolloutsElsewhere): Promise<Trajectory> {
+  const made = await elsewhere.run(spec, parts.signal);
+  let printed = '';
+  const grade = await gradeRecorded(parts, made, spec.task, null, (text) => {
+    printed += text;
+  });
+  const { returned, ...rest } = made;
+  const isOwnReward = grade.kind === 'graded' && grade.reward.source === 'workflow';
+  const logs = [...(made.logs ?? []), ...graderLines(printed, parts.clock)];
+  const trajectory = {
+    ...rest,
+    grade,
+    ...defined({ returned: isOwnReward ? undefined : returned }),
+    ...(logs.length > 0 && { logs }),
+  };
+  parts.signal.throwIfAborted();
+  await parts.store.append(trajectory);
+  elsewhere.stored(trajectory.rolloutId);
+  return trajectory;
+}
+
+function graderLines(printed: string, clock: Clock): readonly LogLine[] {
+  const lines = printed === '' ? [] : printed.trimEnd().split('\n');
+  return lines.map((text) => ({ at: clock.now(), text, from: 'grader' as const }));
 }
 
 async function rolloutOf(parts: RolloutParts, spec: RolloutSpec, grading: Grading = (grade) => grade()): Promise<Trajectory> {
@@ -153,13 +190,10 @@ async function rolloutOf(parts: RolloutParts, spec: RolloutSpec, grading: Gradin
   const print = (text: string): void => {
     printed += text;
   };
-  const grade = await grading(() => gradeOf(parts, spec, rollout, print));
+  const graded = (): Promise<Grade> => gradeOf(parts, spec, rollout, print);
+  const grade: Grade = parts.ungraded ? { kind: 'ungraded', why: outcome.kind } : await grading(graded);
   const { unanswered } = session;
-  const ofGrader = printed
-    .trimEnd()
-    .split('\n')
-    .map((text) => ({ at: clock.now(), text, from: 'grader' as const }));
-  const logs = printed === '' ? own.logs : [...own.logs, ...ofGrader];
+  const logs = [...own.logs, ...graderLines(printed, clock)];
   const trajectory = recordOf(identity, { turns, unanswered }, { outcome, grade, result, logs, startedAt, endedAt: clock.now() });
   // Do not store a rollout that was cancelled with the run: a resumed run would take it as a result.
   parts.signal.throwIfAborted();

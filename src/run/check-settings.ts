@@ -12,6 +12,7 @@ import type { Entry } from '../rollout/discovery.ts';
 import { ALGORITHMS, WEIGHTINGS } from '../trainer/advantages.ts';
 import { KL_ESTIMATORS } from '../trainer/penalties.ts';
 import { tidyRows } from './row-ranges.ts';
+import { isDatabaseUrl, STORE_URL } from './run-store.ts';
 import {
   API_DEFAULTS,
   APIS,
@@ -104,6 +105,10 @@ const runShape = {
     .optional(),
   /** Share of gradings that may fail before the run ends. Judged from 64 gradings on. */
   maxErrorShare: share,
+  /** PostgreSQL database to keep rollouts in, instead of a file in the run's directory. Its password is kept nowhere. */
+  store: z.string().refine(isDatabaseUrl, STORE_URL).optional(),
+  /** `external`: rollouts run on `trainyard worker`s that share the store. Default: in this process. */
+  workers: z.literal('external').optional(),
 };
 
 const evaluationShape = {
@@ -241,7 +246,7 @@ export type TrainFromRequest = { readonly from: string } & Partial<TrainSettings
 /** Combinations of settings that are not allowed. */
 function conflictsIn(settings: EvaluationSettings | TrainSettings | SftSettings): readonly (string | false)[] {
   const { engine, baseModel, baseURL, loraRank, loraAlpha, trained } = settings;
-  const { flow, flows, apiKeyEnv }: Partial<RunSettings> = settings as Partial<RunSettings>;
+  const { run, flow, flows, apiKeyEnv, store, workers }: Partial<TrainSettings> = settings as Partial<TrainSettings>;
   const trains = 'steps' in settings || 'epochs' in settings;
   const embedded = (['trained', 'loraAlpha', 'context'] as const).find((name) => settings[name] !== undefined);
   const { username = '', password = '' } = baseURL === undefined ? {} : new URL(baseURL);
@@ -263,6 +268,11 @@ function conflictsIn(settings: EvaluationSettings | TrainSettings | SftSettings)
     isApi(engine) &&
       baseURL === undefined &&
       `baseURL: expected the address of the server, or a key for ${APIS[engine].baseURL} in ${apiKeyEnv ?? APIS[engine].keyEnv}`,
+    workers !== undefined && store === undefined && 'store: expected a database beside workers: they share it, found none',
+    workers !== undefined &&
+      engine === 'tinker' &&
+      'workers: expected engine embedded, openai or anthropic beside it: workers cannot sample from a Tinker server yet',
+    run === undefined && store !== undefined && 'store: expected a run beside it: without one, nothing is kept',
     username + password !== '' && 'baseURL: expected an address without a password; apiKeyEnv names the variable with the key',
     ...('steps' in settings ? conflictsInTraining(settings) : []),
   ];

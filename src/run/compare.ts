@@ -11,10 +11,10 @@ import { TrainyardError } from '../core/errors.ts';
 import { meanInterval, meanOf, shareDifferenceInterval, signFlipChance } from '../core/statistics.ts';
 import type { Trajectory } from '../core/types.ts';
 import { readRunFile } from './directory.ts';
-import { openStoreOf } from './inspect.ts';
 import { policyName } from './open-policy.ts';
 import { evaluationIn } from './plan.ts';
 import { meanRewardIn, Results, resultOf, solvedIn } from './results.ts';
+import { openStoreOf, requireDirectory } from './run-store.ts';
 import { API_DEFAULTS, EVAL_DEFAULTS, isApi } from './settings.ts';
 
 export interface Measured {
@@ -88,14 +88,15 @@ export interface Comparison {
   readonly earlierPolicies: readonly string[];
 }
 
-export async function measuredIn(run: string): Promise<Measured> {
+export async function measuredIn(run: string, url?: string): Promise<Measured> {
+  requireDirectory(run, url);
   if (!existsSync(join(run, 'run.json'))) {
     throw new TrainyardError('FILE_NOT_FOUND', `${run} holds no run.json, so it is no run`, {
       hint: 'give the directories of two evaluations, such as runs/eval-<name>',
     });
   }
   const record = evaluationIn(run);
-  await using store = await openStoreOf(run);
+  await using store = await openStoreOf(run, { store: url });
   if (record === undefined) {
     const steps = (await store.manifests()).at(-1)?.step ?? 0;
     return measuredWhileTraining(run, await store.query({ purpose: 'eval' }), steps);

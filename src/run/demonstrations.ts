@@ -12,7 +12,7 @@ import { chat } from '../gateway/dialects/chat.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 import { stitch } from '../tokens/stitch.ts';
 import { type AnsweredCall, areOwn, ownTurns, type TaughtTurns, taughtTurns } from '../tokens/taught-turns.ts';
-import { openStoreOf } from './inspect.ts';
+import { openStoreOf } from './run-store.ts';
 
 export interface Demonstrations {
   /** Weight and advantage 1; `groupId` is the task. */

@@ -14,9 +14,11 @@ import { meanOf, signFlipChance } from '../core/statistics.ts';
 import { isSuccess } from '../core/turns.ts';
 import type { Message, Task, Trajectory } from '../core/types.ts';
 import { memoryStore } from '../store/memory.ts';
-import { openSqliteStore } from '../store/sqlite.ts';
+import { withoutPassword } from '../store/open.ts';
+import type { Coordinator } from '../workers/coordinator.ts';
 import type { EvaluationRequest, EvaluationSettings, TrainSettings } from './check-settings.ts';
 import { createRunDirectory, eventLog, reopenRunDirectory, writeWhole } from './directory.ts';
+import { coordinatorOf } from './external-workers.ts';
 import { policyName } from './open-policy.ts';
 import { openParts, type Rollouts, type RunParts } from './parts.ts';
 import {
@@ -27,6 +29,7 @@ import {
   planResumedEvaluation,
 } from './plan.ts';
 import { endingOf, type Pending, Results, reportOf, scoreOf, type TaskResult } from './results.ts';
+import { openRunStore } from './run-store.ts';
 import { costOf, EVAL_DEFAULTS, plannedFor, samplingAt, shortPath, usualHeldOut } from './settings.ts';
 
 export interface EvaluationResult extends EvaluationReport {
@@ -38,6 +41,8 @@ export interface EvaluationResult extends EvaluationReport {
 export interface EvaluationOptions {
   /** Whether to detect and name code that blocks the event loop. */
   readonly watchStalls?: boolean;
+  /** Starts no further rollouts, lets those in flight end, then throws CANCELLED. */
+  readonly finish?: AbortSignal;
   /** Runs failed rollouts again under new ids. The failed ones are kept but no longer count. */
   readonly retryFailed?: boolean | undefined;
 }
@@ -67,6 +72,8 @@ interface Evaluation {
   readonly results: Results;
   readonly store: Store;
   readonly tell: Emit;
+  readonly coordinator: Coordinator | undefined;
+  readonly finish: AbortSignal | undefined;
 }
 
 /** A new evaluation creates its directory only after everything opened; a resumed one opens nothing if nothing is left to do. */
@@ -74,7 +81,7 @@ async function execute(
   plan: EvaluationPlan,
   emit: Emit = () => {},
   stop: AbortSignal = new AbortController().signal,
-  { watchStalls, retryFailed = false }: EvaluationOptions = {},
+  { watchStalls, retryFailed = false, finish }: EvaluationOptions = {},
 ): Promise<EvaluationResult> {
   const tell = eventLog(emit, 'eval');
   const warn: Warn = (code, message) => tell({ type: 'warning', code, message });
@@ -82,18 +89,21 @@ async function execute(
   const { run, heldOut, n } = settings;
   const results = new Results(plan.tasks, n);
   const files = { run, tasks: [heldOut] };
-  const opening = (): Promise<RunParts> => openParts(settings, entry, { stop, warn, kernels, watchStalls, files });
+  const place = settings.workers === undefined ? 'here' : 'workers';
+  const opening = (): Promise<RunParts> => openParts(settings, entry, { stop, warn, kernels, watchStalls, files, place });
   await using early = isResumed ? undefined : await opening();
   const held = { trains: false };
   await using directory =
     run === undefined ? undefined : await (isResumed ? reopenRunDirectory(run, held) : createRunDirectory(run, record, held));
-  await using store = directory === undefined ? memoryStore() : await openSqliteStore(directory.storePath, directory.id);
+  await using store = directory === undefined ? memoryStore() : await openRunStore(directory, settings.store);
   const work = async (): Promise<EvaluationResult> => {
     for (const { code, message } of plan.warnings) warn(code, message);
     if (isResumed) await results.recall(store);
     const pending = results.pending(retryFailed);
     await using late = isResumed && pending.length > 0 ? await opening() : undefined;
-    return await measure({ plan, results, store, tell }, pending, early ?? late);
+    const parts = early ?? late;
+    await using coordinator = parts && (await coordinatorOf({ ...plan, parts, id: directory?.id, warn }));
+    return await measure({ plan, results, store, tell, finish, coordinator }, pending, parts);
   };
   return await (directory === undefined ? work() : tell.during(directory, work));
 }
@@ -122,7 +132,7 @@ async function measure(
   const score = { success, ci, meanReward, n, failed, ungraded, ...defined({ parts: report.parts, metrics: report.metrics }) };
   tell({ type: 'eval-end', when: 'only', step: 0, score, temperature, seconds });
   await showTranscripts(evaluation);
-  tell({ type: 'done', run, ...report, seconds });
+  tell({ type: 'done', run, ...report, seconds, ...defined({ store: shownStore(settings) }) });
   return { ...report, run, tasks: results.byTask() };
 }
 
@@ -135,21 +145,23 @@ function withCost(report: EvaluationReport, { price }: EvaluationSettings): Eval
 
 /** Stops at the first error, such as a dead server or a spent budget, and leaves the rest for a resume. */
 async function runAll(
-  { plan: { settings }, results, store, tell }: Evaluation,
+  { plan: { settings }, results, store, tell, finish, coordinator }: Evaluation,
   pending: readonly Pending[],
   parts: RunParts,
 ): Promise<void> {
   const artifacts = settings.run === undefined ? undefined : join(settings.run, 'artifacts');
-  const rollouts = parts.rolloutsInto(store, artifacts);
+  const rollouts = parts.rolloutsInto(store, artifacts, coordinator);
   const sampling = samplingAt(settings.temperature, settings);
   let [done, failed] = [0, 0];
-  await mapConcurrently(pending, settings.concurrency, async ({ identity, task }) => {
+  const one = async ({ identity, task }: Pending): Promise<void> => {
     const trajectory = await rollouts.run(identity, task, sampling);
     results.add(trajectory);
     if (endingOf(trajectory) === 'failed') failed++;
     const { sampledTokens } = rollouts;
     tell({ type: 'progress', phase: 'evaluating', done: ++done, of: pending.length, failed, sampledTokens });
-  });
+  };
+  const all = await mapConcurrently(pending, settings.concurrency, one, finish);
+  if (all === undefined) throw new TrainyardError('CANCELLED', 'interrupted');
   rollouts.settle();
 }
 
@@ -335,11 +347,13 @@ export function heldOutFileOf({ run, heldOut, split }: Pick<TrainSettings, 'run'
 }
 
 /** Settings that differ from the defaults and are needed to repeat the measurement. */
+const shownStore = ({ store }: Pick<TrainSettings, 'store'>): string | undefined => store && withoutPassword(store);
+
 export function unusualIn(settings: TrainSettings): Unusual {
   const { flow, flows, entry, trainable, limits } = settings;
   const heldOut = heldOutFileOf(settings) ?? settings.heldOut;
   return defined({
-    ...{ flow, flows, trainable },
+    ...{ flow, flows, trainable, store: shownStore(settings) },
     heldOut: typeof heldOut === 'string' && heldOut !== usualHeldOut(entry) ? heldOut : undefined,
     turns: limits.turns === EVAL_DEFAULTS.limits.turns ? undefined : limits.turns,
   });

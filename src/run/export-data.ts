@@ -16,16 +16,19 @@ import { turnAdvantagesOf } from '../trainer/advantages.ts';
 import type { TrainSettings } from './check-settings.ts';
 import { type Column, DATA_FORMATS, type DataFormat, isList, LeftOut, type Only, type Row, type Scalar } from './data-rows.ts';
 import { readRunFile } from './directory.ts';
-import { exclusionsOf, openStoreOf, rowOf, stepsIn } from './inspect.ts';
+import { exclusionsOf, rowOf, stepsIn } from './inspect.ts';
 import { compared } from './objective.ts';
+import { openStoreOf } from './run-store.ts';
 import { checkFree, completed } from './whole-output.ts';
 
 /** Rows of a Parquet row group, which are in memory at once. */
 const ROW_GROUP = 128;
 
 export interface DataRequest {
-  /** A run directory or a store file. */
+  /** A run directory or a store file; with `store`, also the id of a run. */
   readonly from: string;
+  /** The URL of its database, if it is in one. */
+  readonly store?: string | undefined;
   readonly format: keyof typeof DATA_FORMATS;
   readonly to: string;
   /** Default: training rollouts if there are any, so that held-out tasks do not get into training data; else those of evaluations. */
@@ -36,7 +39,7 @@ export interface DataRequest {
   readonly filter?: string;
 }
 
-export interface ExportedData extends Required<Omit<DataRequest, 'from' | 'filter'>> {
+export interface ExportedData extends Required<Omit<DataRequest, 'from' | 'store' | 'filter'>> {
   readonly rollouts: number;
   readonly rows: number;
   readonly bytes: number;
@@ -51,7 +54,7 @@ export async function exportData(request: DataRequest, stop?: AbortSignal): Prom
   rowFilter(request.filter ?? '');
   await checkFree(to);
   if (isDirectory(to)) throw new TrainyardError('USAGE', `to: expected a file, found the folder ${to}`);
-  await using store = await openStoreOf(from);
+  await using store = await openStoreOf(from, request);
   const { only = written.only } = request;
   const { purpose = (await store.count({ purpose: 'train', limit: 1 })) > 0 ? 'train' : 'eval' } = request;
   const tally: Tally = { rollouts: 0, rows: 0, leftOut: {} };
@@ -76,7 +79,7 @@ export interface Tally {
 /** Adds to the tally what it gives and what it leaves out. */
 export async function* rowsOf(
   store: Store,
-  request: Required<Omit<DataRequest, 'filter'>> & Pick<DataRequest, 'filter'>,
+  request: Required<Omit<DataRequest, 'store' | 'filter'>> & Pick<DataRequest, 'filter'>,
   tally: Tally,
   stop?: AbortSignal,
 ): AsyncGenerator<Row> {

@@ -2,8 +2,6 @@
  * Inspects and curates a store: rollout summaries, single rollouts turn by turn with the cause of each fork, and exclusions from training.
  * Works on a run in progress too, whose next batch honors new marks. Steps already taken stay trained.
  */
-import { existsSync, statSync } from 'node:fs';
-import { join } from 'node:path';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
 import type { Store } from '../core/contracts.ts';
@@ -11,9 +9,7 @@ import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import { exclusionsIn, placeOf, summaryOf } from '../core/turns.ts';
 import type { BatchManifest, Exclusion, ForkCause, Mark, Message, RolloutSummary, Trajectory, Turn } from '../core/types.ts';
-import { openSqliteStore } from '../store/sqlite.ts';
 import { stitch } from '../tokens/stitch.ts';
-import { refuseSft } from './directory.ts';
 
 export interface RolloutLine {
   readonly rolloutId: string;
@@ -44,15 +40,6 @@ export interface RolloutRow extends RolloutSummary {
   readonly excluded: string | null;
   /** Reasons by excluded turn. */
   readonly excludedTurns: Readonly<Record<string, string>>;
-}
-
-/** `path`: a run directory or a store file. `run`: refuses the store of another run id. */
-export async function openStoreOf(path: string, run?: string): Promise<Store> {
-  const file = existsSync(path) && statSync(path).isDirectory() ? join(path, 'store.sqlite') : path;
-  const hint = 'give the directory of a run, or a store file';
-  refuseSft(path);
-  if (!existsSync(file)) throw new TrainyardError('FILE_NOT_FOUND', `${file} does not exist`, { hint });
-  return await openSqliteStore(file, run);
 }
 
 /** Throws FILE_NOT_FOUND. `path`: of the store, for the message. */

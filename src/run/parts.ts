@@ -22,7 +22,17 @@ import type { KernelVariant } from '../nn/wasm.ts';
 import { watchEventLoop } from '../processes/event-loop-monitor.ts';
 import { FailureBudget } from '../rollout/budget.ts';
 import type { Entry, ModuleExport } from '../rollout/discovery.ts';
-import { type HiddenFiles, type RolloutObserver, type RolloutParts, runRollout, startWorkflow } from '../rollout/runner.ts';
+import {
+  type HiddenFiles,
+  type RolloutObserver,
+  type RolloutParts,
+  type RolloutSpec,
+  type RolloutsElsewhere,
+  runElsewhere,
+  runRollout,
+  type StartedWorkflow,
+  startWorkflow,
+} from '../rollout/runner.ts';
 import type { EvaluationSettings, RunSettings, TrainSettings } from './check-settings.ts';
 import { loadFirst } from './checkpoint.ts';
 import { hubNameOf } from './model-path.ts';
@@ -43,8 +53,10 @@ export interface RunParts extends AsyncDisposable {
   readonly start: { readonly model: string; readonly server?: string; readonly plan?: ModelPlan };
   /** Undefined if the policy is embedded and cannot be lost. */
   readonly recovery: Recovery | undefined;
-  /** `artifacts`: parent folder for rollout files. */
-  rolloutsInto(store: Store, artifacts?: string): Rollouts;
+  /** `artifacts`: parent folder for rollout files. `elsewhere`: where they run, if not here. */
+  rolloutsInto(store: Store, artifacts?: string, elsewhere?: RolloutsElsewhere): Rollouts;
+  /** One rollout here, for whoever keeps it. */
+  rollout(spec: RolloutSpec, store: Pick<Store, 'append'>, signal: AbortSignal): Promise<Trajectory>;
 }
 
 export interface Rollouts {
@@ -74,6 +86,8 @@ interface PartsOptions {
   readonly again?: { readonly recorded: RecordedAnswers; readonly policy: SampledPolicy } | undefined;
   /** Whether rollouts are to be trained on: then some must have a turn of a trainable role. */
   readonly trains?: boolean | undefined;
+  /** Where the rollouts run: here, or on workers; or this is such a worker, which does not grade. */
+  readonly place?: 'here' | 'workers' | 'worker' | undefined;
 }
 
 type GraderSettings = Pick<RunSettings, 'graderWorkers' | 'graderDeadlineMs' | 'graderRetries' | 'graderMemoryMb'>;
@@ -92,10 +106,9 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
     const downtime = new Downtime();
     const first = new FirstAnswer(policyName(settings), downtime, warn);
     opened.defer(() => first.end());
-    const policy = opened.use(
-      options.again?.policy ??
-        (await openSampled(settings, { warn, stop, kernels, downtime, use: options.trains ? 'training' : 'sampling' })),
-    );
+    // Weights that travel to workers are loaded and saved.
+    const use = options.trains || (options.place ?? 'here') !== 'here' ? 'training' : 'sampling';
+    const policy = opened.use(options.again?.policy ?? (await openSampled(settings, { warn, stop, kernels, downtime, use })));
     const { trainer, server, sampled } = policy;
     const restore = async (): Promise<void> => {
       await loadFirst(trainer!, model);
@@ -104,7 +117,8 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
     const recovery = trainer === undefined || server === undefined ? undefined : new Recovery(warn, restore, downtime);
     const { signal, release } = linkSignals(stop, first.fatal, ...(recovery === undefined ? [] : [recovery.fatal]));
     opened.defer(release);
-    const grader = entry.grader && opened.use(await openGrader(settings, entry.grader, entry.graderModule, stop));
+    const grades = options.place === 'worker' ? undefined : entry.grader;
+    const grader = grades && opened.use(await openGrader(settings, grades, entry.graderModule, stop));
     if (grader && 'warning' in grader) warn('UNKILLABLE_GRADER', grader.warning);
     const module = entry.workflowModule ?? entry.flowModule;
     const folder = 'engine' in sampled ? { model } : {};
@@ -122,24 +136,29 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
         : first.ofServer(sampled);
     const gateway = new Gateway({ ...answering, modelName: 'policy', ...defined({ recorded: options.again?.recorded }) });
     const grading = grader && withPolicy(grader, entry.grader!, { sessions: gateway, seed, signal });
-    const started = opened.use(await startWorkflow(entry.workflow, isolation, { gateway, grader: grading }));
+    const started =
+      options.place === 'workers'
+        ? { workflow: entry.workflow }
+        : opened.use(await startWorkflow(entry.workflow, isolation, { gateway, grader: grading }));
     // Elsewhere nobody could read them.
     if (files.run !== undefined) opened.use(catchPrints());
     if (options.watchStalls) opened.use(watchEventLoop({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
     opened.use(await listen(gateway));
-    const { workflow, runWorkflow, concurrency } = started;
+    const { workflow, runWorkflow, concurrency }: Pick<StartedWorkflow, 'workflow'> & Partial<StartedWorkflow> = started;
     const tracing = await tracingOf(settings);
     if (tracing !== undefined) opened.use(tracing);
     const parts = {
       ...{ trainable, observer, sessions: gateway, grader: grading, graderInput, turnDiscount, limits, seed, downtime, signal },
-      ...{ workflow, runWorkflow, concurrency, tracing, clock: { now: Date.now } },
+      ...{ workflow, ...defined({ runWorkflow }), concurrency, tracing, clock: { now: Date.now } },
+      ungraded: options.place === 'worker',
     };
     return {
       ...{ policy, recovery, at: defined({ server }) },
       start: { model: policy.name, ...defined({ server, plan: planToTell(policy) }) },
       entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
-      rolloutsInto: (store, artifacts) =>
-        rolloutsOf({ ...parts, store, artifacts }, warn, new FailureBudget(maxErrorShare), options.trains, files.run),
+      rolloutsInto: (store, artifacts, elsewhere) =>
+        rolloutsOf({ ...parts, store, artifacts, elsewhere }, warn, new FailureBudget(maxErrorShare), options.trains, files.run),
+      rollout: (spec, store, own) => runRollout({ ...parts, store, signal: own }, spec),
       [Symbol.asyncDispose]: () => opened[Symbol.asyncDispose](),
     };
   }).catch((thrown: unknown) => {
@@ -268,10 +287,15 @@ class FirstAnswer {
   }
 }
 
+interface KeptRollouts extends RolloutParts {
+  readonly store: Store;
+  readonly elsewhere?: RolloutsElsewhere | undefined;
+}
+
 /** First rollouts that may be without a turn of a trainable role. */
 const MOST_UNTRAINED = 8;
 
-function rolloutsOf(parts: RolloutParts, warn: Warn, budget: FailureBudget, trains = false, run?: string): Rollouts {
+function rolloutsOf(parts: KeptRollouts, warn: Warn, budget: FailureBudget, trains = false, run?: string): Rollouts {
   const warned = new Set<string>();
   /** Those before the first with a trainable turn. Undefined once there is one. */
   let untrained: Trajectory[] | undefined = trains ? [] : undefined;
@@ -292,7 +316,9 @@ function rolloutsOf(parts: RolloutParts, warn: Warn, budget: FailureBudget, trai
         const begun = budget.begin();
         try {
           const spec = { identity: { ...identity, taskId: task.id }, task, sampling };
-          const trajectory = await runRollout({ ...parts, signal }, spec);
+          const own = { ...parts, signal };
+          const { elsewhere } = parts;
+          const trajectory = await (elsewhere === undefined ? runRollout(own, spec) : runElsewhere(own, spec, elsewhere));
           sampledTokens += tokensIn(trajectory);
           warnOnce(trajectory, warned, warn, run);
           checkTrained(trajectory);

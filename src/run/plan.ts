@@ -14,6 +14,7 @@ import { defined, digestOf } from '../core/json.ts';
 import type { Task } from '../core/types.ts';
 import { bestVariant, isRunnable } from '../nn/compile.ts';
 import { KERNEL_VARIANTS, type KernelVariant } from '../nn/wasm.ts';
+import { withoutPassword } from '../store/open.ts';
 import type {
   EvaluationRequest,
   EvaluationSettings,
@@ -86,7 +87,7 @@ export type EvaluationRecord = z.infer<typeof evaluationRecordSchema>;
 /** They affect how much is done, how fast, and what is shown, but not the results. */
 const MAY_CHANGE: ReadonlySet<string> = new Set<keyof TrainSettings>([
   ...(['run', 'threads', 'concurrency', 'workflowWorkers', 'graderWorkers', 'transcripts', 'baseURL', 'maxErrorShare'] as const),
-  ...(['steps', 'maxTime', 'maxTokens', 'minTasks', 'isolation', 'apiKeyEnv', 'price'] as const),
+  ...(['steps', 'maxTime', 'maxTokens', 'minTasks', 'isolation', 'apiKeyEnv', 'price', 'workers', 'store'] as const),
 ]);
 /** Settings that can be a path or a value. Values are not recorded; of tasks, only digests are. */
 const GIVEN_AS_VALUES: ReadonlySet<string> = new Set<keyof TrainSettings>(['entry', 'tasks', 'heldOut']);
@@ -165,7 +166,7 @@ export async function planResumedEvaluation(request: EvaluationResumeRequest): P
   const changes = [
     ...changesIn(begun, await evaluationRecord(settings, entry, tasks)),
     ...(isWhole ? [] : [`the task file has ${heldOut.length} rows, it had ${begun.tasks.length}`]),
-    ...(isStoreGone(run) ? ['store.sqlite is gone, and every rollout with it'] : []),
+    ...(settings.store === undefined && isStoreGone(run) ? ['store.sqlite is gone, and every rollout with it'] : []),
   ];
   if (changes.length > 0) {
     const message = changes.length === 1 ? changes[0]! : `${changes.length} things are not as they were: ${changes.join('; ')}`;
@@ -180,7 +181,7 @@ export type ReplayPlan = Pick<TrainPlan, 'settings' | 'entry' | 'tasks' | 'heldO
 /** With the code and tasks as they are now: a change is only told, since it may be what is tried out. Looks at no model. */
 export async function planReplay(
   run: string,
-  given: Partial<Pick<TrainSettings, 'entry' | 'isolation'>> = {},
+  given: Partial<Pick<TrainSettings, 'entry' | 'isolation' | 'store'>> = {},
 ): Promise<ReplayPlan> {
   const evaluation = evaluationIn(run);
   const begun = evaluation ?? trainRecordIn(run);
@@ -225,7 +226,7 @@ function resumedSettings(begun: TrainRecord['settings'], request: ResumeRequest)
   const baseURL = baseURLOf(begun['engine'] === 'tinker' ? 'tinker' : 'embedded', request);
   const given = absolute(defined({ ...request, baseURL }));
   for (const [name, value] of Object.entries(given)) {
-    if (MAY_CHANGE.has(name) || (GIVEN_AS_VALUES.has(name) && typeof value === 'object')) continue;
+    if ((MAY_CHANGE.has(name) && !isMoved(name, begun)) || (GIVEN_AS_VALUES.has(name) && typeof value === 'object')) continue;
     if (isDeepStrictEqual(begun[name], value)) continue;
     const message = `the run was begun with ${flagOf(name)} ${shown(begun[name], name)}, now it is ${shown(value, name)}`;
     throw impossible(message, 'leave it out, or begin a new run from one of this one’s checkpoints with --model');
@@ -274,6 +275,10 @@ function listed(all: readonly unknown[], more = ' more'): string {
   return `${all.slice(0, MOST_NAMED).join(', ')}${rest > 0 ? ` and ${rest}${more}` : ''}`;
 }
 
+/** The address of a database may change, but rollouts in a file are not in a database. */
+const isMoved = (name: string, begun: Readonly<Record<string, unknown>>): boolean =>
+  name === 'store' && begun[name] === undefined;
+
 /** The store is created before the first event. Events without a store mean that it was removed. */
 function isStoreGone(run: string): boolean {
   const size = (name: string): number => (existsSync(join(run, name)) ? statSync(join(run, name)).size : 0);
@@ -288,7 +293,10 @@ function changesIn(begun: EvaluationRecord, now: EvaluationRecord): readonly str
     // Values are compared by content elsewhere.
     const isValue = GIVEN_AS_VALUES.has(name) && (before === undefined || after === undefined);
     // Another address of an API may be another model.
-    const mayChange = MAY_CHANGE.has(name) && !(name === 'baseURL' && isApi(now.settings['engine'] as EngineName));
+    const mayChange =
+      MAY_CHANGE.has(name) &&
+      !isMoved(name, begun.settings) &&
+      !(name === 'baseURL' && isApi(now.settings['engine'] as EngineName));
     if (mayChange || isValue || isDeepStrictEqual(before, after)) return [];
     const what = name === 'entry' ? 'the entry' : typeof before === 'object' ? name : flagOf(name);
     return [`${what} was ${shown(before, name)}, now it is ${shown(after, name)}`];
@@ -335,7 +343,8 @@ async function evaluationRecord(settings: EvaluationSettings, entry: Checked['en
 }
 
 function recorded({ run: _, ...settings }: Partial<RunSettings> & { readonly run: string | undefined }): unknown {
-  const kept = Object.entries(absolute(settings)).filter(
+  const { store } = settings;
+  const kept = Object.entries({ ...absolute(settings), store: store && withoutPassword(store) }).filter(
     ([name, value]) => !(GIVEN_AS_VALUES.has(name) && typeof value === 'object'),
   );
   return JSON.parse(JSON.stringify(Object.fromEntries(kept)));
@@ -354,6 +363,7 @@ function flagOf(setting: string): string {
 
 function shown(value: unknown, setting: string): string {
   if (value === undefined) return 'not given';
+  if (setting === 'store') return withoutPassword(String(value));
   return setting.endsWith('Ms') && typeof value === 'number' ? `${value / 1000}s` : JSON.stringify(value);
 }
 

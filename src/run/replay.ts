@@ -10,16 +10,18 @@ import { sameJson } from '../core/json.ts';
 import type { Task, Trajectory, Turn, UnansweredCall } from '../core/types.ts';
 import type { RecordedAnswers } from '../gateway/sampling.ts';
 import { removeFolder, temporaryFolder } from '../processes/limits.ts';
+import { gradedTurns } from '../rollout/record.ts';
 import type { RolloutObserver } from '../rollout/runner.ts';
 import { memoryStore } from '../store/memory.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { readRunFile } from './directory.ts';
-import { openStoreOf, rolloutIn } from './inspect.ts';
+import { rolloutIn } from './inspect.ts';
 import type { SampledPolicy } from './open-policy.ts';
 import { openGrader, openParts } from './parts.ts';
 import { planReplay, type ReplayPlan } from './plan.ts';
+import { keptStore, openStoreOf, requireDirectory } from './run-store.ts';
 import { isApi, samplingAt } from './settings.ts';
-import { comparable, gradedTurns, regraded } from './verify.ts';
+import { comparable, regraded } from './verify.ts';
 
 export interface StoredRollout {
   readonly plan: ReplayPlan;
@@ -27,12 +29,14 @@ export interface StoredRollout {
   readonly task: Task;
 }
 
-type Given = Parameters<typeof planReplay>[1];
+type Given = NonNullable<Parameters<typeof planReplay>[1]> & { readonly store?: string };
 
 /** Throws FILE_NOT_FOUND if there is no such rollout or task, USAGE or RESUME_IMPOSSIBLE if there is no workflow to run. */
-export async function storedRollout(run: string, rolloutId: string, given?: Given): Promise<StoredRollout> {
-  await using store = await openStoreOf(run);
-  if (existsSync(join(run, 'store.sqlite')) && !existsSync(join(run, 'run.json'))) {
+export async function storedRollout(run: string, rolloutId: string, given: Given = {}): Promise<StoredRollout> {
+  requireDirectory(run, given.store);
+  await using store = await openStoreOf(run, given);
+  const isServed = existsSync(join(run, 'store.sqlite')) || keptStore(run).url !== undefined;
+  if (isServed && !existsSync(join(run, 'run.json'))) {
     const found = `${run} holds what agents did at trainyard serve; they ran elsewhere, so there is no workflow to run again`;
     throw new TrainyardError('USAGE', found, { hint: `look at it: trainyard show ${run} ${rolloutId}` });
   }

@@ -1,11 +1,12 @@
 /**
  * Serves the policy through the gateway without a run: any agent can use it, and its turns are captured as in training. One rollout is open
- * from the start; more are opened over HTTP. Each is stored, ungraded, when its session is sealed. Flows use the agent-flow protocol, and
+ * from the start; more are opened over HTTP. Each is stored, ungraded, when its session is sealed; until then its turns are in a journal,
+ * and a server that starts again in the same directory goes on with it. Flows use the agent-flow protocol, and
  * their trajectories keep the rewards that the flow or a grader gives.
  */
 import { join } from 'node:path';
-import { type CloseStack, Mutex, openingWith } from '../core/async.ts';
-import type { GraderRunner, SessionObserver, Store } from '../core/contracts.ts';
+import { type CloseStack, Mutex, openingWith, orAborted } from '../core/async.ts';
+import type { GraderRunner, SessionObserver, SessionSpec, Store } from '../core/contracts.ts';
 import { defineWorkflow } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
@@ -13,15 +14,17 @@ import { defined } from '../core/json.ts';
 import type { RolloutIdentity, Task, Turn } from '../core/types.ts';
 import { readTasks } from '../dataset/tasks.ts';
 import { Gateway, type GatewayOptions, listen } from '../gateway/gateway.ts';
+import { LiveSession, type RestoredSession } from '../gateway/sessions.ts';
 import type { Failure } from '../http/refusal.ts';
 import { inspectEntry, together } from '../rollout/discovery.ts';
 import { outcomeByCalls, recordOf } from '../rollout/record.ts';
-import { openSqliteStore } from '../store/sqlite.ts';
 import { evaluationSettings, type RunSettings } from './check-settings.ts';
 import { lockFolder } from './directory.ts';
 import { withModelPath } from './model-path.ts';
 import { checkModelNamed, openSampled, type PolicyJudgeParts, withPolicy } from './open-policy.ts';
+import { OpenRollouts } from './open-rollouts.ts';
 import { openGrader } from './parts.ts';
+import { checkStoreUrl, openServedStore } from './run-store.ts';
 import { EVAL_DEFAULTS, isApi } from './settings.ts';
 
 export interface ServeSettings extends Partial<Pick<RunSettings, 'baseModel' | 'baseURL' | 'apiKeyEnv' | 'context'>> {
@@ -33,6 +36,8 @@ export interface ServeSettings extends Partial<Pick<RunSettings, 'baseModel' | '
   /** Grants admin rights. Required to bind anything but loopback. */
   readonly token: string | undefined;
   readonly run: string;
+  /** Database to keep rollouts in, instead of a file there. */
+  readonly store?: string;
   /** Default: 1, or behind an API what agents ask for. */
   readonly temperature: number | undefined;
   readonly threads: number;
@@ -49,7 +54,11 @@ export interface ServeSettings extends Partial<Pick<RunSettings, 'baseModel' | '
 }
 
 export interface Served extends AsyncDisposable {
+  /** Refuses new work, with 503, until what is in flight has ended; open rollouts stay open on disk. False if the signal aborts first. */
+  drain(signal: AbortSignal): Promise<boolean>;
   readonly origin: string;
+  /** Open rollouts of an earlier server that go on. */
+  readonly restored: number;
   /** For the rollout that is open from the start. */
   readonly baseURL: string;
   readonly apiKey: string;
@@ -70,7 +79,7 @@ interface ServeObserver {
 const LIMITS = { turns: 100_000, tokens: 100_000_000, deadlineMs: 24 * 3_600_000 } as const;
 const FIRST: RolloutIdentity = { rolloutId: 'local', groupId: 'local', taskId: 'local', purpose: 'train' };
 
-/** Serves until disposed, which seals and stores open sessions. */
+/** Serves until disposed, which seals and stores open sessions, unless they were drained. */
 export function serve(settings: ServeSettings, { onTurn, onFailure, warn }: ServeObserver): Promise<Served> {
   return openingWith(async (opened) => {
     const {
@@ -86,6 +95,7 @@ export function serve(settings: ServeSettings, { onTurn, onFailure, warn }: Serv
       entry = 'serve',
     } = settings;
     const given = defined({ engine, model, baseModel, apiKeyEnv, temperature, baseURL: server, threads, seed, context });
+    checkStoreUrl(settings.store);
     await checkModelNamed(given);
     if (isApi(engine) && (settings.entry ?? settings.tasks) !== undefined) throw noFlows(engine);
     // Of these, only what concerns the policy is used.
@@ -94,24 +104,51 @@ export function serve(settings: ServeSettings, { onTurn, onFailure, warn }: Serv
     opened.defer(() => stop.abort());
     const { name, sampled } = opened.use(await openSampled(policy, { warn, stop: stop.signal, use: 'sampling' }));
     opened.use(await lockFolder(settings.run));
-    const store = opened.use(await openSqliteStore(join(settings.run, 'store.sqlite')));
-    const keeper = keeperIn(store);
+    const store = opened.use(await openServedStore(settings.run, settings.store));
+    const journal = await OpenRollouts.open(join(settings.run, 'open'));
+    const keeper = keeperIn(store, journal);
     opened.defer(async () => void (await keeper.kept()));
     const observer = { recorded: ({ rolloutId }: RolloutIdentity, turn: Turn) => onTurn(rolloutId, turn), sealed: keeper.keep };
     const maxTokens = 'engine' in sampled ? sampled.engine.contextLength : LIMITS.tokens;
     const sampling = { temperature: temperature ?? 1, topP: 1, topK: 0, maxTokens };
     const sessionDefaults = { sampling, limits: LIMITS, seed: settings.seed, observer };
-    const gateway = new Gateway({ ...sampled, modelName: 'policy', sessionDefaults, onFailure });
-    opened.defer(() => gateway.sealAll());
+    const gateway = new Gateway({ ...sampled, modelName: 'policy', sessionDefaults, onFailure, journal });
+    let isLeaving = false;
+    opened.defer(() => isLeaving || gateway.sealAll());
+    const signal = new AbortController().signal;
+    const restored = await reopen(journal, store, (identity, roles, remote, state) =>
+      gateway.reopen({ ...sessionDefaults, identity, roles, signal }, remote, state),
+    );
     const pool = 'engine' in sampled ? await openFlows(gateway, store, settings, sessionDefaults, opened) : undefined;
     const { host, port, token } = settings;
-    const { origin } = opened.use(await listen(gateway, { host, port, ...(token === undefined ? {} : { token }) }));
+    const listener = opened.use(await listen(gateway, { host, port, ...(token === undefined ? {} : { token }) }));
     // Disposed before the listener, so that clients waiting for a batch get what there is, or learn that none will come.
     opened.defer(async () => pool?.close());
-    const session = gateway.open({ ...sessionDefaults, identity: FIRST, roles: {}, signal: new AbortController().signal });
+    const drain = async (signal: AbortSignal): Promise<boolean> => {
+      isLeaving = true;
+      gateway.stopAdmitting();
+      pool?.close();
+      return await orAborted(listener.idle(), signal).then(
+        () => true,
+        () => false,
+      );
+    };
+    const { origin } = listener;
+    const known = gateway.session(FIRST.rolloutId);
+    const session = known ?? gateway.open({ ...sessionDefaults, identity: FIRST, roles: {}, signal });
+    if (known === undefined) await journal.opened(session);
     const { baseURL, apiKey } = session.model();
     return {
-      ...{ origin, baseURL, apiKey, name, adminKey: gateway.key('admin'), ...(pool && { flowKey: gateway.key('flow') }) },
+      ...{
+        origin,
+        baseURL,
+        apiKey,
+        name,
+        restored,
+        adminKey: gateway.key('admin'),
+        ...(pool && { flowKey: gateway.key('flow') }),
+      },
+      drain,
       [Symbol.asyncDispose]: () => opened[Symbol.asyncDispose](),
     };
   });
@@ -150,23 +187,55 @@ async function openFlows(
 }
 
 /** Stores sessions as they are sealed. `kept` waits for all of them and throws if one could not be stored. */
-function keeperIn(store: Store): { readonly keep: NonNullable<SessionObserver['sealed']>; kept(): Promise<unknown> } {
-  const keeping: Promise<void>[] = [];
+function keeperIn(
+  store: Store,
+  journal: OpenRollouts,
+): { readonly keep: NonNullable<SessionObserver['sealed']>; kept(): Promise<unknown> } {
+  const keeping = new Set<Promise<void>>();
   const naming = new Mutex();
   return {
     keep: (identity, session) => {
       const { turns, unanswered } = session;
-      if (turns.length === 0 && unanswered.length === 0) return;
+      const number = session instanceof LiveSession ? session.number : -1;
+      if (turns.length === 0 && unanswered.length === 0) return journal.remove(number);
       const endedAt = Date.now();
       const grade = { kind: 'ungraded', why: 'nothing grades what is served' } as const;
       const startedAt = turns[0]?.startedAt ?? endedAt;
       const trajectory = recordOf(identity, session, { outcome: outcomeByCalls(session), grade, startedAt, endedAt });
       // One at a time, so that two sessions with the same name do not both find it free.
-      const append = async () => store.append({ ...trajectory, rolloutId: await freeName(store, identity.rolloutId) });
-      keeping.push(naming.run(append));
+      const append = async (): Promise<void> => {
+        const rolloutId = await freeName(store, identity.rolloutId);
+        await journal.ended(number, rolloutId);
+        await store.append({ ...trajectory, rolloutId });
+        await journal.remove(number);
+      };
+      const kept = naming.run(append);
+      keeping.add(kept);
+      kept.then(
+        () => keeping.delete(kept),
+        () => undefined,
+      );
+      return kept;
     },
     kept: () => Promise.all(keeping),
   };
+}
+
+type Reopen = (identity: RolloutIdentity, roles: SessionSpec['roles'], remote: boolean, state: RestoredSession) => LiveSession;
+
+/** Goes on with what an earlier server left open, and stores what had ended. Returns the number of those that go on. */
+async function reopen(journal: OpenRollouts, store: Store, reopenOne: Reopen): Promise<number> {
+  let goingOn = 0;
+  for (const { identity, roles, remote, ended, ...state } of await journal.restore()) {
+    if (ended !== undefined && (await store.read(ended)) !== undefined) await journal.remove(state.number);
+    else {
+      const session = reopenOne(identity, roles, remote, state);
+      if (ended === undefined) goingOn++;
+      else session.seal();
+      await session.kept;
+    }
+  }
+  return goingOn;
 }
 
 /** An earlier session may have had the same name. */

@@ -2,7 +2,7 @@
  * Default settings, and the paths and commands shown to users. Loads nothing heavy, so that `trainyard --help` stays fast;
  * check-settings.ts defines what settings mean. The defaults are the demo's recipe; bench/LOG.md records the runs behind them.
  */
-import { existsSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { basename, dirname, join, relative, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -13,6 +13,7 @@ import type { Entry } from '../rollout/discovery.ts';
 import type { Algorithm, Weighting } from '../trainer/advantages.ts';
 import type { KlEstimator } from '../trainer/penalties.ts';
 
+export const RELEASE: string = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')).version;
 export const BASE_MODEL = fileURLToPath(new URL('../../models/base', import.meta.url));
 
 /** Repeated here so that their names do not require loading the trainer. */
@@ -73,6 +74,8 @@ export const EVAL_DEFAULTS = {
   price: undefined,
   // Higher than for training, because an evaluation reports failures.
   maxErrorShare: 0.25,
+  store: undefined,
+  workers: undefined,
 } as const;
 
 /** Passes over what is taught; it ends earlier if that no longer helps. */

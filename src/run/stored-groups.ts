@@ -13,17 +13,28 @@ import { defined } from '../core/json.ts';
 import { placeOf } from '../core/turns.ts';
 import type { Trajectory } from '../core/types.ts';
 import type { Group, GroupBatch, Position } from '../rollout/scheduler.ts';
+import { withoutPassword } from '../store/open.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 import { areOwn } from '../tokens/taught-turns.ts';
 import type { TrainFromRequest, TrainRequest, TrainSettings } from './check-settings.ts';
 import { heldOutTest } from './demonstrations.ts';
 import { isEvaluation, isLocked, type RunDirectory, readRunFile, writeWhole } from './directory.ts';
-import { openStoreOf } from './inspect.ts';
 import type { TrainPlan } from './plan.ts';
+import { keptStore, openStoreOf } from './run-store.ts';
 
 /** Settings of the other run that do not carry over: they are about its machine, its way of sampling, or what it began with. */
 const OWN: ReadonlySet<string> = new Set<keyof TrainSettings>([
-  ...(['run', 'from', 'threads', 'concurrency', 'workflowWorkers', 'graderWorkers', 'isolation', 'transcripts'] as const),
+  ...([
+    'run',
+    'from',
+    'threads',
+    'concurrency',
+    'workflowWorkers',
+    'graderWorkers',
+    'isolation',
+    'transcripts',
+    'store',
+  ] as const),
   ...(['staleness', 'stale', 'warmStart', 'warmStartEpochs', 'warmStartLearningRate', 'loss'] as const),
 ]);
 
@@ -108,12 +119,14 @@ export async function storedGroups(options: StoredGroupsOptions, next: number): 
  * template made its rollouts: their ids would mean other text.
  */
 async function copyGroups({ plan, store, renderer, warn }: StoredGroupsOptions): Promise<object> {
-  const { from = '' } = plan.settings;
+  const { from = '', store: own } = plan.settings;
   if (isLocked(from)) {
     const hint = 'wait until it has ended, or stop it; its last groups are not complete';
     throw new TrainyardError('RUN_LOCKED', `${from} is still going on`, { hint });
   }
-  await using source = await openStoreOf(from);
+  // In the same database the same password holds.
+  const isSame = own !== undefined && withoutPassword(own) === keptStore(from).url;
+  await using source = await openStoreOf(from, isSame ? { store: own } : {});
   const { model, settings } = readRunFile(from) as { readonly model?: string; readonly settings?: Partial<TrainSettings> };
   const isHeldOut = heldOutTest(plan);
   const copied = new Set<string>();

@@ -12,11 +12,12 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Best, Emit, Phase, RunEnding, Score, Warn } from '../core/events.ts';
 import type { Engine } from '../core/policy.ts';
 import { START } from '../rollout/scheduler.ts';
-import { openSqliteStore } from '../store/sqlite.ts';
 import { AgreementBound } from '../trainer/agreement.ts';
+import type { Coordinator } from '../workers/coordinator.ts';
 import type { TrainFromRequest, TrainRequest } from './check-settings.ts';
 import { createRunDirectory, eventLog, type RunDirectory, reopenRunDirectory } from './directory.ts';
 import { HeldOut, heldOutFileOf, unusualIn } from './evaluate.ts';
+import { coordinatorOf } from './external-workers.ts';
 import { type CuratedBatch, extentOf, groupSource, withoutMarked } from './groups.ts';
 import { endingWithoutSignal, nothingTrainable, tellNoSignalYet } from './no-signal.ts';
 import { batchOf, compared, prepareFor } from './objective.ts';
@@ -24,6 +25,7 @@ import { openParts, type Rollouts, type RunParts } from './parts.ts';
 import { planResumedTraining, planTraining, type ResumeRequest, type TrainPlan } from './plan.ts';
 import { meansOf, rolloutReport, trajectoriesOf } from './results.ts';
 import { restorePolicy } from './resume.ts';
+import { openRunStore } from './run-store.ts';
 import { learningRateAt } from './settings.ts';
 import { agreementIn, checkpointAt, ONCE, type StepLog, staleRuleAt, takeStep } from './step.ts';
 
@@ -72,13 +74,15 @@ async function execute(plan: TrainPlan, emit: Emit = () => {}, options: TrainOpt
   const warn: Warn = (code, message) => tell({ type: 'warning', code, message });
   await using parts = await open(plan, warn, { ...options, finish });
   await using directory = await (isResumed ? reopenRunDirectory(settings.run) : createRunDirectory(settings.run, record));
-  await using opened = await openSqliteStore(directory.storePath, directory.id);
+  await using opened = await openRunStore(directory, settings.store);
   const store = options.through?.store?.(opened) ?? opened;
   return await tell.during(directory, async () => {
     for (const { code, message } of plan.warnings) warn(code, message);
-    const log = await stepLog(plan, parts, { directory, store, warn });
-    const rollouts = parts.rolloutsInto(store, join(settings.run, 'artifacts'));
+    await using coordinator = await coordinatorOf({ ...plan, parts, id: directory.id, warn });
+    const log = await stepLog(plan, parts, { directory, store, warn }, coordinator);
+    const rollouts = parts.rolloutsInto(store, join(settings.run, 'artifacts'), coordinator);
     const result = await learn({ plan, parts, log, rollouts, finish, since, tell });
+    if (coordinator !== undefined) coordinator.isDone = result.ending !== 'interrupted';
     tell({ type: 'done', ...result, ...parts.at, ...unusualIn(settings), seconds: (performance.now() - since) / 1000 });
     return result;
   });
@@ -93,7 +97,8 @@ async function open(plan: TrainPlan, warn: Warn, options: TrainOptions & { reado
   if (finish.aborted) interrupt();
   finish.addEventListener('abort', interrupt);
   const files = { run: settings.run, tasks: [settings.tasks, settings.heldOut] };
-  const own = { stop: begun.signal, warn, kernels, engine: through?.engine, files, watchStalls, trains: true };
+  const place = settings.workers === undefined ? 'here' : 'workers';
+  const own = { stop: begun.signal, warn, kernels, engine: through?.engine, files, watchStalls, trains: true, place } as const;
   return openParts(settings, entry, own).finally(() => finish.removeEventListener('abort', interrupt));
 }
 
@@ -102,11 +107,12 @@ async function stepLog(
   { settings, heldOut, identity }: TrainPlan,
   { policy: { trainer }, recovery }: RunParts,
   kept: { readonly directory: RunDirectory; readonly store: Store; readonly warn: Warn },
+  coordinator: Coordinator | undefined,
 ): Promise<StepLog> {
   const heldOutFile = heldOutFileOf(settings);
   if (heldOutFile !== undefined) await writeFile(heldOutFile, heldOut.map((task) => `${JSON.stringify(task)}\n`).join(''));
   const [work, bound] = [recovery ?? ONCE, new AgreementBound(await kept.store.manifests())];
-  const log: StepLog = { trainer: trainer!, work, settings, identity, bound, ...kept };
+  const log: StepLog = { trainer: coordinator?.around(trainer!) ?? trainer!, work, settings, identity, bound, ...kept };
   await work.step(() => prepareFor(log.trainer, settings));
   if (recovery !== undefined) recovery.restore = () => restorePolicy(log);
   return log;

@@ -13,20 +13,17 @@ import { mapConcurrently } from '../core/async.ts';
 import type { GraderRunner, Store } from '../core/contracts.ts';
 import { messageOf } from '../core/errors.ts';
 import type { RunEvent, Warn } from '../core/events.ts';
-import { defined } from '../core/json.ts';
 import type { BatchManifest, Grade, Task, Trajectory, Turn } from '../core/types.ts';
 import { constraintOf } from '../gateway/sampling.ts';
 import { graderInput } from '../grader/call.ts';
 import { removeFolder, temporaryFolder } from '../processes/limits.ts';
-import { gradeOf } from '../rollout/record.ts';
-import type { SettledResult } from '../rollout/result.ts';
+import { gradeRecorded } from '../rollout/record.ts';
 import { artifactsFolder } from '../rollout/rollout-context.ts';
 import { loadRenderer, type Renderer } from '../tokens/renderer.ts';
 import { AgreementBound } from '../trainer/agreement.ts';
 import { checkpointName, digestsOf, filesDigest, labelIn, loadFirst, savedFiles, savedSteps } from './checkpoint.ts';
 import { eventsIn, isEvaluation, readRunFile, takeLock } from './directory.ts';
 import { evaluationId, numbered, spread } from './evaluate.ts';
-import { openStoreOf } from './inspect.ts';
 import { needsReference } from './objective.ts';
 import { openPolicy, type Policy } from './open-policy.ts';
 import { openGrader } from './parts.ts';
@@ -40,6 +37,7 @@ import {
 } from './plan.ts';
 import { Results, reportOf, scoreOf } from './results.ts';
 import { stepOf } from './resume.ts';
+import { openStoreOf, requireDirectory } from './run-store.ts';
 import { isApi, TRAIN_DEFAULTS } from './settings.ts';
 import { samplesDigest, update } from './step.ts';
 
@@ -76,7 +74,8 @@ export async function verify(
   request: ResumeRequest,
   { warn = () => {}, stop = new AbortController().signal, onStep = () => {} }: VerifyOptions = {},
 ): Promise<Verification> {
-  const { run } = request;
+  const { run, store: url } = request;
+  requireDirectory(run, url);
   const { id } = readRunFile(run, 'FILE_NOT_FOUND') as { readonly id?: string };
   const plan = await planOf(request);
   using _lock = takeLock(resolve(run));
@@ -85,7 +84,7 @@ export async function verify(
   for (const { code, message } of [...(earlier as TrainPlan['warnings']), ...plan.warnings]) {
     warn(code, code === 'ENTRY_CHANGED' ? `${message.split(';')[0]}; rewards are graded with the code as it is now` : message);
   }
-  await using store = await openStoreOf(run, id);
+  await using store = await openStoreOf(run, { store: url, id });
   const found = new Findings();
   const trajectories = await store.query();
   const work: Work = { plan, store, trajectories, found, warn, stop, onStep };
@@ -197,14 +196,6 @@ async function gradeAgain({ plan, trajectories, found, stop }: Work): Promise<vo
     if (difference !== undefined) found.differs(...difference);
 }
 
-/** The turns as they were graded, before the workflow chose which to train. */
-export function gradedTurns({
-  turns,
-  returned: { untrained = [] } = {},
-}: Pick<Trajectory, 'turns' | 'returned'>): readonly Turn[] {
-  return turns.map((turn) => (untrained.includes(turn.index) ? { ...turn, trainable: true } : turn));
-}
-
 /** Grades a stored rollout with the grader as it is now. `print` gets what that prints. */
 export async function regraded(
   { settings, entry }: Pick<VerifyPlan, 'settings' | 'entry'>,
@@ -213,14 +204,9 @@ export async function regraded(
   grader: GraderRunner,
   print?: (text: string) => void,
 ): Promise<Grade> {
-  const { outcome, output, metadata, metrics, returned = {}, rolloutId } = trajectory;
-  const { untrained: _, ...said } = returned;
-  const turns = gradedTurns(trajectory);
-  const result = defined({ output, metadata, metrics, ...said }) as SettledResult;
   const parts = { grader, workflow: entry.workflow, turnDiscount: settings.turnDiscount, graderInput };
-  const grade = (artifactsDir: string | null): Promise<Grade> =>
-    gradeOf(parts, { identity: trajectory, task }, { turns, outcome, result, artifactsDir }, print);
-  const folder = artifactsFolder(join(settings.run, 'artifacts'), rolloutId);
+  const grade = (artifactsDir: string | null): Promise<Grade> => gradeRecorded(parts, trajectory, task, artifactsDir, print);
+  const folder = artifactsFolder(join(settings.run, 'artifacts'), trajectory.rolloutId);
   if (folder === null || !existsSync(folder)) return await grade(null);
   // A copy, because a grader may write there.
   const scratch = temporaryFolder('trainyard-verify');

@@ -245,19 +245,19 @@ function alignedWords(bytes: Uint8Array): ArrayBuffer {
   return copy.buffer;
 }
 
-function encodeTurn(turn: Turn): EncodedTurn {
+export function encodeTurn(turn: Turn): EncodedTurn {
   const { promptIds: prompt, sampledIds: sampled, logprobs, ...words } = turn;
   const bytes = { promptIds: bytesOf(prompt), sampledIds: bytesOf(sampled), logprobs: bytesOf(logprobs) };
   return { words: JSON.stringify(words), ...bytes };
 }
 
-function decodeTurn(encoded: EncodedTurn): object {
+export function decodeTurn(encoded: EncodedTurn): Turn {
   return {
     ...parseObject(encoded.words),
     promptIds: new Int32Array(alignedWords(encoded.promptIds)),
     sampledIds: new Int32Array(alignedWords(encoded.sampledIds)),
     logprobs: new Float32Array(alignedWords(encoded.logprobs)),
-  };
+  } as Turn;
 }
 
 function parseObject(text: string): object {

@@ -32,8 +32,8 @@ export function formatError(path: string, found: string, hint: string, cause?: u
   return new TrainyardError('STORE_FORMAT', `${path}: ${found}`, { hint, ...(cause === undefined ? {} : { cause }) });
 }
 
-export function damageError(path: string, found: string, cause?: unknown): TrainyardError {
-  return formatError(path, found, 'restore the file from a copy, or start a new run directory; nothing was changed', cause);
+export function damageError(path: string, found: string, cause?: unknown, todo = 'restore the file from a copy'): TrainyardError {
+  return formatError(path, found, `${todo}, or start a new run directory; nothing was changed`, cause);
 }
 
 /** Wraps what SQLite threw. Typed errors pass through. */

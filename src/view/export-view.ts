@@ -70,7 +70,9 @@ function pageOf(rows: readonly RolloutRow[], total: number): RolloutPage {
 }
 
 async function addComparisons(runs: readonly ShownRun[], answers: Record<string, unknown>): Promise<void> {
-  const measured = await Promise.all(runs.map(async (run) => [run, await measuredIn(run.path).catch(() => undefined)] as const));
+  const measured = await Promise.all(
+    runs.map(async (run) => [run, await measuredIn(run.path, run.store).catch(() => undefined)] as const),
+  );
   for (const [one, a] of measured) {
     for (const [other, b] of measured) {
       if (one === other || a === undefined || b === undefined) continue;

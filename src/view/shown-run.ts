@@ -15,15 +15,8 @@ import { meanOf } from '../core/statistics.ts';
 import { exclusionsIn, turnSummary, withoutExcluded } from '../core/turns.ts';
 import type { Trajectory, Turn } from '../core/types.ts';
 import { eventsFrom, isEvaluation, isLocked, readRunFile } from '../run/directory.ts';
-import {
-  type CurationLine,
-  curate,
-  newMessages,
-  openStoreOf,
-  RolloutIndex,
-  type RolloutRow,
-  rewrittenAt,
-} from '../run/inspect.ts';
+import { type CurationLine, curate, newMessages, RolloutIndex, type RolloutRow, rewrittenAt } from '../run/inspect.ts';
+import { keptStore, openStoreOf } from '../run/run-store.ts';
 import { shortPath } from '../run/settings.ts';
 import type { GroupView, MarkRequest, RolloutPage, RolloutView, RunInfo, SortKey, TokenView, TurnView } from './api.ts';
 import { TokenReader } from './token-view.ts';
@@ -43,8 +36,8 @@ export interface ListQuery {
 interface OpenStore {
   readonly store: Store;
   readonly index: RolloutIndex;
-  /** Of the file: another one means that the run began anew. */
-  readonly inode: number;
+  /** The inode of the file, or the run's id in a database: another one means that the run began anew. */
+  readonly origin: number | string;
 }
 
 /** What lists have in common while no rollout is added or marked: each order, and the last filter. */
@@ -56,7 +49,10 @@ interface Kept {
 
 export class ShownRun implements AsyncDisposable {
   readonly id: string;
+  /** Of its directory; or its id, if there is only `store`. */
   readonly path: string;
+  /** URL of its database, if one was given. */
+  readonly store: string | undefined;
   readonly #storePath: string;
   #tokens: TokenReader;
   #open: OpenStore | undefined;
@@ -64,13 +60,15 @@ export class ShownRun implements AsyncDisposable {
   #bytes = 0;
   #eventsInode: number | undefined;
   #looked = Number.NEGATIVE_INFINITY;
+  #looking: Promise<void> = Promise.resolve();
   #kept: Kept = { state: '', sorted: new Map() };
   /** How often the run began anew since it is shown. */
   restarts = 0;
 
-  constructor(id: string, path: string) {
+  constructor(id: string, path: string, store?: string) {
     this.id = id;
     this.path = path;
+    this.store = store;
     this.#storePath = tried(() => statSync(path).isFile()) ? path : join(path, 'store.sqlite');
     this.#tokens = new TokenReader(path);
   }
@@ -78,7 +76,7 @@ export class ShownRun implements AsyncDisposable {
   async info(): Promise<RunInfo> {
     const known = { id: this.id, path: this.path, entry: null, model: null, startedAt: null, rollouts: 0, steps: 0 };
     try {
-      const record = recordOf(this.path, this.#storePath);
+      const record = recordOf(this.path, this.#origin !== undefined);
       await this.look();
       const step = this.#events.findLast((event) => event.type === 'step-end' || event.type === 'sft-step');
       const steps = step !== undefined && 'step' in step ? step.step : 0;
@@ -108,13 +106,19 @@ export class ShownRun implements AsyncDisposable {
 
   /** Reads what is new, unless that was done a moment ago. Of a large store, the rest is read afterwards. */
   async look(): Promise<void> {
-    if (performance.now() - this.#looked < FRESH) return;
-    this.#readEvents();
-    this.#looked = performance.now();
-    const inode = statSync(this.#storePath, { throwIfNoEntry: false })?.ino;
-    if (this.#open !== undefined && this.#open.inode !== inode) await this.#forget();
-    if (inode === undefined) return;
-    const reading = (await this.#opened(inode)).index.update();
+    if (performance.now() - this.#looked >= FRESH) {
+      this.#readEvents();
+      this.#looked = performance.now();
+      this.#looking = this.#readStore();
+    }
+    await this.#looking;
+  }
+
+  async #readStore(): Promise<void> {
+    const origin = this.#origin;
+    if (this.#open !== undefined && this.#open.origin !== origin) await this.#forget();
+    if (origin === undefined) return;
+    const reading = (await this.#opened(origin)).index.update();
     reading.catch(() => {});
     await Promise.race([reading, sleep(PATIENCE, undefined, { ref: false })]);
   }
@@ -196,16 +200,22 @@ export class ShownRun implements AsyncDisposable {
     [this.#bytes, this.#eventsInode] = [end, inode];
   }
 
+  /** Undefined while there is no store. */
+  get #origin(): number | string | undefined {
+    const { url = this.store, id = this.path } = keptStore(this.path);
+    return url === undefined ? statSync(this.#storePath, { throwIfNoEntry: false })?.ino : id;
+  }
+
   async #forget(): Promise<void> {
     this.restarts++;
     this.#tokens = new TokenReader(this.path);
     await this[Symbol.asyncDispose]();
   }
 
-  async #opened(inode: number): Promise<OpenStore> {
+  async #opened(origin: number | string): Promise<OpenStore> {
     if (this.#open === undefined) {
-      const store = await openStoreOf(this.path);
-      this.#open = { store, index: new RolloutIndex(store), inode };
+      const store = await openStoreOf(this.path, { store: this.store });
+      this.#open = { store, index: new RolloutIndex(store), origin };
     }
     return this.#open;
   }
@@ -229,9 +239,9 @@ export class ShownRun implements AsyncDisposable {
 }
 
 /** Throws if there is no run. */
-function recordOf(path: string, storePath: string): Pick<RunInfo, 'kind' | 'entry' | 'model' | 'startedAt'> {
+function recordOf(path: string, hasStore: boolean): Pick<RunInfo, 'kind' | 'entry' | 'model' | 'startedAt'> {
   const startedAt = statSync(join(path, 'lock'), { throwIfNoEntry: false })?.birthtimeMs || null;
-  if (!existsSync(join(path, 'run.json')) && existsSync(storePath)) return { kind: 'serve', entry: null, model: null, startedAt };
+  if (!existsSync(join(path, 'run.json')) && hasStore) return { kind: 'serve', entry: null, model: null, startedAt };
   const record = readRunFile(path, 'FILE_NOT_FOUND') as { kind?: unknown; settings?: Record<string, unknown> };
   const named = (value: unknown): string | null => (typeof value === 'string' ? shortPath(value) : null);
   const kind = record.kind === 'sft' ? 'sft' : isEvaluation(record) ? 'eval' : 'train';

@@ -123,7 +123,7 @@ const ROUTES: readonly Route[] = [
     ...{ method: 'GET', path: '/api/diff' },
     answer: async (server, _, { query }) => {
       const { a, b } = asked(pair, query);
-      return jsonReply(200, compare(await measuredIn(server.run(a).path), await measuredIn(server.run(b).path)));
+      return jsonReply(200, compare(await measured(server.run(a)), await measured(server.run(b))));
     },
   },
   {
@@ -236,6 +236,8 @@ class ViewServer implements HttpHandler {
   }
 }
 
+const measured = ({ path, store }: ShownRun): ReturnType<typeof measuredIn> => measuredIn(path, store);
+
 /** 256 bits. */
 function secret(): string {
   return randomBytes(32).toString('base64url');
@@ -292,7 +294,10 @@ async function download(run: ShownRun, wanted: z.infer<typeof dataset>, { signal
   const remove = (): Promise<void> => rm(folder, { recursive: true, force: true });
   try {
     const to = join(folder, 'rollouts');
-    await exportData({ from: run.path, purpose, to, ...wanted, ...defined(wanted) } as Parameters<typeof exportData>[0], signal);
+    await exportData(
+      { from: run.path, store: run.store, purpose, to, ...wanted, ...defined(wanted) } as Parameters<typeof exportData>[0],
+      signal,
+    );
     const name = `trainyard-rollouts.${DATA_FORMATS[wanted.format].file}`;
     const body = await fileStream(to, remove);
     signal?.addEventListener('abort', () => void remove(), { once: true });

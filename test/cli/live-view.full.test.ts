@@ -83,18 +83,21 @@ describe('trainyard train at a terminal', () => {
 
 describe('in a pipe', () => {
   it.each([
-    ['SIGINT', 130],
-    ['SIGTERM', 143],
-  ] as const)('trainyard eval is stopped by the first %s and ends with %i', async (signal, code) => {
-    const flags = ['--held-out', join(home.dir, 'slow.jsonl'), '--run', join(home.dir, signal)];
-    const { child, ended, prints } = start(['eval', join(home.dir, 'agent.ts'), ...flags]);
-    await prints('waiting');
-    child.kill(signal);
-    const { code: found, stdout, stderr } = await ended;
-    expect(stdout).toContain('warning INTERRUPTED: stopping; once more to leave at once');
-    expect(stderr).toMatch(/^Interrupted\n {2}go on with: .*trainyard.* eval --resume .*\n$/);
-    expect(found).toBe(code);
-  });
+    ['SIGINT', 130, 'stopping'],
+    ['SIGTERM', 143, 'finishing what is in hand'],
+  ] as const)(
+    'trainyard eval whose rollouts do not end is stopped by the first %s and ends with %i',
+    async (signal, code, doing) => {
+      const flags = ['--held-out', join(home.dir, 'slow.jsonl'), '--run', join(home.dir, signal)];
+      const { child, ended, prints } = start(['eval', join(home.dir, 'agent.ts'), ...flags]);
+      await prints('waiting');
+      child.kill(signal);
+      const { code: found, stdout, stderr } = await ended;
+      expect(stdout).toContain(`warning INTERRUPTED: ${doing}; once more to leave at once`);
+      expect(stderr).toMatch(/^Interrupted\n {2}go on with: .*trainyard.* eval --resume .*\n$/);
+      expect(found).toBe(code);
+    },
+  );
 
   it('trainyard eval that is stopped before anything ran says so, in text and as the last event', async () => {
     const late = `import { defineGrader, defineWorkflow } from 'trainyard';

@@ -63,7 +63,7 @@ describe('trainyard serve', () => {
     ]);
   });
 
-  it('goes on without the reader of its output, and keeps open rollouts when its terminal is closed', async () => {
+  it('goes on without the reader of its output, and open rollouts go on after its terminal was closed', async () => {
     const run = join(home.dir, 'unread');
     const { child, ended, prints, stdout } = start(['serve', '--json', '--threads', '1', '--run', run]);
     await prints('\n');
@@ -72,6 +72,11 @@ describe('trainyard serve', () => {
     await ask(serving);
     child.kill('SIGHUP');
     expect(await ended).toMatchObject({ code: 0, stderr: 'The reader of the output has left; serving goes on\n' });
+    const again = start(['serve', '--json', '--threads', '1', '--run', run]);
+    await again.prints('\n');
+    expect(JSON.parse(again.stdout())).toMatchObject({ restored: 1 });
+    again.child.kill('SIGINT');
+    expect((await again.ended).code).toBe(0);
     expect(JSON.parse((await trainyard('show', run, '--json')).stdout)).toMatchObject({ rolloutId: 'local', turns: 2 });
   });
 

@@ -11,7 +11,7 @@ import { defineWorkflow } from '../../src/core/define.ts';
 import type { RunEvent } from '../../src/core/events.ts';
 import { compare, measuredIn } from '../../src/run/compare.ts';
 import { evaluateOnly, resumeEvaluation } from '../../src/run/evaluate.ts';
-import { openStoreOf } from '../../src/run/inspect.ts';
+import { openStoreOf } from '../../src/run/run-store.ts';
 import { type Served, serve } from '../../src/run/serve.ts';
 import { SERVE_DEFAULTS } from '../../src/run/settings.ts';
 import { train } from '../../src/run/train.ts';

@@ -80,17 +80,23 @@ describe('an interrupted run', () => {
     return { run, ...(await ended) };
   }
 
-  it('finishes its step, has a checkpoint of it, exits 130 and goes on to the same weights', async () => {
-    const { run, code, stdout } = await interruptedAt('finished', '"step":2,', 'SIGINT');
-    expect(code).toBe(130);
-    const events = jsonLines(stdout);
-    const done = events.at(-1) as TrainDone;
-    expect(done).toMatchObject({ type: 'done', ending: 'interrupted', after: null });
-    expect(events.findLast((event) => event.type === 'step-end')?.step).toBe(done.steps);
-    expect(await readdir(done.checkpoint ?? '')).toContain('optimizer.safetensors');
-    expect((await trainyard('train', '--resume', run)).code).toBe(0);
-    await expectWhole(run);
-  });
+  it.each([
+    ['SIGINT', 130],
+    ['SIGTERM', 0],
+  ] as const)(
+    'by %s finishes its step, has a checkpoint of it, exits with %i and goes on to the same weights',
+    async (signal, expected) => {
+      const { run, code, stdout } = await interruptedAt(`finished-${signal}`, '"step":2,', signal);
+      expect(code).toBe(expected);
+      const events = jsonLines(stdout);
+      const done = events.at(-1) as TrainDone;
+      expect(done).toMatchObject({ type: 'done', ending: 'interrupted', after: null });
+      expect(events.findLast((event) => event.type === 'step-end')?.step).toBe(done.steps);
+      expect(await readdir(done.checkpoint ?? '')).toContain('optimizer.safetensors');
+      expect((await trainyard('train', '--resume', run)).code).toBe(0);
+      await expectWhole(run);
+    },
+  );
 
   it('in its first evaluation ends without a step, and twice leaves at once; both go on to the same weights', async () => {
     const early = await interruptedAt('interrupted-early', '"run-start"', 'SIGINT');

@@ -18,11 +18,11 @@ import {
 const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> = {
   '*': [16, 381],
   areal: [6, 840],
-  cli: [27, 3600],
+  cli: [27, 3620],
   core: [18, 2950],
   dataset: [6, 843],
-  flows: [13, 2110],
-  gateway: [20, 3690],
+  flows: [13, 2135],
+  gateway: [21, 3775],
   grader: [4, 460],
   graders: [19, 3934],
   http: [4, 553],
@@ -32,8 +32,8 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   osmosis: [11, 1895],
   processes: [11, 1760],
   rollout: [7, 1155],
-  run: [38, 6570],
-  store: [7, 1100],
+  run: [42, 7200],
+  store: [11, 1700],
   testing: [8, 1736],
   tinker: [21, 4758],
   tokens: [15, 2738],
@@ -43,10 +43,10 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   init: [2, 220],
 };
 /** Files that are loaded with one, itself included. */
-const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 123 };
+const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 124 };
 const WORDS = 30;
 const REPEATED_NAMES = 13;
-const TEST_LINES = 55_900;
+const TEST_LINES = 58_500;
 
 const sources = shippedSources();
 const over = ({ files, code }: Size, [mostFiles, mostCode]: readonly [number, number]): boolean =>

@@ -5,7 +5,7 @@
  */
 import { mkdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { openStoreOf } from '../../src/run/inspect.ts';
+import { openStoreOf } from '../../src/run/run-store.ts';
 import { runProgram, TRAINYARD } from './child.ts';
 import { cache, root } from './python-environment.ts';
 import type { Report } from './report.ts';

@@ -1,0 +1,57 @@
+/** Opens the coordinator of a run whose rollouts run on external workers: what they must know of it, and its first weights. */
+import { relative } from 'node:path';
+import { TrainyardError } from '../core/errors.ts';
+import type { Warn } from '../core/events.ts';
+import { defined } from '../core/json.ts';
+import type { Coordinator } from '../workers/coordinator.ts';
+import type { EvaluationSettings, TrainSettings } from './check-settings.ts';
+import { savedFiles } from './checkpoint.ts';
+import type { RunParts } from './parts.ts';
+import type { EvaluationPlan, TrainPlan } from './plan.ts';
+import { sourcesOf } from './preflight.ts';
+import { RELEASE } from './settings.ts';
+
+type Coordinated = Pick<TrainPlan | EvaluationPlan, 'settings' | 'entry' | 'kernels'> & {
+  readonly parts: RunParts;
+  /** The run's. */
+  readonly id: string | undefined;
+  readonly warn: Warn;
+};
+
+/** Undefined if rollouts run here. */
+export async function coordinatorOf({
+  settings,
+  entry,
+  kernels,
+  parts,
+  id,
+  warn,
+}: Coordinated): Promise<Coordinator | undefined> {
+  const { store: url, workers, entry: file, model } = settings;
+  if (workers === undefined || url === undefined || id === undefined) return undefined;
+  if (typeof file !== 'string') {
+    const hint = 'give the path of a file that exports the workflow: workers load it themselves';
+    throw new TrainyardError('USAGE', 'entry: expected a file beside workers, found a value', { hint });
+  }
+  const { Coordinator: Opened } = await import('../workers/coordinator.ts');
+  const { trainer } = parts.policy;
+  const sources = await sourcesOf(file, settings.flows, entry);
+  const coordinator = await Opened.open({
+    ...{ url, run: id, warn, staleness: 'staleness' in settings ? settings.staleness : 0 },
+    ...defined({ save: trainer && ((folder: string) => savedFiles(trainer, folder, model)) }),
+    spec: { release: RELEASE, entry: relative(process.cwd(), file), settings: shared(settings), sources, kernels },
+  });
+  try {
+    await coordinator.publish(0);
+    return coordinator;
+  } catch (thrown) {
+    await coordinator[Symbol.asyncDispose]();
+    throw thrown;
+  }
+}
+
+/** Without what a worker must not know, or has of its own: answers, the database and its password. */
+function shared(settings: TrainSettings | EvaluationSettings): Readonly<Record<string, unknown>> {
+  const { entry: _entry, store: _store, run: _run, heldOut: _heldOut, ...rest } = settings;
+  return Object.fromEntries(Object.entries(rest).filter(([name]) => name !== 'tasks'));
+}

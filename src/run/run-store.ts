@@ -1,0 +1,96 @@
+/**
+ * Where a run's rollouts are: in store.sqlite of its directory, or in a PostgreSQL database, under the run's id. run.json says which (store.json
+ * where there is no run), never with a password. A URL that is given wins: it may have the password, or another host. With one, a run can be
+ * named by its id alone, wherever its directory is.
+ */
+import { randomUUID } from 'node:crypto';
+import { existsSync, readFileSync, statSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import type { Store } from '../core/contracts.ts';
+import { TrainyardError, tried } from '../core/errors.ts';
+import { isStoreUrl, openStore, withoutPassword } from '../store/open.ts';
+import { type RunDirectory, readRunFile, refuseSft, writeWhole } from './directory.ts';
+
+const FILE = 'store.sqlite';
+/** In the directory of a server. */
+const SERVED = 'store.json';
+
+export const STORE_URL = 'expected the URL of a PostgreSQL database, postgres://user@host:5432/database';
+
+export function isDatabaseUrl(url: string): boolean {
+  return isStoreUrl(url) && (URL.parse(url)?.pathname.length ?? 0) > 1;
+}
+
+/** Throws USAGE, without the URL: it may hold a password. */
+export function checkStoreUrl(url: string | undefined): void {
+  if (url !== undefined && !isDatabaseUrl(url)) throw new TrainyardError('USAGE', `store: ${STORE_URL}`);
+}
+
+export interface KeptStore {
+  /** Without its password. Undefined for a file. */
+  readonly url?: string | undefined;
+  /** Of the run within a database. */
+  readonly id?: string | undefined;
+}
+
+/** What a directory says about its store. */
+export function keptStore(path: string): KeptStore {
+  if (existsSync(join(path, SERVED))) {
+    const { store: url, id } = tried(() => JSON.parse(readFileSync(join(path, SERVED), 'utf8'))) ?? {};
+    return { url, id };
+  }
+  if (!existsSync(join(path, 'run.json'))) return {};
+  const { id, settings } = readRunFile(path) as { readonly id?: string; readonly settings?: { readonly store?: string } };
+  return { url: settings?.store, id };
+}
+
+/** Of a run that begins or goes on. One with events has a store: if the database does not know it, that is another database. */
+export async function openRunStore({ storePath, id }: RunDirectory, url: string | undefined): Promise<Store> {
+  if (url === undefined) return await openStore(storePath, id);
+  const hasBegun = (statSync(join(dirname(storePath), 'events.jsonl'), { throwIfNoEntry: false })?.size ?? 0) > 0;
+  return await openStore(url, id, { isKnown: hasBegun });
+}
+
+/** `path`: a run directory or a store file; with `store`, also the id of a run. `id`: refuses the file of another run. */
+export async function openStoreOf(
+  path: string,
+  { store: given, id }: { readonly store?: string | undefined; readonly id?: string | undefined } = {},
+): Promise<Store> {
+  refuseSft(path);
+  checkStoreUrl(given);
+  const kept = keptStore(path);
+  if (given !== undefined && kept.url === undefined && existsSync(path)) {
+    throw new TrainyardError('USAGE', `store: ${path} has its rollouts in a file, not in a database`, {
+      hint: 'leave --store out',
+    });
+  }
+  const url = given ?? kept.url;
+  if (url !== undefined) return await openStore(url, kept.id ?? path, { isKnown: true });
+  const file = existsSync(path) && statSync(path).isDirectory() ? join(path, FILE) : path;
+  const hint = 'give the directory of a run, or a store file; or the id of a run in the database of --store';
+  if (!existsSync(file)) throw new TrainyardError('FILE_NOT_FOUND', `${file} does not exist`, { hint });
+  return await openStore(file, id);
+}
+
+/** For what needs more than rollouts. Throws FILE_NOT_FOUND. */
+export function requireDirectory(path: string, store: string | undefined): void {
+  if (store === undefined || existsSync(path)) return;
+  throw new TrainyardError('FILE_NOT_FOUND', `${path} is no directory here, and a database has only the rollouts of a run`, {
+    hint: 'settings and checkpoints are in the directory of the run: do this where it is; trainyard show needs only the database',
+  });
+}
+
+/** Of a server, which goes on where it kept rollouts before. */
+export async function openServedStore(folder: string, given: string | undefined): Promise<Store> {
+  const kept = keptStore(folder);
+  const url = given ?? kept.url;
+  if (url === undefined) return await openStore(join(folder, FILE));
+  if (existsSync(join(folder, FILE))) {
+    const hint = 'leave --store out, or give --run another directory';
+    throw new TrainyardError('USAGE', `store: ${folder} has its rollouts in a file already`, { hint });
+  }
+  const { id = randomUUID() } = kept;
+  const store = await openStore(url, id);
+  await writeWhole(join(folder, SERVED), `${JSON.stringify({ store: withoutPassword(url), id })}\n`);
+  return store;
+}

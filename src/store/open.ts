@@ -1,0 +1,34 @@
+/**
+ * Opens a store by where it is: a SQLite file by its path, or a run in PostgreSQL by a `postgres://` or `postgresql://` URL. The driver of
+ * PostgreSQL is loaded only for such a URL.
+ */
+import type { Store } from '../core/contracts.ts';
+import { TrainyardError } from '../core/errors.ts';
+import { openSqliteStore } from './sqlite.ts';
+
+export function isStoreUrl(where: string): boolean {
+  return /^postgres(ql)?:\/\//i.test(where);
+}
+
+/** `isKnown`: a database must have the run already. `run` names the run within a database, and the owner of a file; a database needs it. */
+export async function openStore(where: string, run?: string, options?: { readonly isKnown?: boolean }): Promise<Store> {
+  if (!isStoreUrl(where)) return await openSqliteStore(where, run);
+  if (run === undefined) {
+    const hint = 'one database holds many runs: say which one';
+    throw new TrainyardError('USAGE', `${withoutPassword(where)}: found no name of a run`, { hint });
+  }
+  const { openPostgresStore } = await import('./postgres.ts');
+  return await openPostgresStore(where, run, options);
+}
+
+/** What may be shown and written down. Throws USAGE, without the URL, for what is none. */
+export function withoutPassword(url: string): string {
+  const parsed = URL.parse(url);
+  if (parsed === null || !isStoreUrl(url)) {
+    const hint = 'write postgres://user:password@host:5432/database, with special characters percent-encoded';
+    throw new TrainyardError('USAGE', 'the URL of the store is malformed', { hint });
+  }
+  parsed.password = '';
+  for (const name of [...parsed.searchParams.keys()]) if (/pass/i.test(name)) parsed.searchParams.delete(name);
+  return parsed.href;
+}

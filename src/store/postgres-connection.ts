@@ -1,0 +1,139 @@
+/**
+ * Connections to PostgreSQL that outlast a restart of the server. What fails because the connection was lost, or the server is starting or
+ * stopping, is tried again for a bounded time; its caller makes sure that doing it twice is harmless. Every wait has a limit. No error holds
+ * the password.
+ */
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Pool, PoolClient } from 'pg';
+import { messageOf, TrainyardError } from '../core/errors.ts';
+import { withoutPassword } from './open.ts';
+import { DecodeError } from './records.ts';
+import { damageError } from './store-errors.ts';
+
+const CONNECT_MS = 10_000;
+const STATEMENT_MS = 60_000;
+const FIRST_WAIT_MS = 50;
+const LONGEST_WAIT_MS = 2_000;
+/** Besides the one that writes. */
+const READERS = 4;
+const INT8 = 20;
+
+/** Lost connections, and a server that has too many, is starting or was told to stop. */
+const PASSING =
+  /^(ECONN(REFUSED|RESET|ABORTED)|EPIPE|ETIMEDOUT|EAI_AGAIN|ENETUNREACH|EHOSTUNREACH|08...|57P0.|53300|25P03|40001|40P01)$/;
+const PASSING_TEXT =
+  /connection terminated|connection timeout|timeout expired|query read timeout|client has encountered a connection error/i;
+
+const HINTS: Readonly<Record<string, string>> = {
+  '28P01': 'check user and password: they come from the URL of --store, else from PGPASSWORD or ~/.pgpass',
+  '28000': 'check the user, and whether the server lets it connect from here (pg_hba.conf)',
+  '3D000': 'create the database first: createdb <name>',
+  '42501': 'the user must own the schema "trainyard", or be let create it: GRANT CREATE ON DATABASE … TO …',
+  '53100': 'free some disk space on the server and try again; what was acknowledged is kept',
+  '57014': 'a statement took longer than a minute; look for locks and load on the server, then try again',
+  '25006': 'this server only reads; give the URL of the primary',
+  ENOTFOUND: 'check the host name in the URL of --store',
+};
+
+export class Connections {
+  /** For messages. */
+  readonly shown: string;
+  readonly #pool: Pool;
+  readonly #secrets: readonly string[];
+
+  constructor(shown: string, pool: Pool, secrets: readonly string[]) {
+    this.shown = shown;
+    this.#pool = pool;
+    this.#secrets = secrets;
+  }
+
+  static async to(url: string): Promise<Connections> {
+    const shown = withoutPassword(url);
+    const { default: pg } = await import('pg');
+    const pool = new pg.Pool({
+      connectionString: url,
+      max: READERS + 1,
+      allowExitOnIdle: true,
+      keepAlive: true,
+      connectionTimeoutMillis: CONNECT_MS,
+      statement_timeout: STATEMENT_MS,
+      idle_in_transaction_session_timeout: STATEMENT_MS,
+      query_timeout: STATEMENT_MS + CONNECT_MS,
+      application_name: 'trainyard',
+      // Counts and places of ours are far below 2^53.
+      types: { getTypeParser: (type, format) => (type === INT8 ? Number : pg.types.getTypeParser(type, format as 'text')) },
+    });
+    // Without these, a connection that is lost while nothing uses it would end the process. Whoever uses it next is told.
+    pool.on('error', () => {});
+    pool.on('connect', (client) => client.on('error', () => {}));
+    const { password, searchParams } = new URL(url);
+    const secrets = [password, decodeURIComponent(password), searchParams.get('password') ?? ''];
+    return new Connections(
+      shown,
+      pool,
+      secrets.filter((secret) => secret !== ''),
+    );
+  }
+
+  /**
+   * Runs `attempt` with a connection, again and again for `patienceMs` if it is lost. `isAgain`: an earlier attempt may have committed.
+   */
+  async use<T>(doing: string, patienceMs: number, attempt: (client: PoolClient, isAgain: boolean) => Promise<T>): Promise<T> {
+    const until = performance.now() + patienceMs;
+    for (let wait = FIRST_WAIT_MS, isAgain = false; ; wait = Math.min(2 * wait, LONGEST_WAIT_MS), isAgain = true) {
+      try {
+        return await this.#once((client) => attempt(client, isAgain));
+      } catch (cause) {
+        const pause = wait * (0.5 + Math.random());
+        if (!isPassing(cause) || performance.now() + pause > until) throw this.#errorOf(doing, cause);
+        await sleep(pause);
+      }
+    }
+  }
+
+  async close(): Promise<void> {
+    const ended = this.#pool.end().catch(() => {});
+    await Promise.race([ended, sleep(CONNECT_MS, undefined, { ref: false })]);
+  }
+
+  async #once<T>(fn: (client: PoolClient) => Promise<T>): Promise<T> {
+    const client = await this.#pool.connect();
+    try {
+      const result = await fn(client);
+      client.release();
+      return result;
+    } catch (thrown) {
+      // Not used again: it may be in a transaction, or dead.
+      client.release(true);
+      throw thrown;
+    }
+  }
+
+  #errorOf(doing: string, cause: unknown): TrainyardError {
+    if (cause instanceof TrainyardError) return cause;
+    if (cause instanceof DecodeError) {
+      return damageError(this.shown, `could not ${doing}: ${cause.message}`, cause, 'restore the database from a backup');
+    }
+    let told = `${this.shown}: could not ${doing}: ${messageOf(cause) || codeOf(cause)}`;
+    for (const secret of this.#secrets) told = told.replaceAll(secret, '***');
+    const hint =
+      HINTS[codeOf(cause)] ??
+      'check that PostgreSQL runs there and can be reached, then try again; what was acknowledged is kept';
+    return new TrainyardError('STORE_FAILED', told, { hint });
+  }
+}
+
+export async function inTransaction<T>(client: PoolClient, fn: () => Promise<T>): Promise<T> {
+  await client.query('BEGIN');
+  const result = await fn();
+  await client.query('COMMIT');
+  return result;
+}
+
+function isPassing(cause: unknown): boolean {
+  return !(cause instanceof TrainyardError) && (PASSING.test(codeOf(cause)) || PASSING_TEXT.test(messageOf(cause)));
+}
+
+function codeOf(cause: unknown): string {
+  return typeof cause === 'object' && cause !== null && 'code' in cause ? String(cause.code) : '';
+}

@@ -1,0 +1,216 @@
+/**
+ * Rollouts that workers run elsewhere, as the coordinating run sees them: it queues a rollout and waits for the ungraded trajectory, which
+ * it then grades and stores like its own. A rollout whose workers were lost in every attempt is parked, and ends as a failed one.
+ */
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { TrainyardError } from '../core/errors.ts';
+import type { Warn } from '../core/events.ts';
+import type { Trainer } from '../core/policy.ts';
+import type { LogLine, Trajectory } from '../core/types.ts';
+import { removeFolder, temporaryFolder } from '../processes/limits.ts';
+import type { RolloutSpec } from '../rollout/runner.ts';
+import { ATTEMPTS, type LostAttempt, type RolloutJob, type RunSpec, SEEN_MS, WorkQueue } from './queue.ts';
+import { sendWeights } from './weights.ts';
+
+/** Milliseconds between looks for results. */
+const LOOK_MS = 25;
+/** Milliseconds between looks for parked rollouts. */
+const PARKED_MS = 1_000;
+/** Milliseconds without a result before it is told. */
+const TELL_MS = 15_000;
+
+export interface CoordinatorOptions {
+  readonly url: string;
+  /** The run's id. */
+  readonly run: string;
+  readonly spec: RunSpec;
+  /** Versions that rollouts may be behind, so that many are kept. */
+  readonly staleness: number;
+  /** Writes the policy's files into a folder. Absent if workers sample from a server. */
+  readonly save?: (folder: string) => Promise<unknown>;
+  readonly warn: Warn;
+}
+
+interface Waiting {
+  readonly spec: RolloutSpec;
+  readonly resolve: (trajectory: Trajectory) => void;
+  readonly reject: (thrown: unknown) => void;
+}
+
+export class Coordinator implements AsyncDisposable {
+  readonly #queue: WorkQueue;
+  readonly #options: CoordinatorOptions;
+  readonly #waiting = new Map<string, Waiting>();
+  #unsent: RolloutJob[] = [];
+  #stored: string[] = [];
+  #version = 0;
+  #looking: Promise<void> | undefined;
+  #isClosed = false;
+  /** Whether the run has ended, so that nothing of it is needed any more. */
+  isDone = false;
+
+  readonly #seen: NodeJS.Timeout;
+
+  private constructor(queue: WorkQueue, options: CoordinatorOptions) {
+    this.#queue = queue;
+    this.#options = options;
+    this.#seen = setInterval(() => void queue.seen(options.run).catch(() => {}), SEEN_MS).unref();
+  }
+
+  static async open(options: CoordinatorOptions): Promise<Coordinator> {
+    const queue = await WorkQueue.create(options.url);
+    try {
+      const lease = Number(process.env['TRAINYARD_LEASE_SECONDS'] ?? '') || undefined;
+      await queue.openRun(options.run, options.spec, lease);
+      return new Coordinator(queue, options);
+    } catch (thrown) {
+      await queue[Symbol.asyncDispose]();
+      throw thrown;
+    }
+  }
+
+  /** Resolves with what a worker made of it, not graded. Rejects when `signal` aborts. */
+  run(spec: RolloutSpec, signal: AbortSignal): Promise<Trajectory> {
+    const { identity, task, sampling } = spec;
+    const { id, prompt, metadata } = task;
+    // Field by field: spreading the task would include its answer.
+    const view = { id, prompt, ...(metadata === undefined ? {} : { metadata }) };
+    const { promise, resolve, reject } = Promise.withResolvers<Trajectory>();
+    const stop = (): void => this.#fail(identity.rolloutId, signal.reason);
+    this.#waiting.set(identity.rolloutId, { spec, resolve, reject });
+    this.#unsent.push({ identity, task: view, sampling, version: this.#version });
+    signal.addEventListener('abort', stop, { once: true });
+    this.#looking ??= this.#look().finally(() => {
+      this.#looking = undefined;
+    });
+    return promise.finally(() => signal.removeEventListener('abort', stop));
+  }
+
+  /** The graded trajectory is in the store. */
+  stored(rolloutId: string): void {
+    this.#stored.push(rolloutId);
+  }
+
+  /** Workers sample with the current weights from the next rollout on. */
+  async publish(version: number): Promise<void> {
+    const { save, run, staleness } = this.#options;
+    if (save !== undefined) {
+      const root = temporaryFolder('trainyard-weights');
+      try {
+        const folder = join(root, 'policy');
+        await save(folder);
+        await sendWeights(this.#queue, run, version, folder, version - staleness - 1);
+      } finally {
+        await removeFolder(root);
+      }
+    }
+    this.#version = version;
+  }
+
+  /** The same trainer; what it publishes is for workers too. */
+  around(trainer: Trainer): Trainer {
+    const publish = async (version: number): Promise<void> => {
+      await trainer.publish(version);
+      await this.publish(version);
+    };
+    return new Proxy(trainer, {
+      get: (target, name) => {
+        if (name === 'publish') return publish;
+        const value: unknown = Reflect.get(target, name, target);
+        return typeof value === 'function' ? value.bind(target) : value;
+      },
+    });
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#isClosed = true;
+    clearInterval(this.#seen);
+    await this.#looking?.catch(() => {});
+    try {
+      await this.#forget();
+      await this.#queue.closeRun(this.#options.run, this.isDone);
+    } finally {
+      await this.#queue[Symbol.asyncDispose]();
+    }
+  }
+
+  /** Runs while rollouts are waited for. A database that stays away fails them all. */
+  async #look(): Promise<void> {
+    const { run, warn } = this.#options;
+    let [parkedAt, toldAt] = [performance.now(), performance.now()];
+    try {
+      while (this.#waiting.size > 0 && !this.#isClosed) {
+        await this.#queue.send(run, this.#unsent.splice(0));
+        const results = await this.#queue.results(run, [...this.#waiting.keys()]);
+        for (const trajectory of results) this.#settle(trajectory);
+        await this.#forget();
+        const now = performance.now();
+        if (results.length > 0) toldAt = now;
+        if (now - toldAt > TELL_MS) {
+          toldAt = now;
+          const found = `no result of ${this.#waiting.size} queued rollouts for ${TELL_MS / 1000} s`;
+          warn('WAITING_FOR_WORKERS', `${found}; are workers running? trainyard worker --store URL`);
+        }
+        if (now - parkedAt > PARKED_MS) {
+          parkedAt = now;
+          await this.#park();
+        }
+        if (results.length === 0 && this.#unsent.length === 0) await sleep(LOOK_MS);
+      }
+    } catch (thrown) {
+      for (const id of [...this.#waiting.keys()]) this.#fail(id, thrown);
+    }
+  }
+
+  async #forget(): Promise<void> {
+    const stored = this.#stored.splice(0);
+    if (stored.length > 0) await this.#queue.forget(this.#options.run, stored);
+  }
+
+  #settle(trajectory: Trajectory): void {
+    const waiting = this.#waiting.get(trajectory.rolloutId);
+    if (waiting === undefined) return;
+    const { groupId, taskId, purpose } = waiting.spec.identity;
+    const isAsked = trajectory.groupId === groupId && trajectory.taskId === taskId && trajectory.purpose === purpose;
+    if (!isAsked || trajectory.grade.kind !== 'ungraded') {
+      const found = `a worker returned rollout ${trajectory.rolloutId} as another one, or with a reward`;
+      this.#fail(trajectory.rolloutId, new TrainyardError('STORE_FORMAT', found, { hint: 'who else writes to this database?' }));
+      return;
+    }
+    this.#waiting.delete(trajectory.rolloutId);
+    waiting.resolve(trajectory);
+  }
+
+  async #park(): Promise<void> {
+    for (const [id, { reason, attempts }] of await this.#queue.parked(this.#options.run)) {
+      const waiting = this.#waiting.get(id);
+      if (waiting === undefined) continue;
+      this.#waiting.delete(id);
+      waiting.resolve(parkedRollout(waiting.spec, reason, attempts));
+    }
+  }
+
+  #fail(rolloutId: string, thrown: unknown): void {
+    this.#waiting.get(rolloutId)?.reject(thrown);
+    this.#waiting.delete(rolloutId);
+  }
+}
+
+function parkedRollout({ identity }: RolloutSpec, reason: string, attempts: readonly LostAttempt[]): Trajectory {
+  const logs: LogLine[] = attempts.map(({ attempt, worker, at }) => ({
+    at: at.getTime(),
+    text: `attempt ${attempt} of ${ATTEMPTS} began on ${worker}, which did not finish it`,
+  }));
+  const [startedAt, endedAt] = [logs[0]?.at ?? Date.now(), Date.now()];
+  const workers = [...new Set(attempts.map(({ worker }) => worker))].join(', ');
+  const message = `its workers were lost in ${ATTEMPTS} attempts (${workers || 'unknown'}): ${reason}`;
+  return {
+    ...identity,
+    outcome: { kind: 'failed', code: 'WORKER_LOST', message },
+    grade: { kind: 'ungraded', why: 'failed' },
+    turns: [],
+    logs,
+    ...{ startedAt, endedAt },
+  };
+}

@@ -1,0 +1,356 @@
+/**
+ * What coordinator and workers share in PostgreSQL: the queue of rollouts (pg-boss), their results, and the policy's weights by version.
+ *
+ * A job is one rollout. pg-boss leases it: a worker's heartbeat renews the lease, a lost one gives the job to another worker as the next
+ * attempt, and after three attempts it is parked as failed. A result is written in the transaction that completes its job, and only by the
+ * attempt that holds the lease, so there is at most one for a rollout. Jobs hold tasks without their answers; results hold no rewards.
+ */
+import { hash } from 'node:crypto';
+import type { PoolClient, QueryResultRow } from 'pg';
+import type { PgBoss as Boss } from 'pg-boss';
+import { messageOf, TrainyardError } from '../core/errors.ts';
+import type { SamplingSettings, TaskView, Trajectory } from '../core/types.ts';
+import { Connections, inTransaction } from '../store/postgres-connection.ts';
+import { decodeTrajectory, encodeTrajectory, keepTrajectory } from '../store/records.ts';
+
+/** A rollout for a worker: everything but the answer. */
+export interface RolloutJob {
+  readonly identity: Pick<Trajectory, 'rolloutId' | 'groupId' | 'taskId' | 'purpose'>;
+  readonly task: TaskView;
+  readonly sampling: SamplingSettings;
+  /** The policy must be at this version, or a later one. */
+  readonly version: number;
+}
+
+/** pg-boss's fence: a call for an attempt leaves the job alone once another one has begun. */
+export interface JobAttempt {
+  readonly id: string;
+  readonly retryCount: number;
+}
+
+export interface ClaimedJob extends JobAttempt {
+  readonly job: RolloutJob;
+}
+
+/** What a worker must know of a run, and check: code and settings. */
+export interface RunSpec {
+  readonly release: string;
+  /** Relative to the folder that the coordinator was started in. */
+  readonly entry: string;
+  readonly settings: Readonly<Record<string, unknown>>;
+  readonly sources: Readonly<Record<string, string>>;
+  readonly kernels: string;
+}
+
+/** An attempt that no worker finished, for the log of a parked rollout. */
+export interface LostAttempt {
+  readonly attempt: number;
+  readonly worker: string;
+  readonly at: Date;
+}
+
+export const ATTEMPTS = 3;
+/** Seconds without a heartbeat after which a worker is lost: pg-boss's least. */
+const LEASE = 10;
+/** Seconds. A rollout ends at its deadline, which downtime extends; the lease notices dead workers long before. */
+const LONGEST = 86_000;
+/** Milliseconds between a coordinator's signs of life. Without one for ABSENT seconds, workers look for another run. */
+export const SEEN_MS = 5_000;
+const ABSENT = 30;
+/** Seconds that pg-boss keeps a finished job. */
+const KEPT = 3_600;
+/** The role that may run workers, if the database has it. */
+const WORKER_ROLE = 'trainyard_worker';
+const LOCK = 0x54726e79;
+
+const TABLES = `
+  CREATE TABLE IF NOT EXISTS trainyard.worker_runs (
+    name text PRIMARY KEY,
+    spec jsonb NOT NULL,
+    opened_at timestamptz NOT NULL DEFAULT now(),
+    seen_at timestamptz NOT NULL DEFAULT now(),
+    closed_at timestamptz
+  );
+  CREATE TABLE IF NOT EXISTS trainyard.weights (
+    run text NOT NULL,
+    version integer NOT NULL,
+    file text NOT NULL,
+    part integer NOT NULL,
+    bytes bytea NOT NULL,
+    PRIMARY KEY (run, version, file, part)
+  );
+  ALTER TABLE trainyard.weights ALTER COLUMN bytes SET STORAGE EXTERNAL;
+  CREATE TABLE IF NOT EXISTS trainyard.results (
+    run text NOT NULL,
+    rollout_id text NOT NULL,
+    attempt integer NOT NULL,
+    record text NOT NULL,
+    digest bytea NOT NULL,
+    words text[] NOT NULL,
+    prompt_ids bytea[] NOT NULL,
+    sampled_ids bytea[] NOT NULL,
+    logprobs bytea[] NOT NULL,
+    PRIMARY KEY (run, rollout_id)
+  );
+  CREATE TABLE IF NOT EXISTS trainyard.attempts (
+    run text NOT NULL,
+    rollout_id text NOT NULL,
+    attempt integer NOT NULL,
+    worker text NOT NULL,
+    at timestamptz NOT NULL DEFAULT now()
+  );
+  CREATE INDEX IF NOT EXISTS attempts_by_rollout ON trainyard.attempts (run, rollout_id);
+`;
+
+/** No answers, no rewards: a worker cannot read trajectories, and can only add results. */
+const GRANTS = `
+  DO $$ BEGIN
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = '${WORKER_ROLE}') THEN
+      GRANT USAGE ON SCHEMA trainyard, pgboss TO ${WORKER_ROLE};
+      GRANT SELECT ON trainyard.worker_runs, trainyard.weights TO ${WORKER_ROLE};
+      GRANT INSERT ON trainyard.results, trainyard.attempts TO ${WORKER_ROLE};
+      GRANT SELECT ON ALL TABLES IN SCHEMA pgboss TO ${WORKER_ROLE};
+      GRANT UPDATE, DELETE, INSERT ON ALL TABLES IN SCHEMA pgboss TO ${WORKER_ROLE};
+    END IF;
+  END $$;
+`;
+
+/** Milliseconds that a database may be away. */
+const PATIENCE = 60_000;
+
+export class WorkQueue implements AsyncDisposable {
+  readonly #database: Connections;
+  readonly #boss: Boss;
+
+  private constructor(database: Connections, boss: Boss) {
+    this.#database = database;
+    this.#boss = boss;
+  }
+
+  /** As coordinator: creates what is missing, and watches the leases. The store must have been opened before. */
+  static async create(url: string): Promise<WorkQueue> {
+    const queue = await WorkQueue.#open(url, { supervise: true, superviseIntervalSeconds: 1, monitorIntervalSeconds: 1 });
+    await queue.transaction('prepare the queue', async (client) => {
+      await client.query('SELECT pg_advisory_xact_lock($1)', [LOCK]);
+      await client.query(`${TABLES} ${GRANTS}`);
+    });
+    return queue;
+  }
+
+  /** As worker: with the rights of one, on tables that a coordinator has made. Undefined if none has been there yet. */
+  static async join(url: string): Promise<WorkQueue | undefined> {
+    const database = await Connections.to(url);
+    const sql = "SELECT FROM pg_class WHERE relname = 'worker_runs' AND relnamespace = to_regnamespace('trainyard')";
+    const { rowCount } = await database
+      .use('look for a coordinator', PATIENCE, (client) => client.query(sql))
+      .finally(() => database.close());
+    if (rowCount === 0) return undefined;
+    return await WorkQueue.#open(url, { supervise: false, migrate: false, createSchema: false });
+  }
+
+  static async #open(url: string, options: object): Promise<WorkQueue> {
+    const database = await Connections.to(url);
+    const { PgBoss } = await import('pg-boss');
+    const executeSql = (text: string, values?: unknown[]) =>
+      database.use('use the queue of rollouts', PATIENCE, (client) => client.query(text, values));
+    const boss = new PgBoss({ db: { executeSql }, schedule: false, ...options });
+    // Without a listener, a lost connection would end the process; the next call tries again.
+    boss.on('error', () => {});
+    try {
+      await boss.start();
+    } catch (cause) {
+      await database.close();
+      if (cause instanceof TrainyardError) throw cause;
+      throw new TrainyardError('STORE_FAILED', `${database.shown}: the queue cannot be used: ${messageOf(cause)}`, {
+        hint: "a worker's role needs the rights that the coordinator grants to trainyard_worker when it starts",
+      });
+    }
+    return new WorkQueue(database, boss);
+  }
+
+  async query<Row extends QueryResultRow>(doing: string, sql: string, values: unknown[]): Promise<readonly Row[]> {
+    return (await this.#database.use(doing, PATIENCE, (client) => client.query<Row>(sql, values))).rows;
+  }
+
+  transaction<T>(doing: string, work: (client: PoolClient) => Promise<T>): Promise<T> {
+    return this.#database.use(doing, PATIENCE, (client) => inTransaction(client, () => work(client)));
+  }
+
+  // As coordinator.
+
+  /** Opens the run for workers. `lease`: seconds, for tests. */
+  async openRun(run: string, spec: RunSpec, lease = LEASE): Promise<void> {
+    const options = { retryLimit: ATTEMPTS - 1, heartbeatSeconds: LEASE, expireInSeconds: LONGEST, deleteAfterSeconds: KEPT };
+    await this.#boss.createQueue(queueOf(run), options);
+    const shorter = 'UPDATE pgboss.queue SET heartbeat_seconds = $2 WHERE name = $1';
+    if (lease !== LEASE) await this.query('shorten the lease', shorter, [queueOf(run), lease]);
+    const sql = `INSERT INTO trainyard.worker_runs (name, spec) VALUES ($1, $2)
+      ON CONFLICT (name) DO UPDATE SET spec = excluded.spec, seen_at = now(), closed_at = NULL`;
+    await this.query('open the run for workers', sql, [run, JSON.stringify(spec)]);
+    // Attempts that were used up before a resume count no more.
+    await this.query('forget failed jobs', "DELETE FROM pgboss.job WHERE name = $1 AND state = 'failed'", [queueOf(run)]);
+  }
+
+  async seen(run: string): Promise<void> {
+    await this.query('say that the run goes on', 'UPDATE trainyard.worker_runs SET seen_at = now() WHERE name = $1', [run]);
+  }
+
+  /** Takes back what no worker has begun. What they have begun still gives results, which a resumed run uses. */
+  async closeRun(run: string, isDone: boolean): Promise<void> {
+    await this.query('close the run', 'UPDATE trainyard.worker_runs SET closed_at = now() WHERE name = $1', [run]);
+    await this.#boss.deleteQueuedJobs(queueOf(run));
+    if (!isDone) return;
+    for (const table of ['weights', 'attempts', 'results']) {
+      await this.query('clear the run', `DELETE FROM trainyard.${table} WHERE run = $1`, [run]);
+    }
+    await this.#boss.deleteQueue(queueOf(run));
+    await this.query('forget the run', 'DELETE FROM trainyard.worker_runs WHERE name = $1', [run]);
+  }
+
+  /** A job that is there already stays as it is: a resumed run waits for what workers have in hand. */
+  async send(run: string, jobs: readonly RolloutJob[]): Promise<void> {
+    if (jobs.length === 0) return;
+    const wanted = jobs.map((job) => {
+      const { rolloutId } = job.identity;
+      // As text, because JSON in PostgreSQL cannot hold U+0000.
+      return { id: jobIdOf(run, rolloutId), data: { rolloutId, job: JSON.stringify(job) } };
+    });
+    await this.#boss.insert(queueOf(run), wanted);
+  }
+
+  async results(run: string, rolloutIds: readonly string[]): Promise<readonly Trajectory[]> {
+    const sql = 'SELECT * FROM trainyard.results WHERE run = $1 AND rollout_id = ANY($2) LIMIT 500';
+    const rows = await this.query<ResultRow>('read results of workers', sql, [run, rolloutIds]);
+    return rows.map(({ record, digest, ...row }) => {
+      const turnOf = (words: string, i: number) => ({
+        words,
+        promptIds: row.prompt_ids[i]!,
+        sampledIds: row.sampled_ids[i]!,
+        logprobs: row.logprobs[i]!,
+      });
+      return decodeTrajectory({ record, digest, turns: row.words.map(turnOf) });
+    });
+  }
+
+  /** Of rollouts that are in the store. */
+  async forget(run: string, rolloutIds: readonly string[]): Promise<void> {
+    const sql = 'DELETE FROM trainyard.results WHERE run = $1 AND rollout_id = ANY($2)';
+    await this.query('remove results of workers', sql, [run, rolloutIds]);
+  }
+
+  /** Rollouts whose attempts are used up, with what became of them. */
+  async parked(
+    run: string,
+  ): Promise<ReadonlyMap<string, { readonly reason: string; readonly attempts: readonly LostAttempt[] }>> {
+    const failed = `SELECT data->>'rolloutId' AS id, coalesce(output->'value'->>'message', output->>'message', 'unknown') AS reason
+      FROM pgboss.job WHERE name = $1 AND state = 'failed'`;
+    const rows = await this.query<Record<'id' | 'reason', string>>('read failed jobs', failed, [queueOf(run)]);
+    if (rows.length === 0) return new Map();
+    const tried =
+      'SELECT rollout_id, attempt, worker, at FROM trainyard.attempts WHERE run = $1 AND rollout_id = ANY($2) ORDER BY attempt';
+    const attempts = await this.query<LostAttempt & { readonly rollout_id: string }>('read attempts', tried, [
+      run,
+      rows.map(({ id }) => id),
+    ]);
+    const byId = Map.groupBy(attempts, (row) => row.rollout_id);
+    return new Map(rows.map(({ id, reason }) => [id, { reason, attempts: byId.get(id) ?? [] }]));
+  }
+
+  // As worker.
+
+  /** The run that has been open for longest; a named one if it is open. */
+  async openedRun(name?: string): Promise<{ readonly run: string; readonly spec: RunSpec } | undefined> {
+    const sql = `SELECT name AS run, spec FROM trainyard.worker_runs
+      WHERE closed_at IS NULL AND seen_at > now() - interval '${ABSENT} seconds' AND ($1::text IS NULL OR name = $1)
+      ORDER BY opened_at LIMIT 1`;
+    return (await this.query<{ readonly run: string; readonly spec: RunSpec }>('look for a run', sql, [name ?? null]))[0];
+  }
+
+  async claim(run: string, most: number, worker: string): Promise<readonly ClaimedJob[]> {
+    const fetched = await this.#boss.fetch<{ readonly job: string }>(queueOf(run), { batchSize: most, includeMetadata: true });
+    const claimed = fetched.map(({ id, retryCount, data }) => ({ id, retryCount, job: JSON.parse(data.job) as RolloutJob }));
+    if (claimed.length === 0) return [];
+    const sql = `INSERT INTO trainyard.attempts (run, rollout_id, attempt, worker)
+      SELECT $1, rollout, attempt, $4 FROM unnest($2::text[], $3::int[]) AS claimed (rollout, attempt)`;
+    const ids = claimed.map(({ job }) => job.identity.rolloutId);
+    await this.query('log attempts', sql, [run, ids, claimed.map(({ retryCount }) => retryCount + 1), worker]);
+    return claimed;
+  }
+
+  /** Renews the leases. Returns the attempts that have lost theirs. */
+  async renew(run: string, held: readonly JobAttempt[]): Promise<readonly JobAttempt[]> {
+    if (held.length === 0) return [];
+    return lostOf(held, await this.#boss.touch(queueOf(run), held.map(attemptOf)));
+  }
+
+  /** Writes the results of those that still hold their lease, in one transaction. Returns the others, of which nothing is written. */
+  async finish(
+    run: string,
+    ended: readonly (ClaimedJob & { readonly trajectory: Trajectory })[],
+  ): Promise<readonly JobAttempt[]> {
+    return await this.transaction('write results', async (client) => {
+      const db = { executeSql: (text: string, values?: unknown[]) => client.query(text, values) };
+      const lost = lostOf(ended, await this.#boss.complete(queueOf(run), ended.map(attemptOf), null, { db }));
+      const late = new Set(lost.map(({ id }) => id));
+      for (const one of ended) if (!late.has(one.id)) await insertResult(client, run, one);
+      return lost;
+    });
+  }
+
+  /** Gives jobs back, to be run elsewhere. */
+  async release(run: string, held: readonly JobAttempt[], reason: string): Promise<void> {
+    if (held.length > 0) await this.#boss.fail(queueOf(run), held.map(attemptOf), { message: reason });
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#boss.stop({ graceful: false, close: false }).catch(() => {});
+    await this.#database.close();
+  }
+}
+
+interface ResultRow {
+  readonly record: string;
+  readonly digest: Buffer;
+  readonly words: readonly string[];
+  readonly prompt_ids: readonly Buffer[];
+  readonly sampled_ids: readonly Buffer[];
+  readonly logprobs: readonly Buffer[];
+}
+
+async function insertResult(
+  client: PoolClient,
+  run: string,
+  { retryCount, trajectory }: ClaimedJob & { readonly trajectory: Trajectory },
+): Promise<void> {
+  const { record, digest, turns } = encodeTrajectory(keepTrajectory(trajectory));
+  const column = (name: 'promptIds' | 'sampledIds' | 'logprobs') => turns.map((turn) => Buffer.from(turn[name]));
+  await client.query(
+    `INSERT INTO trainyard.results (run, rollout_id, attempt, record, digest, words, prompt_ids, sampled_ids, logprobs)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+    [
+      ...[run, trajectory.rolloutId, retryCount + 1, record, digest, turns.map(({ words }) => words)],
+      ...[column('promptIds'), column('sampledIds'), column('logprobs')],
+    ],
+  );
+}
+
+function attemptOf({ id, retryCount }: JobAttempt): JobAttempt {
+  return { id, retryCount };
+}
+
+/** pg-boss leaves attempts alone whose lease has lapsed, and says which it touched. */
+function lostOf(held: readonly JobAttempt[], answer: object): readonly JobAttempt[] {
+  const { settled } = answer as { readonly settled?: readonly string[] };
+  const touched = new Set(settled ?? []);
+  return held.filter(({ id }) => !touched.has(id));
+}
+
+function queueOf(run: string): string {
+  return `rollouts-${run}`;
+}
+
+/** The same whenever a rollout is asked for, so that it is queued once. */
+function jobIdOf(run: string, rolloutId: string): string {
+  const hex = hash('sha256', `${run}\n${rolloutId}`, 'hex');
+  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-8${hex.slice(13, 16)}-8${hex.slice(17, 20)}-${hex.slice(20, 32)}`;
+}

@@ -1,0 +1,56 @@
+/**
+ * The embedded policy's weights in PostgreSQL, by version, for workers. A version is a model folder, or an adapter's, without the
+ * optimizer's state, in parts that the database can move. It is complete or absent. Bases of adapters are not in it: a worker has its own.
+ */
+import { mkdir, open, readdir, readFile, stat } from 'node:fs/promises';
+import { basename, join } from 'node:path';
+import { TrainyardError } from '../core/errors.ts';
+import type { WorkQueue } from './queue.ts';
+
+/** Bytes. */
+const PART = 4 * 1024 * 1024;
+const OPTIMIZER = 'optimizer.safetensors';
+
+/** Replaces what is there of this version: a step that was taken again gives the same bytes. Removes versions before `oldest`. */
+export async function sendWeights(queue: WorkQueue, run: string, version: number, folder: string, oldest: number): Promise<void> {
+  await queue.transaction(`keep the weights of version ${version}`, async (client) => {
+    await client.query('DELETE FROM trainyard.weights WHERE run = $1 AND (version < $2 OR version = $3)', [run, oldest, version]);
+    for (const file of await readdir(folder)) {
+      if (file === OPTIMIZER || !(await stat(join(folder, file))).isFile()) continue;
+      const bytes = await readFile(join(folder, file));
+      for (let part = 0; part === 0 || part * PART < bytes.length; part++) {
+        const piece = bytes.subarray(part * PART, (part + 1) * PART);
+        const sql = 'INSERT INTO trainyard.weights (run, version, file, part, bytes) VALUES ($1, $2, $3, $4, $5)';
+        await client.query(sql, [run, version, file, part, piece]);
+      }
+    }
+  });
+}
+
+/** Writes the newest version, at least `least`, into a new folder below `root`. Returns that folder and its version. */
+export async function fetchWeights(
+  queue: WorkQueue,
+  run: string,
+  least: number,
+  root: string,
+): Promise<{ readonly folder: string; readonly version: number }> {
+  const newest = 'SELECT max(version) AS version FROM trainyard.weights WHERE run = $1';
+  const version = (await queue.query<{ version: number | null }>('look for weights', newest, [run]))[0]?.version ?? -1;
+  if (version < least) {
+    const found = `the newest weights in the store are of version ${version}, and a rollout needs version ${least}`;
+    throw new TrainyardError('POLICY_LOST', found, {
+      hint: 'is the coordinator running? it keeps them there before it queues rollouts',
+    });
+  }
+  const folder = join(root, `version-${version}`);
+  await mkdir(folder, { recursive: true });
+  const list = 'SELECT file, part FROM trainyard.weights WHERE run = $1 AND version = $2 ORDER BY file, part';
+  for (const { file, part } of await queue.query<{ file: string; part: number }>('list weights', list, [run, version])) {
+    const sql = 'SELECT bytes FROM trainyard.weights WHERE run = $1 AND version = $2 AND file = $3 AND part = $4';
+    const [piece] = await queue.query<{ bytes: Buffer }>('read weights', sql, [run, version, file, part]);
+    if (piece === undefined) return await fetchWeights(queue, run, least, root);
+    await using handle = await open(join(folder, basename(file)), part === 0 ? 'w' : 'a');
+    await handle.write(piece.bytes);
+  }
+  return { folder, version };
+}

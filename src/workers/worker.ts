@@ -1,0 +1,249 @@
+/**
+ * A worker: takes rollouts of a coordinating run from the queue, runs their workflow against its own gateway and engine, and writes the
+ * ungraded results. It may join and leave at any time, and needs nothing of the run but the database and the same code. Its code, release
+ * and kernels are checked against the run's before it takes anything.
+ */
+import { hostname } from 'node:os';
+import { resolve } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { linkSignals } from '../core/async.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
+import type { Warn } from '../core/events.ts';
+import { defined } from '../core/json.ts';
+import type { Trajectory } from '../core/types.ts';
+import { KERNEL_VARIANTS, type KernelVariant } from '../nn/wasm.ts';
+import { removeFolder, temporaryFolder } from '../processes/limits.ts';
+import type { TrainSettings } from '../run/check-settings.ts';
+import { openParts, type RunParts } from '../run/parts.ts';
+import { changedSources, preflight, sourcesOf } from '../run/preflight.ts';
+import { type EngineName, isApi, RELEASE } from '../run/settings.ts';
+import { type ClaimedJob, type RunSpec, WorkQueue } from './queue.ts';
+import { fetchWeights } from './weights.ts';
+
+export interface WorkerOptions {
+  readonly store: string;
+  /** Rollouts at once. */
+  readonly concurrency: number;
+  /** Where the entry is here. Default: where the coordinator has it, relative to the working directory. */
+  readonly entry?: string | undefined;
+  /** The run's id. Default: whichever is open. */
+  readonly run?: string | undefined;
+  readonly threads?: number | undefined;
+}
+
+export interface WorkerSignals {
+  /** Takes no more rollouts, and ends when those in hand have ended. */
+  readonly finish: AbortSignal;
+  /** Gives back what is in hand. */
+  readonly stop: AbortSignal;
+  readonly warn: Warn;
+  readonly tell: (text: string, event: object) => void;
+}
+
+/** Milliseconds between looks for a run, for rollouts, and between renewals of leases. */
+const [RUN_MS, LOOK_MS, RENEW_MS] = [500, 50, 1_000];
+
+/** Works until it is told to leave. Returns how many rollouts it finished. */
+export async function work(options: WorkerOptions, signals: WorkerSignals): Promise<number> {
+  const name = `${hostname()}-${process.pid}`;
+  await using queue = await awaited(() => WorkQueue.join(options.store), signals);
+  let finished = 0;
+  while (queue !== undefined) {
+    const opened = await awaited(() => queue.openedRun(options.run), signals);
+    if (opened === undefined) break;
+    await using one = await Work.open({ ...options, name, queue, ...opened }, signals);
+    signals.tell(`works for run ${opened.run} as ${name}`, { type: 'working', run: opened.run, worker: name });
+    finished += await one.untilClosed();
+  }
+  return finished;
+}
+
+/** Looks until there is something, or until it is told to leave. */
+async function awaited<T>(look: () => Promise<T | undefined>, { finish, stop, tell }: WorkerSignals): Promise<T | undefined> {
+  for (let looks = 0; !finish.aborted && !stop.aborted; looks++) {
+    const found = await look();
+    if (found !== undefined) return found;
+    if (looks === 0) tell('waiting for a run', { type: 'waiting' });
+    await sleep(RUN_MS);
+  }
+  return undefined;
+}
+
+interface RunWork extends WorkerOptions {
+  readonly name: string;
+  readonly queue: WorkQueue;
+  readonly run: string;
+  readonly spec: RunSpec;
+}
+
+type Finished = ClaimedJob & { readonly trajectory: Trajectory };
+
+/** The work for one run. */
+class Work implements AsyncDisposable {
+  readonly #options: RunWork;
+  readonly #signals: WorkerSignals;
+  readonly #folder: string;
+  readonly #parts: RunParts;
+  #version: number;
+  readonly #held = new Map<string, ClaimedJob & { readonly leave: AbortController }>();
+  #ended: Finished[] = [];
+  #writing: Promise<void> | undefined;
+  #loading: Promise<unknown> = Promise.resolve();
+  #finished = 0;
+  #failure: { readonly thrown: unknown } | undefined;
+
+  private constructor(options: RunWork, signals: WorkerSignals, opened: OpenedRun) {
+    this.#options = options;
+    this.#signals = signals;
+    this.#folder = opened.folder;
+    this.#parts = opened.parts;
+    this.#version = opened.version;
+  }
+
+  static async open(options: RunWork, signals: WorkerSignals): Promise<Work> {
+    return new Work(options, signals, await openRun(options, signals));
+  }
+
+  async untilClosed(): Promise<number> {
+    const { finish, stop } = this.#signals;
+    const { queue, run, concurrency, name } = this.#options;
+    const renewing = setInterval(() => void this.#renew(), RENEW_MS);
+    try {
+      let [isOpen, lookedAt] = [true, performance.now()];
+      while (this.#failure === undefined && !stop.aborted && (this.#held.size > 0 || (isOpen && !finish.aborted))) {
+        const free = concurrency - this.#held.size;
+        const claimed = free > 0 && isOpen && !finish.aborted ? await queue.claim(run, free, name) : [];
+        for (const job of claimed) void this.#run(job);
+        if (claimed.length === 0) await sleep(LOOK_MS);
+        if (performance.now() - lookedAt < RUN_MS) continue;
+        lookedAt = performance.now();
+        isOpen = (await queue.openedRun(run)) !== undefined;
+      }
+    } finally {
+      clearInterval(renewing);
+      await this.#writing;
+      const reason = `worker ${name} left`;
+      for (const { leave } of this.#held.values()) leave.abort(new TrainyardError('CANCELLED', reason));
+      await queue.release(run, [...this.#held.values()], reason).catch(() => {});
+    }
+    if (this.#failure !== undefined) throw this.#failure.thrown;
+    return this.#finished;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#parts[Symbol.asyncDispose]();
+    await removeFolder(this.#folder);
+  }
+
+  async #run(claimed: ClaimedJob): Promise<void> {
+    const leave = new AbortController();
+    this.#held.set(claimed.id, { ...claimed, leave });
+    const { identity, task, sampling, version } = claimed.job;
+    const { signal, release } = linkSignals(leave.signal, this.#signals.stop);
+    try {
+      await this.#atLeast(version);
+      const append = async (trajectory: Trajectory): Promise<void> => {
+        this.#ended.push({ ...claimed, trajectory });
+      };
+      await this.#parts.rollout({ identity, task, sampling }, { append }, signal);
+      this.#writing ??= this.#write().finally(() => {
+        this.#writing = undefined;
+      });
+    } catch (thrown) {
+      // Its lease is lost, or it is given back when this worker leaves.
+      if (signal.aborted || !this.#held.has(claimed.id)) return;
+      this.#held.delete(claimed.id);
+      await this.#options.queue.release(this.#options.run, [claimed], messageOf(thrown).slice(0, 500)).catch(() => {});
+      if (thrown instanceof TrainyardError && thrown.code.startsWith('POLICY_')) this.#failure ??= { thrown };
+      else this.#signals.warn('ROLLOUT_RETURNED', `rollout ${identity.rolloutId} goes back to the queue: ${messageOf(thrown)}`);
+    } finally {
+      release();
+    }
+  }
+
+  /** One transaction for all that have ended meanwhile. */
+  async #write(): Promise<void> {
+    const { queue, run } = this.#options;
+    try {
+      while (this.#ended.length > 0) {
+        const batch = this.#ended.splice(0);
+        const late = await queue.finish(run, batch);
+        this.#finished += batch.length - late.length;
+        for (const { id } of batch) this.#held.delete(id);
+        this.#lost(late);
+      }
+    } catch (thrown) {
+      this.#failure ??= { thrown };
+    }
+  }
+
+  async #renew(): Promise<void> {
+    const held = [...this.#held.values()];
+    // A database that is away is noticed by whoever writes next.
+    this.#lost(await this.#options.queue.renew(this.#options.run, held).catch(() => []));
+  }
+
+  #lost(attempts: readonly { readonly id: string }[]): void {
+    for (const { id } of attempts) {
+      const held = this.#held.get(id);
+      if (held === undefined || this.#ended.some((one) => one.id === id)) continue;
+      this.#held.delete(id);
+      held.leave.abort(new TrainyardError('CANCELLED', 'the lease of the rollout was lost'));
+      this.#signals.warn(
+        'LEASE_LOST',
+        `rollout ${held.job.identity.rolloutId} runs elsewhere: this worker was away for too long`,
+      );
+    }
+  }
+
+  /** One after the other: rollouts of the next version wait until it is served. */
+  #atLeast(version: number): Promise<unknown> {
+    const { queue, run, spec } = this.#options;
+    this.#loading = this.#loading.then(async () => {
+      const { trainer } = this.#parts.policy;
+      if (version <= this.#version || trainer === undefined || isApi(spec.settings['engine'] as EngineName)) return;
+      const fetched = await fetchWeights(queue, run, version, this.#folder);
+      await trainer.load(fetched.folder, { optimizer: false });
+      await trainer.publish(fetched.version);
+      await removeFolder(fetched.folder);
+      this.#version = fetched.version;
+    });
+    return this.#loading;
+  }
+}
+
+interface OpenedRun {
+  readonly folder: string;
+  readonly parts: RunParts;
+  readonly version: number;
+}
+
+async function openRun({ queue, run, spec, entry: here, threads }: RunWork, { stop, warn }: WorkerSignals): Promise<OpenedRun> {
+  if (spec.release !== RELEASE) {
+    const found = `the run is of Trainyard ${spec.release}, and this worker of ${RELEASE}`;
+    throw new TrainyardError('WORKER_MISMATCH', found, { hint: 'install the same release on both' });
+  }
+  const given = { ...spec.settings, ...defined({ threads }) } as unknown as TrainSettings;
+  const path = resolve(here ?? spec.entry);
+  const folder = temporaryFolder('trainyard-worker');
+  try {
+    const { flow, flows, isolation } = given;
+    const { entry } = await preflight({ entry: path, flow, flows, isolation });
+    const changed = changedSources(spec.sources, await sourcesOf(path, flows, entry), path);
+    if (changed.length > 0) {
+      const found = `the code here is not that of the run: ${changed.slice(0, 5).join('; ')}`;
+      throw new TrainyardError('WORKER_MISMATCH', found, { hint: 'give the worker the same files as the coordinator' });
+    }
+    const isServed = isApi(given.engine);
+    const fetched = isServed ? undefined : await fetchWeights(queue, run, 0, folder);
+    const kernels = KERNEL_VARIANTS.find((name) => name === spec.kernels) as KernelVariant | undefined;
+    const own = { ...given, entry: path, ...(fetched && { model: fetched.folder }) };
+    const options = { stop, warn, kernels, files: { run: folder, tasks: [] }, place: 'worker' } as const;
+    const parts = await openParts(own, entry, options);
+    if (fetched !== undefined) await parts.policy.trainer?.publish(fetched.version);
+    return { folder, parts, version: fetched?.version ?? 0 };
+  } catch (thrown) {
+    await removeFolder(folder);
+    throw thrown;
+  }
+}

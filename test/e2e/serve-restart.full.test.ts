@@ -1,0 +1,148 @@
+/** A server that is killed or stopped, and started again in the same directory: open rollouts go on, token for token, with their keys. */
+import { mkdtemp, readdir, rm, stat } from 'node:fs/promises';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, it, onTestFinished } from 'vitest';
+import type { Message } from '../../src/core/types.ts';
+import { openSqliteStore } from '../../src/store/sqlite.ts';
+import { start } from '../cli/command.ts';
+
+interface Opened {
+  readonly baseURL: string;
+  readonly apiKey: string;
+}
+interface Serving extends Opened {
+  readonly origin: string;
+  readonly adminKey: string;
+  readonly restored: number;
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer();
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  const { port } = server.address() as { port: number };
+  await new Promise((resolve) => server.close(resolve));
+  return port;
+}
+
+async function scene() {
+  const run = await mkdtemp(join(tmpdir(), 'trainyard-restart-'));
+  onTestFinished(() => rm(run, { recursive: true, force: true }));
+  const port = await freePort();
+  const begin = async () => {
+    const command = start(['serve', '--json', '--threads', '1', '--run', run, '--port', `${port}`]);
+    onTestFinished(() => void command.child.kill('SIGKILL'));
+    await command.prints('\n');
+    const end = async (signal: NodeJS.Signals): Promise<number | null> => {
+      command.child.kill(signal);
+      return (await command.ended).code;
+    };
+    return { ...(JSON.parse(command.stdout().split('\n')[0]!) as Serving), end };
+  };
+  return { run, begin };
+}
+
+const open = async ({ origin, adminKey }: Serving, rolloutId: string, groupId: string): Promise<Opened> => {
+  const headers = { authorization: `Bearer ${adminKey}`, 'content-type': 'application/json' };
+  const reply = await fetch(`${origin}/sessions`, { method: 'POST', headers, body: JSON.stringify({ rolloutId, groupId }) });
+  expect(reply.status).toBe(201);
+  return (await reply.json()) as Opened;
+};
+
+const post = ({ baseURL, apiKey }: Opened, messages: readonly Message[], more: Record<string, string> = {}) =>
+  fetch(`${baseURL}/chat/completions`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json', ...more },
+    body: JSON.stringify({ model: 'any', messages, max_tokens: 6 }),
+  });
+
+async function ask(at: Opened, messages: readonly Message[], more?: Record<string, string>): Promise<Message> {
+  const reply = await post(at, messages, more);
+  expect(reply.status).toBe(200);
+  return ((await reply.json()) as { choices: { message: Message }[] }).choices[0]!.message;
+}
+
+const user = (content: string): Message => ({ role: 'user', content });
+
+describe('open rollouts of a server', () => {
+  it.each(['SIGKILL', 'SIGTERM'] as const)(
+    'go on after %s and a new start, without a fork, each in its group',
+    async (signal) => {
+      const { run, begin } = await scene();
+      const first = await begin();
+      expect((await stat(join(run, 'open', 'secret'))).mode & 0o777).toBe(0o600);
+      const [a, b, over] = await Promise.all(['a', 'b', 'over'].map((name) => open(first, name, 'g')));
+      const asked = [user('How much is the lamp?')];
+      const said = await ask(a!, asked);
+      await ask(first, asked);
+      await ask(over!, asked);
+      const headers = { authorization: `Bearer ${first.adminKey}` };
+      const ended = await fetch(`${first.origin}/sessions/over`, { method: 'DELETE', headers });
+      expect(ended.status).toBe(200);
+      const code = await first.end(signal);
+      expect(code).toBe(signal === 'SIGTERM' ? 0 : null);
+
+      const second = await begin();
+      expect(second.restored).toBe(3);
+      // A client that did not hear the answer asks again, and gets the same one; then the conversation goes on, with the old key.
+      expect(await ask(a!, asked, { 'x-stainless-retry-count': '1' })).toEqual(said);
+      await ask(a!, [...asked, said, user('Sure?')]);
+      await ask(b!, asked);
+      expect((await post(over!, asked)).status).toBe(410);
+      expect((await post({ ...a!, apiKey: b!.apiKey }, asked)).status).toBe(404);
+      // A later rollout of the same name has keys of its own.
+      await open(second, 'over', 'g');
+      expect((await post(over!, asked)).status).toBe(410);
+      expect(await second.end('SIGINT')).toBe(0);
+
+      expect((await readdir(join(run, 'open'))).filter((name) => name !== 'secret')).toEqual([]);
+      await using store = await openSqliteStore(join(run, 'store.sqlite'));
+      const kept = await store.query();
+      expect(kept.map(({ rolloutId, groupId, turns }) => [rolloutId, groupId, turns.length]).toSorted()).toEqual([
+        ['a', 'g', 2],
+        ['b', 'g', 1],
+        ['local', 'local', 1],
+        ['over', 'g', 1],
+      ]);
+      const [before, after] = kept.find(({ rolloutId }) => rolloutId === 'a')!.turns;
+      expect(after).toMatchObject({ index: 1, after: 0 });
+      expect(after).not.toHaveProperty('fork');
+      const known = [...before!.promptIds, ...before!.sampledIds];
+      expect([...after!.promptIds.slice(0, known.length)]).toEqual(known);
+    },
+  );
+
+  it('lose nothing that was answered, however often the server is killed in the middle of calls', async () => {
+    const { run, begin } = await scene();
+    const rollouts = new Map<string, Opened>();
+    const answered = new Map<string, number>();
+    for (let life = 0; life < 3; life++) {
+      const server = await begin();
+      if (life === 0) for (const name of ['x', 'y', 'z', 'w']) rollouts.set(name, await open(server, name, name));
+      const agents = Array.from(rollouts, async ([name, at]) => {
+        for (let i = 0; ; i++) {
+          const reply = await post(at, [user(`Question ${life}-${i}`)]).catch(() => undefined);
+          const isWhole =
+            reply?.status === 200 &&
+            (await reply.text().then(
+              () => true,
+              () => false,
+            ));
+          if (!isWhole) return;
+          answered.set(name, (answered.get(name) ?? 0) + 1);
+        }
+      });
+      setTimeout(() => void server.end('SIGKILL'), 300 + 100 * life);
+      await Promise.all(agents);
+    }
+    expect(await (await begin()).end('SIGINT')).toBe(0);
+    await using store = await openSqliteStore(join(run, 'store.sqlite'));
+    for (const [name, count] of answered) {
+      const turns = (await store.read(name))?.turns ?? [];
+      // At most one answer of each life was kept and not heard.
+      expect([turns.length >= count, turns.length <= count + 3]).toEqual([true, true]);
+    }
+    expect([...answered.values()].reduce((sum, one) => sum + one, 0)).toBeGreaterThan(20);
+  });
+});
