@@ -118,8 +118,8 @@ export interface Trainer {
   optimStep(adam: AdamSettings): Promise<{ readonly gradNorm: number | undefined }>;
   /** The engine serves the current weights as this version from now on. */
   publish(policyVersion: number): Promise<void>;
-  /** Writes weights and optimizer state into an existing empty folder. Does not fsync. */
-  save(dir: string): Promise<void>;
+  /** Writes weights and optimizer state into an existing empty folder; with `optimizer: false`, weights to sample from. Does not fsync. */
+  save(dir: string, options?: { readonly optimizer?: boolean }): Promise<void>;
   /** Starts with a fresh optimizer if none was saved, or with `optimizer: false`. Throws CHECKPOINT_MISMATCH for another model. */
   load(dir: string, options?: { readonly optimizer?: boolean }): Promise<void>;
   /** Announces that this saved folder is about to be removed and will not be loaded again. Never throws. */

@@ -269,9 +269,6 @@ function conflictsIn(settings: EvaluationSettings | TrainSettings | SftSettings)
       baseURL === undefined &&
       `baseURL: expected the address of the server, or a key for ${APIS[engine].baseURL} in ${apiKeyEnv ?? APIS[engine].keyEnv}`,
     workers !== undefined && store === undefined && 'store: expected a database beside workers: they share it, found none',
-    workers !== undefined &&
-      engine === 'tinker' &&
-      'workers: expected engine embedded, openai or anthropic beside it: workers cannot sample from a Tinker server yet',
     run === undefined && store !== undefined && 'store: expected a run beside it: without one, nothing is kept',
     username + password !== '' && 'baseURL: expected an address without a password; apiKeyEnv names the variable with the key',
     ...('steps' in settings ? conflictsInTraining(settings) : []),

@@ -80,10 +80,15 @@ export async function saveCheckpoint(trainer: Trainer, { dir, step, identity, mo
   }
 }
 
-/** Writes a model folder and returns the digest of each file. */
-export async function savedFiles(trainer: Trainer, folder: string, model: string): Promise<Record<string, string>> {
+/** Writes a model folder and returns the digest of each file. `optimizer: false`: to sample from. */
+export async function savedFiles(
+  trainer: Trainer,
+  folder: string,
+  model: string,
+  options?: { readonly optimizer: boolean },
+): Promise<Record<string, string>> {
   await mkdir(folder);
-  await trainer.save(folder);
+  await trainer.save(folder, options);
   await copyRest(model, folder);
   return await digestsOf(folder);
 }

@@ -15,10 +15,9 @@ import { isSuccess } from '../core/turns.ts';
 import type { Message, Task, Trajectory } from '../core/types.ts';
 import { memoryStore } from '../store/memory.ts';
 import { withoutPassword } from '../store/open.ts';
-import type { Coordinator } from '../workers/coordinator.ts';
 import type { EvaluationRequest, EvaluationSettings, TrainSettings } from './check-settings.ts';
 import { createRunDirectory, eventLog, reopenRunDirectory, writeWhole } from './directory.ts';
-import { coordinatorOf } from './external-workers.ts';
+import { coordinatorOf, type ExternalWorkers } from './external-workers.ts';
 import { policyName } from './open-policy.ts';
 import { openParts, type Rollouts, type RunParts } from './parts.ts';
 import {
@@ -72,7 +71,7 @@ interface Evaluation {
   readonly results: Results;
   readonly store: Store;
   readonly tell: Emit;
-  readonly coordinator: Coordinator | undefined;
+  readonly coordinator: ExternalWorkers | undefined;
   readonly finish: AbortSignal | undefined;
 }
 
@@ -89,8 +88,7 @@ async function execute(
   const { run, heldOut, n } = settings;
   const results = new Results(plan.tasks, n);
   const files = { run, tasks: [heldOut] };
-  const place = settings.workers === undefined ? 'here' : 'workers';
-  const opening = (): Promise<RunParts> => openParts(settings, entry, { stop, warn, kernels, watchStalls, files, place });
+  const opening = (): Promise<RunParts> => openParts(settings, entry, { stop, warn, kernels, watchStalls, files });
   await using early = isResumed ? undefined : await opening();
   const held = { trains: false };
   await using directory =

@@ -2,14 +2,22 @@
 import { relative } from 'node:path';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
-import { defined } from '../core/json.ts';
-import type { Coordinator } from '../workers/coordinator.ts';
+import type { Trainer } from '../core/policy.ts';
+import type { RolloutsElsewhere } from '../rollout/runner.ts';
 import type { EvaluationSettings, TrainSettings } from './check-settings.ts';
 import { savedFiles } from './checkpoint.ts';
 import type { RunParts } from './parts.ts';
 import type { EvaluationPlan, TrainPlan } from './plan.ts';
 import { sourcesOf } from './preflight.ts';
 import { RELEASE } from './settings.ts';
+
+/** The coordinator, as a run sees it. */
+export interface ExternalWorkers extends RolloutsElsewhere, AsyncDisposable {
+  /** Whether the run has ended, so that nothing of it is needed any more. */
+  isDone: boolean;
+  /** The same trainer; what it publishes is for workers too. */
+  around(trainer: Trainer): Trainer;
+}
 
 type Coordinated = Pick<TrainPlan | EvaluationPlan, 'settings' | 'entry' | 'kernels'> & {
   readonly parts: RunParts;
@@ -26,19 +34,22 @@ export async function coordinatorOf({
   parts,
   id,
   warn,
-}: Coordinated): Promise<Coordinator | undefined> {
+}: Coordinated): Promise<ExternalWorkers | undefined> {
   const { store: url, workers, entry: file, model } = settings;
   if (workers === undefined || url === undefined || id === undefined) return undefined;
   if (typeof file !== 'string') {
     const hint = 'give the path of a file that exports the workflow: workers load it themselves';
     throw new TrainyardError('USAGE', 'entry: expected a file beside workers, found a value', { hint });
   }
-  const { Coordinator: Opened } = await import('../workers/coordinator.ts');
+  const { Coordinator } = await import('../workers/coordinator.ts');
   const { trainer } = parts.policy;
   const sources = await sourcesOf(file, settings.flows, entry);
-  const coordinator = await Opened.open({
+  const coordinator = await Coordinator.open({
     ...{ url, run: id, warn, staleness: 'staleness' in settings ? settings.staleness : 0 },
-    ...defined({ save: trainer && ((folder: string) => savedFiles(trainer, folder, model)) }),
+    ...(trainer && {
+      save: (folder: string) => savedFiles(trainer, folder, model, { optimizer: false }),
+      forget: (folder: string) => trainer.forget(folder),
+    }),
     spec: { release: RELEASE, entry: relative(process.cwd(), file), settings: shared(settings), sources, kernels },
   });
   try {

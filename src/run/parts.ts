@@ -3,7 +3,7 @@
  * gateway listening last; closed in reverse.
  */
 import { basename } from 'node:path';
-import { Downtime, linkSignals, openingWith, Semaphore } from '../core/async.ts';
+import { abortWith, Downtime, linkSignals, openingWith, Semaphore } from '../core/async.ts';
 import { catchPrints, outsideRollout } from '../core/context.ts';
 import type { Grader, GraderRunner, ModelServer, Store } from '../core/contracts.ts';
 import { missingEnv } from '../core/define.ts';
@@ -38,6 +38,7 @@ import { loadFirst } from './checkpoint.ts';
 import { hubNameOf } from './model-path.ts';
 import { nothingTrainable } from './no-signal.ts';
 import { openSampled, type PolicySettings, planToTell, policyName, type SampledPolicy, withPolicy } from './open-policy.ts';
+import type { TrainPlan } from './plan.ts';
 import { sourcesOfModule } from './preflight.ts';
 import { tokensIn } from './results.ts';
 import { Recovery } from './resume.ts';
@@ -86,20 +87,44 @@ interface PartsOptions {
   readonly again?: { readonly recorded: RecordedAnswers; readonly policy: SampledPolicy } | undefined;
   /** Whether rollouts are to be trained on: then some must have a turn of a trainable role. */
   readonly trains?: boolean | undefined;
-  /** Where the rollouts run: here, or on workers; or this is such a worker, which does not grade. */
-  readonly place?: 'here' | 'workers' | 'worker' | undefined;
+  /** Whether this is a worker of a run elsewhere, which does not grade. */
+  readonly isWorker?: boolean | undefined;
 }
 
 type GraderSettings = Pick<RunSettings, 'graderWorkers' | 'graderDeadlineMs' | 'graderRetries' | 'graderMemoryMb'>;
 type PartsSettings = PolicySettings &
   GraderSettings &
-  Pick<RunSettings, 'entry' | 'limits' | 'workflowWorkers' | 'trainable' | 'maxErrorShare'> &
+  Pick<RunSettings, 'entry' | 'limits' | 'workflowWorkers' | 'trainable' | 'maxErrorShare' | 'workers'> &
   Partial<Pick<TrainSettings, 'turnDiscount'> & Pick<EvaluationSettings, 'temperature' | 'agentTemperature'>>;
 
+interface Opening {
+  readonly finish: AbortSignal;
+  readonly stop?: AbortSignal;
+  readonly watchStalls?: boolean;
+  readonly through?: { readonly engine?: (engine: Engine) => Engine };
+}
+
+/** For a training. There is no step to finish yet, so `finish` aborts the opening too. */
+export async function openTraining(
+  plan: Pick<TrainPlan, 'settings' | 'entry' | 'kernels'>,
+  warn: Warn,
+  options: Opening,
+): Promise<RunParts> {
+  const [{ settings, entry, kernels }, { stop, finish, through, watchStalls }] = [plan, options];
+  const begun = new AbortController();
+  if (stop !== undefined) abortWith(begun, stop);
+  const interrupt = (): void => begun.abort(new TrainyardError('CANCELLED', 'interrupted before the run began'));
+  if (finish.aborted) interrupt();
+  finish.addEventListener('abort', interrupt);
+  const files = { run: settings.run, tasks: [settings.tasks, settings.heldOut] };
+  const own = { stop: begun.signal, warn, kernels, engine: through?.engine, files, watchStalls, trains: true };
+  return openParts(settings, entry, own).finally(() => finish.removeEventListener('abort', interrupt));
+}
+
 export async function openParts(settings: PartsSettings, entry: Entry, options: PartsOptions): Promise<RunParts> {
-  const { stop, kernels, engine = (own: Engine) => own, observer, files = { tasks: [] } } = options;
+  const { stop, kernels, engine = (own: Engine) => own, observer, files = { tasks: [] }, isWorker = false } = options;
   const warn: Warn = (...told) => outsideRollout(() => options.warn(...told));
-  const { model, seed, limits, trainable, turnDiscount, maxErrorShare } = settings;
+  const { model, seed, limits, trainable, turnDiscount, maxErrorShare, workers } = settings;
   checkTrainable(entry, trainable);
   if (options.trains) checkTrains(entry, trainable);
   return await openingWith<RunParts>(async (opened) => {
@@ -107,7 +132,7 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
     const first = new FirstAnswer(policyName(settings), downtime, warn);
     opened.defer(() => first.end());
     // Weights that travel to workers are loaded and saved.
-    const use = options.trains || (options.place ?? 'here') !== 'here' ? 'training' : 'sampling';
+    const use = options.trains || isWorker || workers !== undefined ? 'training' : 'sampling';
     const policy = opened.use(options.again?.policy ?? (await openSampled(settings, { warn, stop, kernels, downtime, use })));
     const { trainer, server, sampled } = policy;
     const restore = async (): Promise<void> => {
@@ -117,7 +142,7 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
     const recovery = trainer === undefined || server === undefined ? undefined : new Recovery(warn, restore, downtime);
     const { signal, release } = linkSignals(stop, first.fatal, ...(recovery === undefined ? [] : [recovery.fatal]));
     opened.defer(release);
-    const grades = options.place === 'worker' ? undefined : entry.grader;
+    const grades = isWorker ? undefined : entry.grader;
     const grader = grades && opened.use(await openGrader(settings, grades, entry.graderModule, stop));
     if (grader && 'warning' in grader) warn('UNKILLABLE_GRADER', grader.warning);
     const module = entry.workflowModule ?? entry.flowModule;
@@ -137,7 +162,7 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
     const gateway = new Gateway({ ...answering, modelName: 'policy', ...defined({ recorded: options.again?.recorded }) });
     const grading = grader && withPolicy(grader, entry.grader!, { sessions: gateway, seed, signal });
     const started =
-      options.place === 'workers'
+      workers !== undefined && !isWorker
         ? { workflow: entry.workflow }
         : opened.use(await startWorkflow(entry.workflow, isolation, { gateway, grader: grading }));
     // Elsewhere nobody could read them.
@@ -150,7 +175,7 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
     const parts = {
       ...{ trainable, observer, sessions: gateway, grader: grading, graderInput, turnDiscount, limits, seed, downtime, signal },
       ...{ workflow, ...defined({ runWorkflow }), concurrency, tracing, clock: { now: Date.now } },
-      ungraded: options.place === 'worker',
+      ungraded: isWorker,
     };
     return {
       ...{ policy, recovery, at: defined({ server }) },

@@ -6,22 +6,19 @@
  */
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { abortWith } from '../core/async.ts';
 import type { Store } from '../core/contracts.ts';
-import { TrainyardError } from '../core/errors.ts';
 import type { Best, Emit, Phase, RunEnding, Score, Warn } from '../core/events.ts';
 import type { Engine } from '../core/policy.ts';
 import { START } from '../rollout/scheduler.ts';
 import { AgreementBound } from '../trainer/agreement.ts';
-import type { Coordinator } from '../workers/coordinator.ts';
 import type { TrainFromRequest, TrainRequest } from './check-settings.ts';
 import { createRunDirectory, eventLog, type RunDirectory, reopenRunDirectory } from './directory.ts';
 import { HeldOut, heldOutFileOf, unusualIn } from './evaluate.ts';
-import { coordinatorOf } from './external-workers.ts';
+import { coordinatorOf, type ExternalWorkers } from './external-workers.ts';
 import { type CuratedBatch, extentOf, groupSource, withoutMarked } from './groups.ts';
 import { endingWithoutSignal, nothingTrainable, tellNoSignalYet } from './no-signal.ts';
 import { batchOf, compared, prepareFor } from './objective.ts';
-import { openParts, type Rollouts, type RunParts } from './parts.ts';
+import { openTraining, type Rollouts, type RunParts } from './parts.ts';
 import { planResumedTraining, planTraining, type ResumeRequest, type TrainPlan } from './plan.ts';
 import { meansOf, rolloutReport, trajectoriesOf } from './results.ts';
 import { restorePolicy } from './resume.ts';
@@ -72,7 +69,7 @@ async function execute(plan: TrainPlan, emit: Emit = () => {}, options: TrainOpt
   const { since = performance.now(), finish = new AbortController().signal } = options;
   const tell = eventLog(emit);
   const warn: Warn = (code, message) => tell({ type: 'warning', code, message });
-  await using parts = await open(plan, warn, { ...options, finish });
+  await using parts = await openTraining(plan, warn, { ...options, finish });
   await using directory = await (isResumed ? reopenRunDirectory(settings.run) : createRunDirectory(settings.run, record));
   await using opened = await openRunStore(directory, settings.store);
   const store = options.through?.store?.(opened) ?? opened;
@@ -88,26 +85,12 @@ async function execute(plan: TrainPlan, emit: Emit = () => {}, options: TrainOpt
   });
 }
 
-/** Opens model, grader and gateway. There is no step to finish yet, so `finish` aborts the opening too. */
-async function open(plan: TrainPlan, warn: Warn, options: TrainOptions & { readonly finish: AbortSignal }): Promise<RunParts> {
-  const [{ settings, entry, kernels }, { stop, finish, through, watchStalls }] = [plan, options];
-  const begun = new AbortController();
-  if (stop !== undefined) abortWith(begun, stop);
-  const interrupt = (): void => begun.abort(new TrainyardError('CANCELLED', 'interrupted before the run began'));
-  if (finish.aborted) interrupt();
-  finish.addEventListener('abort', interrupt);
-  const files = { run: settings.run, tasks: [settings.tasks, settings.heldOut] };
-  const place = settings.workers === undefined ? 'here' : 'workers';
-  const own = { stop: begun.signal, warn, kernels, engine: through?.engine, files, watchStalls, trains: true, place } as const;
-  return openParts(settings, entry, own).finally(() => finish.removeEventListener('abort', interrupt));
-}
-
 /** Also checks that the loss can be trained, saves held-out tasks that have no file, and freezes the reference policy of a loss. */
 async function stepLog(
   { settings, heldOut, identity }: TrainPlan,
   { policy: { trainer }, recovery }: RunParts,
   kept: { readonly directory: RunDirectory; readonly store: Store; readonly warn: Warn },
-  coordinator: Coordinator | undefined,
+  coordinator: ExternalWorkers | undefined,
 ): Promise<StepLog> {
   const heldOutFile = heldOutFileOf(settings);
   if (heldOutFile !== undefined) await writeFile(heldOutFile, heldOut.map((task) => `${JSON.stringify(task)}\n`).join(''));

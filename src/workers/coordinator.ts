@@ -27,8 +27,10 @@ export interface CoordinatorOptions {
   readonly spec: RunSpec;
   /** Versions that rollouts may be behind, so that many are kept. */
   readonly staleness: number;
-  /** Writes the policy's files into a folder. Absent if workers sample from a server. */
+  /** Writes into a folder what a worker needs to sample from the policy. Absent if it is behind an API. */
   readonly save?: (folder: string) => Promise<unknown>;
+  /** Called with a folder that `save` has written, once no worker needs it any more. */
+  readonly forget?: (folder: string) => Promise<unknown>;
   readonly warn: Warn;
 }
 
@@ -36,6 +38,11 @@ interface Waiting {
   readonly spec: RolloutSpec;
   readonly resolve: (trajectory: Trajectory) => void;
   readonly reject: (thrown: unknown) => void;
+}
+
+interface SavedFolder {
+  readonly version: number;
+  readonly folder: string;
 }
 
 export class Coordinator implements AsyncDisposable {
@@ -50,6 +57,10 @@ export class Coordinator implements AsyncDisposable {
   /** Whether the run has ended, so that nothing of it is needed any more. */
   isDone = false;
 
+  /** What `save` has written and workers may still need, at the server of a policy that is not embedded. */
+  #folders: SavedFolder[] = [];
+  #saved = 0;
+  readonly #folder = temporaryFolder('trainyard-weights');
   readonly #seen: NodeJS.Timeout;
 
   private constructor(queue: WorkQueue, options: CoordinatorOptions) {
@@ -96,16 +107,23 @@ export class Coordinator implements AsyncDisposable {
   async publish(version: number): Promise<void> {
     const { save, run, staleness } = this.#options;
     if (save !== undefined) {
-      const root = temporaryFolder('trainyard-weights');
-      try {
-        const folder = join(root, 'policy');
-        await save(folder);
-        await sendWeights(this.#queue, run, version, folder, version - staleness - 1);
-      } finally {
-        await removeFolder(root);
-      }
+      const oldest = version - staleness - 1;
+      const folder = join(this.#folder, `${++this.#saved}`);
+      await save(folder);
+      this.#folders.push({ version, folder });
+      await sendWeights(this.#queue, run, version, folder, oldest);
+      await this.#forgetFolders((kept) => kept.version < oldest || (kept.version === version && kept.folder !== folder));
     }
     this.#version = version;
+  }
+
+  async #forgetFolders(isOver: (kept: SavedFolder) => boolean): Promise<void> {
+    const over = this.#folders.filter(isOver);
+    this.#folders = this.#folders.filter((kept) => !over.includes(kept));
+    for (const { folder } of over) {
+      await this.#options.forget?.(folder);
+      await removeFolder(folder);
+    }
   }
 
   /** The same trainer; what it publishes is for workers too. */
@@ -130,7 +148,9 @@ export class Coordinator implements AsyncDisposable {
     try {
       await this.#forget();
       await this.#queue.closeRun(this.#options.run, this.isDone);
+      await this.#forgetFolders(() => true);
     } finally {
+      await removeFolder(this.#folder);
       await this.#queue[Symbol.asyncDispose]();
     }
   }

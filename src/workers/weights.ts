@@ -9,14 +9,13 @@ import type { WorkQueue } from './queue.ts';
 
 /** Bytes. */
 const PART = 4 * 1024 * 1024;
-const OPTIMIZER = 'optimizer.safetensors';
 
 /** Replaces what is there of this version: a step that was taken again gives the same bytes. Removes versions before `oldest`. */
 export async function sendWeights(queue: WorkQueue, run: string, version: number, folder: string, oldest: number): Promise<void> {
   await queue.transaction(`keep the weights of version ${version}`, async (client) => {
     await client.query('DELETE FROM trainyard.weights WHERE run = $1 AND (version < $2 OR version = $3)', [run, oldest, version]);
     for (const file of await readdir(folder)) {
-      if (file === OPTIMIZER || !(await stat(join(folder, file))).isFile()) continue;
+      if (!(await stat(join(folder, file))).isFile()) continue;
       const bytes = await readFile(join(folder, file));
       for (let part = 0; part === 0 || part * PART < bytes.length; part++) {
         const piece = bytes.subarray(part * PART, (part + 1) * PART);

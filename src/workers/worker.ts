@@ -16,7 +16,7 @@ import { removeFolder, temporaryFolder } from '../processes/limits.ts';
 import type { TrainSettings } from '../run/check-settings.ts';
 import { openParts, type RunParts } from '../run/parts.ts';
 import { changedSources, preflight, sourcesOf } from '../run/preflight.ts';
-import { type EngineName, isApi, RELEASE } from '../run/settings.ts';
+import { isApi, RELEASE } from '../run/settings.ts';
 import { type ClaimedJob, type RunSpec, WorkQueue } from './queue.ts';
 import { fetchWeights } from './weights.ts';
 
@@ -98,6 +98,8 @@ class Work implements AsyncDisposable {
     this.#folder = opened.folder;
     this.#parts = opened.parts;
     this.#version = opened.version;
+    const { recovery } = opened.parts;
+    if (recovery !== undefined) recovery.restore = () => this.#load(this.#version);
   }
 
   static async open(options: RunWork, signals: WorkerSignals): Promise<Work> {
@@ -198,17 +200,20 @@ class Work implements AsyncDisposable {
 
   /** One after the other: rollouts of the next version wait until it is served. */
   #atLeast(version: number): Promise<unknown> {
-    const { queue, run, spec } = this.#options;
     this.#loading = this.#loading.then(async () => {
-      const { trainer } = this.#parts.policy;
-      if (version <= this.#version || trainer === undefined || isApi(spec.settings['engine'] as EngineName)) return;
-      const fetched = await fetchWeights(queue, run, version, this.#folder);
-      await trainer.load(fetched.folder, { optimizer: false });
-      await trainer.publish(fetched.version);
-      await removeFolder(fetched.folder);
-      this.#version = fetched.version;
+      if (version > this.#version && this.#parts.policy.trainer !== undefined) await this.#load(version);
     });
     return this.#loading;
+  }
+
+  async #load(least: number): Promise<void> {
+    const { queue, run } = this.#options;
+    const { trainer } = this.#parts.policy;
+    const fetched = await fetchWeights(queue, run, least, this.#folder);
+    await trainer!.load(fetched.folder, { optimizer: false });
+    await trainer!.publish(fetched.version);
+    await removeFolder(fetched.folder);
+    this.#version = fetched.version;
   }
 }
 
@@ -238,7 +243,7 @@ async function openRun({ queue, run, spec, entry: here, threads }: RunWork, { st
     const fetched = isServed ? undefined : await fetchWeights(queue, run, 0, folder);
     const kernels = KERNEL_VARIANTS.find((name) => name === spec.kernels) as KernelVariant | undefined;
     const own = { ...given, entry: path, ...(fetched && { model: fetched.folder }) };
-    const options = { stop, warn, kernels, files: { run: folder, tasks: [] }, place: 'worker' } as const;
+    const options = { stop, warn, kernels, files: { run: folder, tasks: [] }, isWorker: true };
     const parts = await openParts(own, entry, options);
     if (fetched !== undefined) await parts.policy.trainer?.publish(fetched.version);
     return { folder, parts, version: fetched?.version ?? 0 };

@@ -20,7 +20,7 @@ export const LEVELS = [
 ] as const satisfies readonly (readonly string[])[];
 
 /** The second ring: a feature each. A room imports the first ring and no other room; the first ring loads a room when it is asked for. */
-export const ROOMS: readonly string[] = 'tinker flows osmosis areal tuner graders isolation integrations testing view init'.split(
+export const ROOMS: readonly string[] = 'tinker flows osmosis areal tuner graders isolation integrations testing view init workers'.split(
   ' ',
 );
 

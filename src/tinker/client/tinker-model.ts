@@ -19,6 +19,7 @@ import {
   type ClientConfigReply,
   createModelReply,
   type Datum,
+  formatWeightsPath,
   optimStepReply,
   PASS_LIMITS,
   type PassRequest,
@@ -174,9 +175,14 @@ export class TinkerModel {
     return { result: quietly(read()) };
   }
 
-  /** Keeps the current weights at the server under this name, in the form that it samples from and hands out. */
-  async saveForSampler(path: string): Promise<Underway<Payload>> {
-    return await this.#verb('save_weights_for_sampler', { path });
+  /** Keeps the current weights at the server under this name, in the form that it samples from and hands out. Returns their path. */
+  async saveForSampler(name: string): Promise<Underway<string>> {
+    const verb = 'save_weights_for_sampler';
+    const answer = await this.#verb(verb, { path: name });
+    const read = async (): Promise<string> =>
+      (await this.#decoded(verb, answer, saveWeightsForSamplerReply)).path ??
+      formatWeightsPath({ modelId: this.id, kind: 'sampler_weights', name });
+    return { result: quietly(read()) };
   }
 
   /** Lets the server drop the model. Never throws. */

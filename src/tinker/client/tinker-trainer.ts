@@ -5,6 +5,7 @@
  * passes have no temperature, so samples must be at temperature 1. A failed verb spoils the model (`tinker-model.ts`) until `load`. Weights
  * stay at the server; a checkpoint folder only records where.
  */
+import { randomUUID } from 'node:crypto';
 import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -53,6 +54,8 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
   /** Why the latest backward pass was not sent. Cleared by a pass whose caller could already know of this failure. */
   #unsent: unknown;
   #current: TinkerModel | undefined;
+  /** Path of weights that are only sampled from, if those were loaded last. */
+  #sampled: string | undefined;
   #reference: TinkerModel | undefined;
   /** Whether a step was sent since the current model was created. */
   #hasStepped = false;
@@ -99,16 +102,21 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
 
   publish(policyVersion: number): Promise<void> {
     return this.#inOrder(async () => {
-      const { result } = await (await this.#model()).publish();
+      const path = this.#sampled;
+      const result =
+        path === undefined
+          ? (await (await this.#model()).publish()).result
+          : this.#parts.connection.createSamplingSession({ path });
       return { result: this.#publishing.run(async () => this.#parts.onPublished(await result, policyVersion)) };
     });
   }
 
   /** Writes tinker.json; the weights stay at the server. */
-  save(dir: string): Promise<void> {
+  save(dir: string, { optimizer = true }: { readonly optimizer?: boolean } = {}): Promise<void> {
     const { connection, baseModel, loraRank } = this.#parts;
     return this.#inOrder(async () => {
-      const { result } = await (await this.#model()).save();
+      const model = await this.#model();
+      const { result } = await (optimizer ? model.save() : model.saveForSampler(`trainyard-${randomUUID()}`));
       const write = async (path: string): Promise<void> => {
         const state = { server: connection.address, baseModel, loraRank, path, savedAt: new Date().toISOString() };
         await writeFile(join(dir, SAVED_STATE), `${JSON.stringify(state, null, 2)}\n`);
@@ -117,10 +125,15 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     });
   }
 
-  /** Creates a new model at the server, in a new session if needed. A folder without tinker.json means the base model. */
+  /**
+   * Creates a new model at the server, in a new session if needed. A folder without tinker.json means the base model. What was saved without
+   * an optimizer can be published, not trained, and takes no model.
+   */
   load(dir: string): Promise<void> {
     return this.#inOrder(async () => {
       const path = await this.#savedPath(dir);
+      this.#sampled = path !== undefined && parseWeightsPath(path).kind === 'sampler_weights' ? path : undefined;
+      if (this.#sampled !== undefined) return { result: Promise.resolve() };
       const previous = this.#current;
       this.#current = await this.#begin({ ...this.#base(), path });
       this.#hasStepped = false;
@@ -331,7 +344,7 @@ function withoutGradient(cause: unknown): TrainyardError {
 
 const SAVED_STATE = 'tinker.json';
 
-/** tinker.json. `server` is a base URL, `path` is tinker://<model>/weights/<name>, `savedAt` is ISO 8601. */
+/** tinker.json. `server` is a base URL, `path` is tinker://<model>/weights/<name> (or sampler_weights), `savedAt` is ISO 8601. */
 const savedState = z.object({
   server: z.string(),
   baseModel: z.string(),
