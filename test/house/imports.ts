@@ -20,9 +20,8 @@ export const LEVELS = [
 ] as const satisfies readonly (readonly string[])[];
 
 /** The second ring: a feature each. A room imports the first ring and no other room; the first ring loads a room when it is asked for. */
-export const ROOMS: readonly string[] = 'tinker flows osmosis areal tuner graders isolation integrations testing view init workers'.split(
-  ' ',
-);
+export const ROOMS: readonly string[] =
+  'tinker flows osmosis areal tuner graders isolation integrations testing view init workers'.split(' ');
 
 /** Development packages that are in the bundle of the page. */
 const BUNDLED = ['preact', 'uplot'];

@@ -32,6 +32,21 @@ async function parametersOf(name: string): Promise<Parameters> {
   return module[`${name}Parameters`]!;
 }
 
+describe('docs/reference/contract.md', () => {
+  it('names tests that exist, for each of ten promises', () => {
+    const promises = tableRows(pageOf('contract').page).filter(([first]) => /^\d/.test(first ?? ''));
+    expect(promises).toHaveLength(10);
+    for (const [promise = '', , tests = ''] of promises) {
+      let file = '';
+      for (const named of tests.split(' · ')) {
+        const [, path = file, title = ''] = /^(?:`([^`]+)`: )?(.+)$/.exec(named) ?? [];
+        file = path;
+        expect(readText(file), `${promise}: ${title}`).toContain(title);
+      }
+    }
+  });
+});
+
 describe('docs/reference/wire-protocol.md', () => {
   const { rows, section, sections } = pageOf('wire-protocol');
 
