@@ -26,6 +26,7 @@ const BENCHMARKS: Readonly<Record<string, () => Promise<Benchmark>>> = {
   grader: () => import('./grader.ts'),
   llm: () => import('./llm.ts'),
   nn: () => import('./nn.ts'),
+  queue: () => import('./queue.ts'),
   rollouts: () => import('./rollouts.ts'),
   scale: () => import('./scale-simulation.ts'),
   step: () => import('./step.ts'),
