@@ -33,6 +33,7 @@ const BENCHMARKS: Readonly<Record<string, () => Promise<Benchmark>>> = {
   store: () => import('./store.ts'),
   tinker: () => import('./tinker.ts'),
   view: () => import('./view.ts'),
+  workers: () => import('./workers.ts'),
 };
 
 const { values, positionals } = parseArgs({
