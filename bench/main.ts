@@ -29,6 +29,7 @@ const BENCHMARKS: Readonly<Record<string, () => Promise<Benchmark>>> = {
   queue: () => import('./queue.ts'),
   rollouts: () => import('./rollouts.ts'),
   scale: () => import('./scale-simulation.ts'),
+  soak: () => import('./soak.ts'),
   step: () => import('./step.ts'),
   store: () => import('./store.ts'),
   tinker: () => import('./tinker.ts'),
