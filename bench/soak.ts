@@ -26,6 +26,8 @@ const ENTRY = join(import.meta.dirname, 'soak/agent.ts');
 interface Memory {
   readonly rollouts: number;
   readonly heapMB: number;
+  /** What the heap has taken from the system, and keeps for later. */
+  readonly heapTotalMB: number;
   readonly rssMB: number;
 }
 
@@ -35,8 +37,8 @@ const MB = (bytes: number): number => Number((bytes / 1e6).toFixed(1));
 
 function memoryAt(rollouts: number): Memory {
   for (let i = 0; i < 3; i++) collect();
-  const { heapUsed, rss, external } = process.memoryUsage();
-  const memory = { rollouts, heapMB: MB(heapUsed), rssMB: MB(rss), externalMB: MB(external) };
+  const { heapUsed, heapTotal, rss, external } = process.memoryUsage();
+  const memory = { rollouts, heapMB: MB(heapUsed), heapTotalMB: MB(heapTotal), rssMB: MB(rss), externalMB: MB(external) };
   console.log(`${JSON.stringify(memory)}, sockets ${sockets()}, load ${loadavg()[0]!.toFixed(1)}`);
   return memory;
 }
