@@ -3,7 +3,8 @@
  * written in the transaction that completes the job; meanwhile the coordinator reads results and removes them, as in a run. Real PostgreSQL,
  * fresh, with its own settings (fsync on). Beside `pgbench` with one plain INSERT of the bytes of a job and its result, one transaction each.
  *
- * Counted is what was acknowledged to a worker. All parts share this process and the server's machine.
+ * Counted is what was acknowledged to a worker. All parts share this process and the server's machine. Also: what looks cost that find nothing, for
+ * a worker that is free and for a coordinator that waits for many.
  */
 import { loadavg } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -20,6 +21,8 @@ const [SECONDS, ROUNDS] = [5, 3];
 const [BATCH, AHEAD] = [200, 1_000];
 const WORKERS = 2;
 const RUN = 'bench';
+/** Rollouts that a coordinator waits for: 32 places each on 1, 10, 100 and 1,000 machines. */
+const WAITED = [32, 320, 3_200, 32_000];
 
 /** One short turn. */
 const [TURN] = [1, 2, 3, 4, 5].map((seed) => randomTrajectory(seed)).find(({ turns }) => turns.length > 0)!.turns;
@@ -105,9 +108,37 @@ export async function run(): Promise<Readonly<Record<string, unknown>>> {
     await line.until(started + 1_000 * SECONDS);
     rounds.push(besideFloor('queue', (1_000 * (line.finished - before)) / (performance.now() - started), floor));
   }
+  const looks = await emptyLooks(coordinator, workers[0]!);
   for (const queue of workers) await queue[Symbol.asyncDispose]();
   const [, median] = rounds.toSorted((a, b) => a.perSecond - b.perSecond);
-  return { ...median!, bytes, rounds, load: Number(loadavg()[0]!.toFixed(1)) };
+  return { ...median!, bytes, rounds, looks, load: Number(loadavg()[0]!.toFixed(1)) };
+}
+
+interface Look {
+  readonly look: string;
+  readonly ms: number;
+}
+
+/** The median of some. Nothing is queued, and no results are there. */
+async function emptyLooks(coordinator: WorkQueue, worker: WorkQueue): Promise<readonly Look[]> {
+  const timed = async (look: string, act: () => Promise<unknown>): Promise<Look> => {
+    const times: number[] = [];
+    for (let n = 0; n < 21; n++) {
+      const started = performance.now();
+      await act();
+      times.push(performance.now() - started);
+    }
+    return { look, ms: Number(times.toSorted((a, b) => a - b)[10]!.toFixed(2)) };
+  };
+  const idle = 'idle';
+  await coordinator.openRun(idle, { release: '', entry: '', settings: {}, sources: {}, kernels: '' });
+  const looks = [await timed('a worker for a rollout', () => worker.claim(idle, 8, 'worker'))];
+  for (const waited of WAITED) {
+    const ids = Array.from({ length: waited }, (_, n) => `waited-${n}`);
+    looks.push(await timed(`the coordinator for ${waited} results`, () => coordinator.results(RUN, ids)));
+  }
+  for (const { look, ms } of looks) console.log(`${look}: ${ms} ms`);
+  return looks;
 }
 
 function sizeOf(): number {
