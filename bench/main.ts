@@ -26,12 +26,15 @@ const BENCHMARKS: Readonly<Record<string, () => Promise<Benchmark>>> = {
   grader: () => import('./grader.ts'),
   llm: () => import('./llm.ts'),
   nn: () => import('./nn.ts'),
+  queue: () => import('./queue.ts'),
   rollouts: () => import('./rollouts.ts'),
   scale: () => import('./scale-simulation.ts'),
+  soak: () => import('./soak.ts'),
   step: () => import('./step.ts'),
   store: () => import('./store.ts'),
   tinker: () => import('./tinker.ts'),
   view: () => import('./view.ts'),
+  workers: () => import('./workers.ts'),
 };
 
 const { values, positionals } = parseArgs({

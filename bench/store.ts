@@ -3,51 +3,38 @@
  * file to which the same bytes are appended, with one `fdatasync` a batch; PostgreSQL beside `pgbench` with one plain INSERT of the same bytes
  * a row, one transaction each, from as many clients as a server handles well. The server is a fresh one with its own settings (fsync on).
  */
-import { execFile } from 'node:child_process';
-import { mkdtemp, open, rm, writeFile } from 'node:fs/promises';
+import { mkdtemp, open, rm } from 'node:fs/promises';
 import { loadavg, tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { promisify } from 'node:util';
 import type { Store } from '../src/core/contracts.ts';
 import type { Trajectory } from '../src/core/types.ts';
 import { openStore } from '../src/store/open.ts';
 import { encodeTrajectory, keepTrajectory } from '../src/store/records.ts';
 import { randomTrajectory } from '../src/testing/trajectories.ts';
-import { binaries, postgresMissing, startPostgres } from '../test/postgres/server.ts';
+import { postgresMissing, startPostgres } from '../test/postgres/server.ts';
+import { besideFloor, plainInserts } from './pgbench.ts';
 
 const BYTES = 24_000;
 const BATCH = 500;
 const SECONDS = 6;
-const CLIENTS = 8;
-
-interface Measured {
-  readonly perSecond: number;
-  readonly ratioToFloor: number;
-}
 
 export async function run(): Promise<Readonly<Record<string, unknown>>> {
   const folder = await mkdtemp(join(tmpdir(), 'trainyard-bench-store-'));
   try {
     const bytes = sizeOf(rolloutOf(0));
     console.log(`${bytes} bytes a rollout, load ${loadavg()[0]!.toFixed(1)}`);
-    const sqlite = shown(
+    const sqlite = besideFloor(
       'SQLite',
       await storing(join(folder, 'store.sqlite')),
       await segmentFile(join(folder, 'segment'), bytes),
     );
     if (postgresMissing !== undefined) return { bytes, sqlite, postgres: postgresMissing };
     await using server = await startPostgres();
-    const floor = await pgbench(server.port, folder, bytes);
-    return { bytes, sqlite, postgres: shown('PostgreSQL', await storing(server.url()), floor) };
+    const floor = await plainInserts(server, bytes, SECONDS);
+    return { bytes, sqlite, postgres: besideFloor('PostgreSQL', await storing(server.url()), floor) };
   } finally {
     await rm(folder, { recursive: true, force: true });
   }
-}
-
-function shown(name: string, perSecond: number, floor: number): Measured {
-  const ratioToFloor = perSecond / floor;
-  console.log(`${name}: ${perSecond.toFixed(0)}/s, its floor ${floor.toFixed(0)}/s, ratio ${ratioToFloor.toFixed(2)}`);
-  return { perSecond: Math.round(perSecond), ratioToFloor: Number(ratioToFloor.toFixed(3)) };
 }
 
 /** Two batches are always under way: while one is written, the next is encoded. */
@@ -75,19 +62,6 @@ async function segmentFile(path: string, bytes: number): Promise<number> {
   const seconds = (performance.now() - started) / 1_000;
   await file.close();
   return n / seconds;
-}
-
-async function pgbench(port: number, folder: string, bytes: number): Promise<number> {
-  const script = join(folder, 'insert.sql');
-  await writeFile(script, `INSERT INTO plain (bytes) VALUES (decode('${'07'.repeat(bytes)}', 'hex'));\n`);
-  const at = ['-h', '127.0.0.1', '-p', String(port), '-U', 'postgres'];
-  const call = promisify(execFile);
-  const table = `CREATE TABLE plain (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, bytes bytea);
-    ALTER TABLE plain ALTER bytes SET STORAGE EXTERNAL`;
-  await call(join(binaries()!, 'psql'), [...at, '-c', table, 'postgres']);
-  const flags = ['-n', '-f', script, '-c', String(CLIENTS), '-T', String(SECONDS)];
-  const { stdout } = await call(join(binaries()!, 'pgbench'), [...at, ...flags, 'postgres']);
-  return Number(/tps = ([\d.]+)/.exec(stdout)?.[1]);
 }
 
 function sizeOf(trajectory: Trajectory): number {

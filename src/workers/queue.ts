@@ -292,7 +292,8 @@ export class WorkQueue implements AsyncDisposable {
       const db = { executeSql: (text: string, values?: unknown[]) => client.query(text, values) };
       const lost = lostOf(ended, await this.#boss.complete(queueOf(run), ended.map(attemptOf), null, { db }));
       const late = new Set(lost.map(({ id }) => id));
-      for (const one of ended) if (!late.has(one.id)) await insertResult(client, run, one);
+      const inTime = ended.filter(({ id }) => !late.has(id));
+      for (let from = 0; from < inTime.length; from += ROWS) await insertResults(client, run, inTime.slice(from, from + ROWS));
       return lost;
     });
   }
@@ -317,21 +318,24 @@ interface ResultRow {
   readonly logprobs: readonly Buffer[];
 }
 
-async function insertResult(
+/** Of one statement: values that are bound have a limit of 65,535. */
+const ROWS = 500;
+
+async function insertResults(
   client: PoolClient,
   run: string,
-  { retryCount, trajectory }: ClaimedJob & { readonly trajectory: Trajectory },
+  ended: readonly (ClaimedJob & { readonly trajectory: Trajectory })[],
 ): Promise<void> {
-  const { record, digest, turns } = encodeTrajectory(keepTrajectory(trajectory));
-  const column = (name: 'promptIds' | 'sampledIds' | 'logprobs') => turns.map((turn) => Buffer.from(turn[name]));
-  await client.query(
-    `INSERT INTO trainyard.results (run, rollout_id, attempt, record, digest, words, prompt_ids, sampled_ids, logprobs)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
-    [
-      ...[run, trajectory.rolloutId, retryCount + 1, record, digest, turns.map(({ words }) => words)],
-      ...[column('promptIds'), column('sampledIds'), column('logprobs')],
-    ],
-  );
+  const values: unknown[] = [run];
+  const bound = (value: unknown): string => `$${values.push(value)}`;
+  const rows = ended.map(({ retryCount, trajectory }) => {
+    const { record, digest, turns } = encodeTrajectory(keepTrajectory(trajectory));
+    const column = (name: 'promptIds' | 'sampledIds' | 'logprobs') => turns.map((turn) => Buffer.from(turn[name]));
+    const row = [trajectory.rolloutId, retryCount + 1, record, digest, turns.map(({ words }) => words)];
+    return `($1, ${[...row, column('promptIds'), column('sampledIds'), column('logprobs')].map(bound)})`;
+  });
+  const columns = 'run, rollout_id, attempt, record, digest, words, prompt_ids, sampled_ids, logprobs';
+  await client.query(`INSERT INTO trainyard.results (${columns}) VALUES ${rows}`, values);
 }
 
 function attemptOf({ id, retryCount }: JobAttempt): JobAttempt {
