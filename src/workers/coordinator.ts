@@ -10,7 +10,7 @@ import type { Trainer } from '../core/policy.ts';
 import type { LogLine, Trajectory } from '../core/types.ts';
 import { removeFolder, temporaryFolder } from '../processes/limits.ts';
 import type { RolloutSpec } from '../rollout/runner.ts';
-import { ATTEMPTS, type LostAttempt, type RolloutJob, type RunSpec, SEEN_MS, WorkQueue } from './queue.ts';
+import { ATTEMPTS, type LostAttempt, type RolloutJob, type RunSpec, WorkQueue } from './queue.ts';
 import { sendWeights } from './weights.ts';
 
 /** Milliseconds between looks for results. */
@@ -19,6 +19,10 @@ const LOOK_MS = 25;
 const PARKED_MS = 1_000;
 /** Milliseconds without a result before it is told. */
 const TELL_MS = 15_000;
+/** Milliseconds between looks for lapsed leases. */
+const WATCH_MS = 1_000;
+/** A database that was away for longer kept workers from renewing their leases; back for so long, it has heard of those that live. */
+const [AWAY_MS, BACK_MS] = [2_000, 5_000];
 
 export interface CoordinatorOptions {
   readonly url: string;
@@ -50,12 +54,12 @@ export class Coordinator implements AsyncDisposable {
   /** Whether the run has ended, so that nothing of it is needed any more. */
   isDone = false;
 
-  readonly #seen: NodeJS.Timeout;
+  readonly #watching: Promise<void>;
 
   private constructor(queue: WorkQueue, options: CoordinatorOptions) {
     this.#queue = queue;
     this.#options = options;
-    this.#seen = setInterval(() => void queue.seen(options.run).catch(() => {}), SEEN_MS).unref();
+    this.#watching = this.#watch();
   }
 
   static async open(options: CoordinatorOptions): Promise<Coordinator> {
@@ -125,13 +129,26 @@ export class Coordinator implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#isClosed = true;
-    clearInterval(this.#seen);
-    await this.#looking?.catch(() => {});
+    await Promise.all([this.#watching, this.#looking?.catch(() => {})]);
     try {
       await this.#forget();
       await this.#queue.closeRun(this.#options.run, this.isDone);
     } finally {
       await this.#queue[Symbol.asyncDispose]();
+    }
+  }
+
+  /** Says that the run goes on, and looks for lost workers. Whoever needs the database tells that it is away. */
+  async #watch(): Promise<void> {
+    const { run } = this.#options;
+    for (let backAt = performance.now(); !this.#isClosed; await sleep(WATCH_MS)) {
+      const since = performance.now();
+      const isThere = await this.#queue.seen(run).then(
+        () => performance.now() - since < AWAY_MS,
+        () => false,
+      );
+      if (!isThere) backAt = performance.now();
+      if (performance.now() - backAt > BACK_MS) await this.#queue.watch(run).catch(() => {});
     }
   }
 

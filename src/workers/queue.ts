@@ -54,8 +54,7 @@ export const ATTEMPTS = 3;
 const LEASE = 10;
 /** Seconds. A rollout ends at its deadline, which downtime extends; the lease notices dead workers long before. */
 const LONGEST = 86_000;
-/** Milliseconds between a coordinator's signs of life. Without one for ABSENT seconds, workers look for another run. */
-export const SEEN_MS = 5_000;
+/** Seconds without a coordinator's sign of life, after which workers look for another run. */
 const ABSENT = 30;
 /** Seconds that pg-boss keeps a finished job. */
 const KEPT = 3_600;
@@ -115,21 +114,23 @@ const GRANTS = `
   END $$;
 `;
 
-/** Milliseconds that a database may be away. */
+/** Milliseconds that a database may be away: for a coordinator, and when a worker begins. */
 const PATIENCE = 60_000;
 
 export class WorkQueue implements AsyncDisposable {
   readonly #database: Connections;
   readonly #boss: Boss;
+  readonly #patience: number | AbortSignal;
 
-  private constructor(database: Connections, boss: Boss) {
+  private constructor(database: Connections, boss: Boss, patience: number | AbortSignal) {
     this.#database = database;
     this.#boss = boss;
+    this.#patience = patience;
   }
 
-  /** As coordinator: creates what is missing, and watches the leases. The store must have been opened before. */
+  /** As coordinator: creates what is missing. The store must have been opened before. */
   static async create(url: string): Promise<WorkQueue> {
-    const queue = await WorkQueue.#open(url, { supervise: true, superviseIntervalSeconds: 1, monitorIntervalSeconds: 1 });
+    const queue = await WorkQueue.#open(url, PATIENCE, { monitorIntervalSeconds: 1 });
     await queue.transaction('prepare the queue', async (client) => {
       await client.query('SELECT pg_advisory_xact_lock($1)', [LOCK]);
       await client.query(`${TABLES} ${GRANTS}`);
@@ -137,23 +138,26 @@ export class WorkQueue implements AsyncDisposable {
     return queue;
   }
 
-  /** As worker: with the rights of one, on tables that a coordinator has made. Undefined if none has been there yet. */
-  static async join(url: string): Promise<WorkQueue | undefined> {
+  /**
+   * As worker: with the rights of one, on tables that a coordinator has made. Undefined if none has been there yet. From then on, it waits for
+   * a database that is away until `stop`.
+   */
+  static async join(url: string, stop: AbortSignal): Promise<WorkQueue | undefined> {
     const database = await Connections.to(url);
     const sql = "SELECT FROM pg_class WHERE relname = 'worker_runs' AND relnamespace = to_regnamespace('trainyard')";
     const { rowCount } = await database
       .use('look for a coordinator', PATIENCE, (client) => client.query(sql))
       .finally(() => database.close());
     if (rowCount === 0) return undefined;
-    return await WorkQueue.#open(url, { supervise: false, migrate: false, createSchema: false });
+    return await WorkQueue.#open(url, stop, { migrate: false, createSchema: false });
   }
 
-  static async #open(url: string, options: object): Promise<WorkQueue> {
+  static async #open(url: string, patience: number | AbortSignal, options: object): Promise<WorkQueue> {
     const database = await Connections.to(url);
     const { PgBoss } = await import('pg-boss');
     const executeSql = (text: string, values?: unknown[]) =>
-      database.use('use the queue of rollouts', PATIENCE, (client) => client.query(text, values));
-    const boss = new PgBoss({ db: { executeSql }, schedule: false, ...options });
+      database.use('use the queue of rollouts', patience, (client) => client.query(text, values));
+    const boss = new PgBoss({ db: { executeSql }, schedule: false, supervise: false, ...options });
     // Without a listener, a lost connection would end the process; the next call tries again.
     boss.on('error', () => {});
     try {
@@ -165,15 +169,15 @@ export class WorkQueue implements AsyncDisposable {
         hint: "a worker's role needs the rights that the coordinator grants to trainyard_worker when it starts",
       });
     }
-    return new WorkQueue(database, boss);
+    return new WorkQueue(database, boss, patience);
   }
 
   async query<Row extends QueryResultRow>(doing: string, sql: string, values: unknown[]): Promise<readonly Row[]> {
-    return (await this.#database.use(doing, PATIENCE, (client) => client.query<Row>(sql, values))).rows;
+    return (await this.#database.use(doing, this.#patience, (client) => client.query<Row>(sql, values))).rows;
   }
 
   transaction<T>(doing: string, work: (client: PoolClient) => Promise<T>): Promise<T> {
-    return this.#database.use(doing, PATIENCE, (client) => inTransaction(client, () => work(client)));
+    return this.#database.use(doing, this.#patience, (client) => inTransaction(client, () => work(client)));
   }
 
   // As coordinator.
@@ -193,6 +197,11 @@ export class WorkQueue implements AsyncDisposable {
 
   async seen(run: string): Promise<void> {
     await this.query('say that the run goes on', 'UPDATE trainyard.worker_runs SET seen_at = now() WHERE name = $1', [run]);
+  }
+
+  /** Gives rollouts whose lease has lapsed to others, or parks them. */
+  async watch(run: string): Promise<void> {
+    await this.#boss.supervise(queueOf(run));
   }
 
   /** Takes back what no worker has begun. What they have begun still gives results, which a resumed run uses. */
@@ -297,9 +306,19 @@ export class WorkQueue implements AsyncDisposable {
     });
   }
 
-  /** Gives jobs back, to be run elsewhere. */
-  async release(run: string, held: readonly JobAttempt[], reason: string): Promise<void> {
+  /** For jobs that failed here, to be run elsewhere. Counts as one of their attempts. */
+  async fail(run: string, held: readonly JobAttempt[], reason: string): Promise<void> {
     if (held.length > 0) await this.#boss.fail(queueOf(run), held.map(attemptOf), { message: reason });
+  }
+
+  /** For jobs that are not to blame. The next attempt has a number of its own, so they may have one more. */
+  async giveBack(run: string, held: readonly JobAttempt[]): Promise<void> {
+    if (held.length === 0) return;
+    const sql = `UPDATE pgboss.job SET state = 'retry', retry_limit = retry_limit + 1, heartbeat_on = NULL
+      WHERE name = $1 AND state = 'active' AND (id, retry_count) IN (SELECT * FROM unnest($2::uuid[], $3::int[]))`;
+    await this.query('give rollouts back', sql, [
+      ...[queueOf(run), held.map(({ id }) => id), held.map(({ retryCount }) => retryCount)],
+    ]);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -326,7 +345,7 @@ async function insertResult(
   const column = (name: 'promptIds' | 'sampledIds' | 'logprobs') => turns.map((turn) => Buffer.from(turn[name]));
   await client.query(
     `INSERT INTO trainyard.results (run, rollout_id, attempt, record, digest, words, prompt_ids, sampled_ids, logprobs)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING`,
     [
       ...[run, trajectory.rolloutId, retryCount + 1, record, digest, turns.map(({ words }) => words)],
       ...[column('promptIds'), column('sampledIds'), column('logprobs')],

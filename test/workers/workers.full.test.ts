@@ -125,7 +125,7 @@ describe.skipIf(postgresMissing !== undefined)(
     });
 
     it('park a rollout that kills three workers, with its log, and finish the others', async () => {
-      const run = coordinator(['eval', entry, '--tasks', at('train.jsonl'), '--run', at('poison'), '--json', ...shared()]);
+      const run = coordinator(['eval', entry, '--held-out', at('train.jsonl'), '--run', at('poison'), '--json', ...shared()]);
       let isOver = false;
       void run.ended.then(() => {
         isOver = true;
@@ -139,10 +139,12 @@ describe.skipIf(postgresMissing !== undefined)(
       }
       expect(lost).toBe(3);
       const shown = await trainyard('show', at('poison'), '--json');
-      const rollouts = jsonLines<{ taskId: string; outcome: { kind: string; code?: string } }>(shown.stdout);
+      const rollouts = jsonLines<{ rolloutId: string; taskId: string; outcome: string }>(shown.stdout);
       expect(rollouts).toHaveLength(8);
-      const failed = rollouts.filter(({ outcome }) => outcome.kind === 'failed');
-      expect(failed).toMatchObject([{ taskId: 't3', outcome: { code: 'WORKER_LOST' } }]);
+      const failed = rollouts.filter(({ outcome }) => outcome === 'failed');
+      expect(failed).toMatchObject([{ taskId: 't3' }]);
+      const { stdout } = await trainyard('show', at('poison'), failed[0]!.rolloutId, '--json');
+      for (const text of ['WORKER_LOST', 'attempt 1 of 3 began on', 'attempt 3 of 3 began on']) expect(stdout).toContain(text);
     });
 
     it('go on when the coordinator is killed and resumed, to the same bytes', async () => {
