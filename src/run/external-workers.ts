@@ -36,18 +36,11 @@ export async function coordinatorOf({
   const { Coordinator: Opened } = await import('../workers/coordinator.ts');
   const { trainer } = parts.policy;
   const sources = await sourcesOf(file, settings.flows, entry);
-  const coordinator = await Opened.open({
+  return await Opened.open({
     ...{ url, run: id, warn, staleness: 'staleness' in settings ? settings.staleness : 0 },
     ...defined({ save: trainer && ((folder: string) => savedFiles(trainer, folder, model)) }),
     spec: { release: RELEASE, entry: relative(process.cwd(), file), settings: shared(settings), sources, kernels },
   });
-  try {
-    await coordinator.publish(0);
-    return coordinator;
-  } catch (thrown) {
-    await coordinator[Symbol.asyncDispose]();
-    throw thrown;
-  }
 }
 
 /** Without what a worker must not know, or has of its own: answers, the database and its password. */

@@ -10,7 +10,8 @@ import type { Trainer } from '../core/policy.ts';
 import type { LogLine, Trajectory } from '../core/types.ts';
 import { removeFolder, temporaryFolder } from '../processes/limits.ts';
 import type { RolloutSpec } from '../rollout/runner.ts';
-import { ATTEMPTS, type LostAttempt, type RolloutJob, type RunSpec, WorkQueue } from './queue.ts';
+import { writeFiles } from './files.ts';
+import { ATTEMPTS, type LostAttempt, type RolloutJob, type RunSpec, SEEN_MS, WorkQueue } from './queue.ts';
 import { sendWeights } from './weights.ts';
 
 /** Milliseconds between looks for results. */
@@ -19,10 +20,8 @@ const LOOK_MS = 25;
 const PARKED_MS = 1_000;
 /** Milliseconds without a result before it is told. */
 const TELL_MS = 15_000;
-/** Milliseconds between looks for lapsed leases. */
-const WATCH_MS = 1_000;
 /** A database that was away for longer kept workers from renewing their leases; back for so long, it has heard of those that live. */
-const [AWAY_MS, BACK_MS] = [2_000, 5_000];
+const [AWAY_MS, BACK_MS] = [2_000, 4_000];
 
 export interface CoordinatorOptions {
   readonly url: string;
@@ -54,20 +53,24 @@ export class Coordinator implements AsyncDisposable {
   /** Whether the run has ended, so that nothing of it is needed any more. */
   isDone = false;
 
-  readonly #watching: Promise<void>;
+  #watching: Promise<void> | undefined;
 
   private constructor(queue: WorkQueue, options: CoordinatorOptions) {
     this.#queue = queue;
     this.#options = options;
-    this.#watching = this.#watch();
   }
 
   static async open(options: CoordinatorOptions): Promise<Coordinator> {
-    const queue = await WorkQueue.create(options.url);
+    const { url, run, spec } = options;
+    const queue = await WorkQueue.create(url);
     try {
-      const lease = Number(process.env['TRAINYARD_LEASE_SECONDS'] ?? '') || undefined;
-      await queue.openRun(options.run, options.spec, lease);
-      return new Coordinator(queue, options);
+      await queue.refuseSecond(run);
+      const coordinator = new Coordinator(queue, options);
+      // Before workers know of the run, which begin with them.
+      await coordinator.publish(0);
+      await queue.openRun(run, spec, Number(process.env['TRAINYARD_LEASE_SECONDS'] ?? '') || undefined);
+      coordinator.#watching = coordinator.#watch();
+      return coordinator;
     } catch (thrown) {
       await queue[Symbol.asyncDispose]();
       throw thrown;
@@ -89,6 +92,13 @@ export class Coordinator implements AsyncDisposable {
       this.#looking = undefined;
     });
     return promise.finally(() => signal.removeEventListener('abort', stop));
+  }
+
+  async filesInto(folder: string | null, rolloutId: string): Promise<string | null> {
+    const files = folder === null ? [] : await this.#queue.files(this.#options.run, rolloutId);
+    if (folder === null || files.length === 0) return null;
+    await writeFiles(folder, files);
+    return folder;
   }
 
   /** The graded trajectory is in the store. */
@@ -141,7 +151,7 @@ export class Coordinator implements AsyncDisposable {
   /** Says that the run goes on, and looks for lost workers. Whoever needs the database tells that it is away. */
   async #watch(): Promise<void> {
     const { run } = this.#options;
-    for (let backAt = performance.now(); !this.#isClosed; await sleep(WATCH_MS)) {
+    for (let backAt = performance.now(); !this.#isClosed; await sleep(SEEN_MS)) {
       const since = performance.now();
       const isThere = await this.#queue.seen(run).then(
         () => performance.now() - since < AWAY_MS,

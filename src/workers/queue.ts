@@ -6,12 +6,14 @@
  * attempt that holds the lease, so there is at most one for a rollout. Jobs hold tasks without their answers; results hold no rewards.
  */
 import { hash } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { PoolClient, QueryResultRow } from 'pg';
 import type { PgBoss as Boss } from 'pg-boss';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { SamplingSettings, TaskView, Trajectory } from '../core/types.ts';
 import { Connections, inTransaction } from '../store/postgres-connection.ts';
 import { decodeTrajectory, encodeTrajectory, keepTrajectory } from '../store/records.ts';
+import type { RolloutFile } from './files.ts';
 
 /** A rollout for a worker: everything but the answer. */
 export interface RolloutJob {
@@ -30,6 +32,11 @@ export interface JobAttempt {
 
 export interface ClaimedJob extends JobAttempt {
   readonly job: RolloutJob;
+}
+
+export interface FinishedJob extends ClaimedJob {
+  readonly trajectory: Trajectory;
+  readonly files: readonly RolloutFile[];
 }
 
 /** What a worker must know of a run, and check: code and settings. */
@@ -54,7 +61,8 @@ export const ATTEMPTS = 3;
 const LEASE = 10;
 /** Seconds. A rollout ends at its deadline, which downtime extends; the lease notices dead workers long before. */
 const LONGEST = 86_000;
-/** Seconds without a coordinator's sign of life, after which workers look for another run. */
+/** Milliseconds between a coordinator's signs of life, and seconds without one after which workers look for another run. */
+export const SEEN_MS = 1_000;
 const ABSENT = 30;
 /** Seconds that pg-boss keeps a finished job. */
 const KEPT = 3_600;
@@ -91,6 +99,13 @@ const TABLES = `
     logprobs bytea[] NOT NULL,
     PRIMARY KEY (run, rollout_id)
   );
+  CREATE TABLE IF NOT EXISTS trainyard.result_files (
+    run text NOT NULL,
+    rollout_id text NOT NULL,
+    path text NOT NULL,
+    bytes bytea NOT NULL,
+    PRIMARY KEY (run, rollout_id, path)
+  );
   CREATE TABLE IF NOT EXISTS trainyard.attempts (
     run text NOT NULL,
     rollout_id text NOT NULL,
@@ -107,7 +122,7 @@ const GRANTS = `
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = '${WORKER_ROLE}') THEN
       GRANT USAGE ON SCHEMA trainyard, pgboss TO ${WORKER_ROLE};
       GRANT SELECT ON trainyard.worker_runs, trainyard.weights TO ${WORKER_ROLE};
-      GRANT INSERT ON trainyard.results, trainyard.attempts TO ${WORKER_ROLE};
+      GRANT INSERT ON trainyard.results, trainyard.result_files, trainyard.attempts TO ${WORKER_ROLE};
       GRANT SELECT ON ALL TABLES IN SCHEMA pgboss TO ${WORKER_ROLE};
       GRANT UPDATE, DELETE, INSERT ON ALL TABLES IN SCHEMA pgboss TO ${WORKER_ROLE};
     END IF;
@@ -182,6 +197,16 @@ export class WorkQueue implements AsyncDisposable {
 
   // As coordinator.
 
+  /** Throws RUN_LOCKED while another coordinator says that it goes on with the run. */
+  async refuseSecond(run: string): Promise<void> {
+    const before = await this.#seenAt(run);
+    if (before === undefined) return;
+    await sleep(2 * SEEN_MS + 500);
+    if ((await this.#seenAt(run)) === before) return;
+    const hint = 'stop it first, or wait until it has ended';
+    throw new TrainyardError('RUN_LOCKED', `another process, perhaps on another machine, goes on with run ${run}`, { hint });
+  }
+
   /** Opens the run for workers. `lease`: seconds, for tests. */
   async openRun(run: string, spec: RunSpec, lease = LEASE): Promise<void> {
     const options = { retryLimit: ATTEMPTS - 1, heartbeatSeconds: LEASE, expireInSeconds: LONGEST, deleteAfterSeconds: KEPT };
@@ -193,6 +218,13 @@ export class WorkQueue implements AsyncDisposable {
     await this.query('open the run for workers', sql, [run, JSON.stringify(spec)]);
     // Attempts that were used up before a resume count no more.
     await this.query('forget failed jobs', "DELETE FROM pgboss.job WHERE name = $1 AND state = 'failed'", [queueOf(run)]);
+  }
+
+  /** Undefined if nobody has been there lately. */
+  async #seenAt(run: string): Promise<string | undefined> {
+    const sql = `SELECT seen_at::text AS at FROM trainyard.worker_runs
+      WHERE name = $1 AND closed_at IS NULL AND seen_at > now() - interval '${ABSENT} seconds'`;
+    return (await this.query<{ at: string }>('look for another coordinator', sql, [run]))[0]?.at;
   }
 
   async seen(run: string): Promise<void> {
@@ -209,7 +241,7 @@ export class WorkQueue implements AsyncDisposable {
     await this.query('close the run', 'UPDATE trainyard.worker_runs SET closed_at = now() WHERE name = $1', [run]);
     await this.#boss.deleteQueuedJobs(queueOf(run));
     if (!isDone) return;
-    for (const table of ['weights', 'attempts', 'results']) {
+    for (const table of ['weights', 'attempts', 'result_files', 'results']) {
       await this.query('clear the run', `DELETE FROM trainyard.${table} WHERE run = $1`, [run]);
     }
     await this.#boss.deleteQueue(queueOf(run));
@@ -241,10 +273,17 @@ export class WorkQueue implements AsyncDisposable {
     });
   }
 
+  async files(run: string, rolloutId: string): Promise<readonly RolloutFile[]> {
+    const sql = 'SELECT path, bytes FROM trainyard.result_files WHERE run = $1 AND rollout_id = $2';
+    return await this.query<RolloutFile>('read files of workers', sql, [run, rolloutId]);
+  }
+
   /** Of rollouts that are in the store. */
   async forget(run: string, rolloutIds: readonly string[]): Promise<void> {
-    const sql = 'DELETE FROM trainyard.results WHERE run = $1 AND rollout_id = ANY($2)';
-    await this.query('remove results of workers', sql, [run, rolloutIds]);
+    for (const table of ['result_files', 'results']) {
+      const sql = `DELETE FROM trainyard.${table} WHERE run = $1 AND rollout_id = ANY($2)`;
+      await this.query('remove results of workers', sql, [run, rolloutIds]);
+    }
   }
 
   /** Rollouts whose attempts are used up, with what became of them. */
@@ -293,10 +332,7 @@ export class WorkQueue implements AsyncDisposable {
   }
 
   /** Writes the results of those that still hold their lease, in one transaction. Returns the others, of which nothing is written. */
-  async finish(
-    run: string,
-    ended: readonly (ClaimedJob & { readonly trajectory: Trajectory })[],
-  ): Promise<readonly JobAttempt[]> {
+  async finish(run: string, ended: readonly FinishedJob[]): Promise<readonly JobAttempt[]> {
     return await this.transaction('write results', async (client) => {
       const db = { executeSql: (text: string, values?: unknown[]) => client.query(text, values) };
       const lost = lostOf(ended, await this.#boss.complete(queueOf(run), ended.map(attemptOf), null, { db }));
@@ -336,11 +372,7 @@ interface ResultRow {
   readonly logprobs: readonly Buffer[];
 }
 
-async function insertResult(
-  client: PoolClient,
-  run: string,
-  { retryCount, trajectory }: ClaimedJob & { readonly trajectory: Trajectory },
-): Promise<void> {
+async function insertResult(client: PoolClient, run: string, { retryCount, trajectory, files }: FinishedJob): Promise<void> {
   const { record, digest, turns } = encodeTrajectory(keepTrajectory(trajectory));
   const column = (name: 'promptIds' | 'sampledIds' | 'logprobs') => turns.map((turn) => Buffer.from(turn[name]));
   await client.query(
@@ -351,6 +383,8 @@ async function insertResult(
       ...[column('promptIds'), column('sampledIds'), column('logprobs')],
     ],
   );
+  const sql = 'INSERT INTO trainyard.result_files (run, rollout_id, path, bytes) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING';
+  for (const { path, bytes } of files) await client.query(sql, [run, trajectory.rolloutId, path, bytes]);
 }
 
 function attemptOf({ id, retryCount }: JobAttempt): JobAttempt {

@@ -4,7 +4,7 @@
  * and kernels are checked against the run's before it takes anything.
  */
 import { hostname } from 'node:os';
-import { resolve } from 'node:path';
+import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { linkSignals } from '../core/async.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
@@ -13,11 +13,13 @@ import { defined } from '../core/json.ts';
 import type { Trajectory } from '../core/types.ts';
 import { KERNEL_VARIANTS, type KernelVariant } from '../nn/wasm.ts';
 import { removeFolder, temporaryFolder } from '../processes/limits.ts';
+import { artifactsFolder } from '../rollout/rollout-context.ts';
 import type { TrainSettings } from '../run/check-settings.ts';
 import { openParts, type RunParts } from '../run/parts.ts';
 import { changedSources, preflight, sourcesOf } from '../run/preflight.ts';
 import { type EngineName, isApi, RELEASE } from '../run/settings.ts';
-import { type ClaimedJob, type JobAttempt, type RunSpec, WorkQueue } from './queue.ts';
+import { filesIn } from './files.ts';
+import { type ClaimedJob, type FinishedJob, type JobAttempt, type RunSpec, WorkQueue } from './queue.ts';
 import { fetchWeights } from './weights.ts';
 
 export interface WorkerOptions {
@@ -81,8 +83,6 @@ interface RunWork extends WorkerOptions {
   readonly spec: RunSpec;
 }
 
-type Finished = ClaimedJob & { readonly trajectory: Trajectory };
-
 /** The work for one run. */
 class Work implements AsyncDisposable {
   readonly #options: RunWork;
@@ -92,8 +92,8 @@ class Work implements AsyncDisposable {
   #version: number;
   /** By job. */
   readonly #held = new Map<string, ClaimedJob & { readonly leave: AbortController }>();
-  #ended: Finished[] = [];
-  #batch: readonly Finished[] = [];
+  #ended: FinishedJob[] = [];
+  #batch: readonly FinishedJob[] = [];
   #writing: Promise<void> | undefined;
   #loading = Promise.resolve(true);
   #isRenewing = false;
@@ -151,10 +151,12 @@ class Work implements AsyncDisposable {
     const { signal, release } = linkSignals(leave.signal, this.#signals.stop);
     try {
       if (!(await this.#hasLoaded(version))) return;
+      const artifacts = join(this.#folder, 'artifacts');
       const append = async (trajectory: Trajectory): Promise<void> => {
-        if (this.#holds(claimed)) this.#ended.push({ ...claimed, trajectory });
+        const files = await filesIn(artifactsFolder(artifacts, identity.rolloutId)!);
+        if (this.#holds(claimed)) this.#ended.push({ ...claimed, trajectory, files });
       };
-      await this.#parts.rollout({ identity, task, sampling }, { append }, signal);
+      await this.#parts.rollout({ identity, task, sampling }, { store: { append }, artifacts, signal });
       this.#writing ??= this.#write().finally(() => {
         this.#writing = undefined;
       });

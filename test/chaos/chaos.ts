@@ -63,7 +63,7 @@ interface Site extends StoreSite {
   readonly disk: SmallDisk | undefined;
 }
 
-const STEPS = 10;
+const STEPS = 24;
 const TASKS = 8;
 const FAULTS_PER_RUN = 10;
 /** A fault comes at most so long after the last one, or after the coordinator is at work again. */
@@ -149,10 +149,12 @@ class Tally {
 const envOf = ({ dir }: Site) => ({ TMPDIR: join(dir, 'tmp'), TRAINYARD_LEASE_SECONDS: `${LEASE_SECONDS}` });
 
 function trainCommand({ entry, coordinatorFlags, workers }: Site, run: string): readonly string[] {
-  const sizes = ['--groups-per-step', '2', '--group', '4', '--steps', `${STEPS}`, '--eval-every', '0', '--checkpoint-every', '2'];
+  const sizes = ['--groups-per-step', '2', '--group', '4', '--steps', `${STEPS}`, '--eval-every', '0', '--checkpoint-every', '3'];
   const begun = existsSync(join(run, 'run.json'));
   const where = workers === 0 ? [] : ['--workers', 'external'];
-  const own = begun ? ['--resume', run] : [entry, '--run', run, '--threads', '1', ...sizes, ...where];
+  const own = begun
+    ? ['--resume', run]
+    : [entry, '--run', run, '--threads', '1', '--learning-rate', '0.0001', ...sizes, ...where];
   return ['train', ...own, ...coordinatorFlags, '--json'];
 }
 
