@@ -79,7 +79,7 @@ class Line {
         await sleep(2);
         continue;
       }
-      const ended = claimed.map((one) => ({ ...one, trajectory: { ...RESULT, ...one.job.identity } }));
+      const ended = claimed.map((one) => ({ ...one, trajectory: { ...RESULT, ...one.job.identity }, files: [] }));
       const late = await queue.finish(RUN, ended);
       if (late.length > 0) throw new Error(`${late.length} of ${claimed.length} jobs lost their lease`);
       this.finished += claimed.length;
@@ -98,7 +98,9 @@ export async function run(): Promise<Readonly<Record<string, unknown>>> {
   await (await openStore(server.url(), RUN))[Symbol.asyncDispose]();
   await using coordinator = await WorkQueue.create(server.url());
   await coordinator.openRun(RUN, { release: '', entry: '', settings: {}, sources: {}, kernels: '' });
-  const workers = await Promise.all(Array.from({ length: WORKERS }, async () => (await WorkQueue.join(server.url()))!));
+  const workers = await Promise.all(
+    Array.from({ length: WORKERS }, async () => (await WorkQueue.join(server.url(), new AbortController().signal))!),
+  );
   const line = new Line(coordinator, workers);
   const rounds: Measured[] = [];
   for (let round = 0; round < ROUNDS; round++) {

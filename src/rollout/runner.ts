@@ -13,7 +13,7 @@ import type { ChildProgram } from '../processes/channel.ts';
 import type { ModuleExport } from './discovery.ts';
 import { type Ending, type GradingParts, gradeOf, gradeRecorded, outcomeOf, recordOf } from './record.ts';
 import { resultOf, type SettledResult } from './result.ts';
-import { clearFolder, contextOf, type OwnContext, Rejection } from './rollout-context.ts';
+import { artifactsFolder, clearFolder, contextOf, type OwnContext, Rejection } from './rollout-context.ts';
 
 export interface StartedWorkflow extends AsyncDisposable {
   readonly workflow: Workflow;
@@ -122,6 +122,8 @@ export interface RolloutParts extends GradingParts, Partial<Pick<StartedWorkflow
 /** Runs rollouts on other machines, without grading or storing them. */
 export interface RolloutsElsewhere {
   run(spec: RolloutSpec, signal: AbortSignal): Promise<Trajectory>;
+  /** Writes the files that the rollout left into the folder. Null if it had no folder, or there is none here. */
+  filesInto(folder: string | null, rolloutId: string): Promise<string | null>;
   /** The graded trajectory is in the store. */
   stored(rolloutId: string): void;
 }
@@ -143,8 +145,9 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
 /** As `runRollout`, for one that runs elsewhere: graded and stored here. */
 export async function runElsewhere(parts: RolloutParts, spec: RolloutSpec, elsewhere: RolloutsElsewhere): Promise<Trajectory> {
   const made = await elsewhere.run(spec, parts.signal);
+  const artifactsDir = await elsewhere.filesInto(artifactsFolder(parts.artifacts, made.rolloutId), made.rolloutId);
   let printed = '';
-  const grade = await gradeRecorded(parts, made, spec.task, null, (text) => {
+  const grade = await gradeRecorded(parts, made, spec.task, artifactsDir, (text) => {
     printed += text;
   });
   const { returned, ...rest } = made;

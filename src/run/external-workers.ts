@@ -44,7 +44,7 @@ export async function coordinatorOf({
   const { Coordinator } = await import('../workers/coordinator.ts');
   const { trainer } = parts.policy;
   const sources = await sourcesOf(file, settings.flows, entry);
-  const coordinator = await Coordinator.open({
+  return await Coordinator.open({
     ...{ url, run: id, warn, staleness: 'staleness' in settings ? settings.staleness : 0 },
     ...(trainer && {
       save: (folder: string) => savedFiles(trainer, folder, model, { optimizer: false }),
@@ -52,13 +52,6 @@ export async function coordinatorOf({
     }),
     spec: { release: RELEASE, entry: relative(process.cwd(), file), settings: shared(settings), sources, kernels },
   });
-  try {
-    await coordinator.publish(0);
-    return coordinator;
-  } catch (thrown) {
-    await coordinator[Symbol.asyncDispose]();
-    throw thrown;
-  }
 }
 
 /** Without what a worker must not know, or has of its own: answers, the database and its password. */

@@ -56,8 +56,8 @@ export interface RunParts extends AsyncDisposable {
   readonly recovery: Recovery | undefined;
   /** `artifacts`: parent folder for rollout files. `elsewhere`: where they run, if not here. */
   rolloutsInto(store: Store, artifacts?: string, elsewhere?: RolloutsElsewhere): Rollouts;
-  /** One rollout here, for whoever keeps it. */
-  rollout(spec: RolloutSpec, store: Pick<Store, 'append'>, signal: AbortSignal): Promise<Trajectory>;
+  /** One rollout here, for whoever keeps it and its files. */
+  rollout(spec: RolloutSpec, kept: Required<Pick<RolloutParts, 'store' | 'artifacts' | 'signal'>>): Promise<Trajectory>;
 }
 
 export interface Rollouts {
@@ -183,7 +183,7 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
       entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
       rolloutsInto: (store, artifacts, elsewhere) =>
         rolloutsOf({ ...parts, store, artifacts, elsewhere }, warn, new FailureBudget(maxErrorShare), options.trains, files.run),
-      rollout: (spec, store, own) => runRollout({ ...parts, store, signal: own }, spec),
+      rollout: (spec, kept) => runRollout({ ...parts, ...kept }, spec),
       [Symbol.asyncDispose]: () => opened[Symbol.asyncDispose](),
     };
   }).catch((thrown: unknown) => {

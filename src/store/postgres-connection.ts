@@ -12,6 +12,8 @@ import { damageError } from './store-errors.ts';
 
 const CONNECT_MS = 10_000;
 const STATEMENT_MS = 60_000;
+/** Others may wait for what a transaction holds: the server ends it soon where the client is gone or cut off. */
+const IDLE_MS = 5_000;
 const FIRST_WAIT_MS = 50;
 const LONGEST_WAIT_MS = 2_000;
 /** Besides the one that writes. */
@@ -57,7 +59,7 @@ export class Connections {
       keepAlive: true,
       connectionTimeoutMillis: CONNECT_MS,
       statement_timeout: STATEMENT_MS,
-      idle_in_transaction_session_timeout: STATEMENT_MS,
+      idle_in_transaction_session_timeout: IDLE_MS,
       query_timeout: STATEMENT_MS + CONNECT_MS,
       application_name: 'trainyard',
       // Counts and places of ours are far below 2^53.
@@ -76,16 +78,22 @@ export class Connections {
   }
 
   /**
-   * Runs `attempt` with a connection, again and again for `patienceMs` if it is lost. `isAgain`: an earlier attempt may have committed.
+   * Runs `attempt` with a connection, again and again if it is lost: for so many milliseconds, or until the signal. `isAgain`: an earlier
+   * attempt may have committed.
    */
-  async use<T>(doing: string, patienceMs: number, attempt: (client: PoolClient, isAgain: boolean) => Promise<T>): Promise<T> {
-    const until = performance.now() + patienceMs;
+  async use<T>(
+    doing: string,
+    patience: number | AbortSignal,
+    attempt: (client: PoolClient, isAgain: boolean) => Promise<T>,
+  ): Promise<T> {
+    const until = typeof patience === 'number' ? performance.now() + patience : Infinity;
+    const isStopped = (): boolean => typeof patience !== 'number' && patience.aborted;
     for (let wait = FIRST_WAIT_MS, isAgain = false; ; wait = Math.min(2 * wait, LONGEST_WAIT_MS), isAgain = true) {
       try {
         return await this.#once((client) => attempt(client, isAgain));
       } catch (cause) {
         const pause = wait * (0.5 + Math.random());
-        if (!isPassing(cause) || performance.now() + pause > until) throw this.#errorOf(doing, cause);
+        if (!isPassing(cause) || isStopped() || performance.now() + pause > until) throw this.#errorOf(doing, cause);
         await sleep(pause);
       }
     }

@@ -10,6 +10,7 @@ import type { Trainer } from '../core/policy.ts';
 import type { LogLine, Trajectory } from '../core/types.ts';
 import { removeFolder, temporaryFolder } from '../processes/limits.ts';
 import type { RolloutSpec } from '../rollout/runner.ts';
+import { writeFiles } from './files.ts';
 import { ATTEMPTS, type LostAttempt, type RolloutJob, type RunSpec, SEEN_MS, WorkQueue } from './queue.ts';
 import { sendWeights } from './weights.ts';
 
@@ -19,6 +20,8 @@ const LOOK_MS = 25;
 const PARKED_MS = 1_000;
 /** Milliseconds without a result before it is told. */
 const TELL_MS = 15_000;
+/** A database that was away for longer kept workers from renewing their leases; back for so long, it has heard of those that live. */
+const [AWAY_MS, BACK_MS] = [2_000, 4_000];
 
 export interface CoordinatorOptions {
   readonly url: string;
@@ -61,20 +64,24 @@ export class Coordinator implements AsyncDisposable {
   #folders: SavedFolder[] = [];
   #saved = 0;
   readonly #folder = temporaryFolder('trainyard-weights');
-  readonly #seen: NodeJS.Timeout;
+  #watching: Promise<void> | undefined;
 
   private constructor(queue: WorkQueue, options: CoordinatorOptions) {
     this.#queue = queue;
     this.#options = options;
-    this.#seen = setInterval(() => void queue.seen(options.run).catch(() => {}), SEEN_MS).unref();
   }
 
   static async open(options: CoordinatorOptions): Promise<Coordinator> {
-    const queue = await WorkQueue.create(options.url);
+    const { url, run, spec } = options;
+    const queue = await WorkQueue.create(url);
     try {
-      const lease = Number(process.env['TRAINYARD_LEASE_SECONDS'] ?? '') || undefined;
-      await queue.openRun(options.run, options.spec, lease);
-      return new Coordinator(queue, options);
+      await queue.refuseSecond(run);
+      const coordinator = new Coordinator(queue, options);
+      // Before workers know of the run, which begin with them.
+      await coordinator.publish(0);
+      await queue.openRun(run, spec, Number(process.env['TRAINYARD_LEASE_SECONDS'] ?? '') || undefined);
+      coordinator.#watching = coordinator.#watch();
+      return coordinator;
     } catch (thrown) {
       await queue[Symbol.asyncDispose]();
       throw thrown;
@@ -96,6 +103,13 @@ export class Coordinator implements AsyncDisposable {
       this.#looking = undefined;
     });
     return promise.finally(() => signal.removeEventListener('abort', stop));
+  }
+
+  async filesInto(folder: string | null, rolloutId: string): Promise<string | null> {
+    const files = folder === null ? [] : await this.#queue.files(this.#options.run, rolloutId);
+    if (folder === null || files.length === 0) return null;
+    await writeFiles(folder, files);
+    return folder;
   }
 
   /** The graded trajectory is in the store. */
@@ -143,8 +157,7 @@ export class Coordinator implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#isClosed = true;
-    clearInterval(this.#seen);
-    await this.#looking?.catch(() => {});
+    await Promise.all([this.#watching, this.#looking?.catch(() => {})]);
     try {
       await this.#forget();
       await this.#queue.closeRun(this.#options.run, this.isDone);
@@ -152,6 +165,20 @@ export class Coordinator implements AsyncDisposable {
     } finally {
       await removeFolder(this.#folder);
       await this.#queue[Symbol.asyncDispose]();
+    }
+  }
+
+  /** Says that the run goes on, and looks for lost workers. Whoever needs the database tells that it is away. */
+  async #watch(): Promise<void> {
+    const { run } = this.#options;
+    for (let backAt = performance.now(); !this.#isClosed; await sleep(SEEN_MS)) {
+      const since = performance.now();
+      const isThere = await this.#queue.seen(run).then(
+        () => performance.now() - since < AWAY_MS,
+        () => false,
+      );
+      if (!isThere) backAt = performance.now();
+      if (performance.now() - backAt > BACK_MS) await this.#queue.watch(run).catch(() => {});
     }
   }
 

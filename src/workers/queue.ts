@@ -6,12 +6,14 @@
  * attempt that holds the lease, so there is at most one for a rollout. Jobs hold tasks without their answers; results hold no rewards.
  */
 import { hash } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { PoolClient, QueryResultRow } from 'pg';
 import type { PgBoss as Boss } from 'pg-boss';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { SamplingSettings, TaskView, Trajectory } from '../core/types.ts';
 import { Connections, inTransaction } from '../store/postgres-connection.ts';
 import { decodeTrajectory, encodeTrajectory, keepTrajectory } from '../store/records.ts';
+import type { RolloutFile } from './files.ts';
 
 /** A rollout for a worker: everything but the answer. */
 export interface RolloutJob {
@@ -30,6 +32,11 @@ export interface JobAttempt {
 
 export interface ClaimedJob extends JobAttempt {
   readonly job: RolloutJob;
+}
+
+export interface FinishedJob extends ClaimedJob {
+  readonly trajectory: Trajectory;
+  readonly files: readonly RolloutFile[];
 }
 
 /** What a worker must know of a run, and check: code and settings. */
@@ -54,8 +61,8 @@ export const ATTEMPTS = 3;
 const LEASE = 10;
 /** Seconds. A rollout ends at its deadline, which downtime extends; the lease notices dead workers long before. */
 const LONGEST = 86_000;
-/** Milliseconds between a coordinator's signs of life. Without one for ABSENT seconds, workers look for another run. */
-export const SEEN_MS = 5_000;
+/** Milliseconds between a coordinator's signs of life, and seconds without one after which workers look for another run. */
+export const SEEN_MS = 1_000;
 const ABSENT = 30;
 /** Seconds that pg-boss keeps a finished job. */
 const KEPT = 3_600;
@@ -92,6 +99,13 @@ const TABLES = `
     logprobs bytea[] NOT NULL,
     PRIMARY KEY (run, rollout_id)
   );
+  CREATE TABLE IF NOT EXISTS trainyard.result_files (
+    run text NOT NULL,
+    rollout_id text NOT NULL,
+    path text NOT NULL,
+    bytes bytea NOT NULL,
+    PRIMARY KEY (run, rollout_id, path)
+  );
   CREATE TABLE IF NOT EXISTS trainyard.attempts (
     run text NOT NULL,
     rollout_id text NOT NULL,
@@ -108,28 +122,30 @@ const GRANTS = `
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = '${WORKER_ROLE}') THEN
       GRANT USAGE ON SCHEMA trainyard, pgboss TO ${WORKER_ROLE};
       GRANT SELECT ON trainyard.worker_runs, trainyard.weights TO ${WORKER_ROLE};
-      GRANT INSERT ON trainyard.results, trainyard.attempts TO ${WORKER_ROLE};
+      GRANT INSERT ON trainyard.results, trainyard.result_files, trainyard.attempts TO ${WORKER_ROLE};
       GRANT SELECT ON ALL TABLES IN SCHEMA pgboss TO ${WORKER_ROLE};
       GRANT UPDATE, DELETE, INSERT ON ALL TABLES IN SCHEMA pgboss TO ${WORKER_ROLE};
     END IF;
   END $$;
 `;
 
-/** Milliseconds that a database may be away. */
+/** Milliseconds that a database may be away: for a coordinator, and when a worker begins. */
 const PATIENCE = 60_000;
 
 export class WorkQueue implements AsyncDisposable {
   readonly #database: Connections;
   readonly #boss: Boss;
+  readonly #patience: number | AbortSignal;
 
-  private constructor(database: Connections, boss: Boss) {
+  private constructor(database: Connections, boss: Boss, patience: number | AbortSignal) {
     this.#database = database;
     this.#boss = boss;
+    this.#patience = patience;
   }
 
-  /** As coordinator: creates what is missing, and watches the leases. The store must have been opened before. */
+  /** As coordinator: creates what is missing. The store must have been opened before. */
   static async create(url: string): Promise<WorkQueue> {
-    const queue = await WorkQueue.#open(url, { supervise: true, superviseIntervalSeconds: 1, monitorIntervalSeconds: 1 });
+    const queue = await WorkQueue.#open(url, PATIENCE, { monitorIntervalSeconds: 1 });
     await queue.transaction('prepare the queue', async (client) => {
       await client.query('SELECT pg_advisory_xact_lock($1)', [LOCK]);
       await client.query(`${TABLES} ${GRANTS}`);
@@ -137,23 +153,26 @@ export class WorkQueue implements AsyncDisposable {
     return queue;
   }
 
-  /** As worker: with the rights of one, on tables that a coordinator has made. Undefined if none has been there yet. */
-  static async join(url: string): Promise<WorkQueue | undefined> {
+  /**
+   * As worker: with the rights of one, on tables that a coordinator has made. Undefined if none has been there yet. From then on, it waits for
+   * a database that is away until `stop`.
+   */
+  static async join(url: string, stop: AbortSignal): Promise<WorkQueue | undefined> {
     const database = await Connections.to(url);
     const sql = "SELECT FROM pg_class WHERE relname = 'worker_runs' AND relnamespace = to_regnamespace('trainyard')";
     const { rowCount } = await database
       .use('look for a coordinator', PATIENCE, (client) => client.query(sql))
       .finally(() => database.close());
     if (rowCount === 0) return undefined;
-    return await WorkQueue.#open(url, { supervise: false, migrate: false, createSchema: false });
+    return await WorkQueue.#open(url, stop, { migrate: false, createSchema: false });
   }
 
-  static async #open(url: string, options: object): Promise<WorkQueue> {
+  static async #open(url: string, patience: number | AbortSignal, options: object): Promise<WorkQueue> {
     const database = await Connections.to(url);
     const { PgBoss } = await import('pg-boss');
     const executeSql = (text: string, values?: unknown[]) =>
-      database.use('use the queue of rollouts', PATIENCE, (client) => client.query(text, values));
-    const boss = new PgBoss({ db: { executeSql }, schedule: false, ...options });
+      database.use('use the queue of rollouts', patience, (client) => client.query(text, values));
+    const boss = new PgBoss({ db: { executeSql }, schedule: false, supervise: false, ...options });
     // Without a listener, a lost connection would end the process; the next call tries again.
     boss.on('error', () => {});
     try {
@@ -165,18 +184,28 @@ export class WorkQueue implements AsyncDisposable {
         hint: "a worker's role needs the rights that the coordinator grants to trainyard_worker when it starts",
       });
     }
-    return new WorkQueue(database, boss);
+    return new WorkQueue(database, boss, patience);
   }
 
   async query<Row extends QueryResultRow>(doing: string, sql: string, values: unknown[]): Promise<readonly Row[]> {
-    return (await this.#database.use(doing, PATIENCE, (client) => client.query<Row>(sql, values))).rows;
+    return (await this.#database.use(doing, this.#patience, (client) => client.query<Row>(sql, values))).rows;
   }
 
   transaction<T>(doing: string, work: (client: PoolClient) => Promise<T>): Promise<T> {
-    return this.#database.use(doing, PATIENCE, (client) => inTransaction(client, () => work(client)));
+    return this.#database.use(doing, this.#patience, (client) => inTransaction(client, () => work(client)));
   }
 
   // As coordinator.
+
+  /** Throws RUN_LOCKED while another coordinator says that it goes on with the run. */
+  async refuseSecond(run: string): Promise<void> {
+    const before = await this.#seenAt(run);
+    if (before === undefined) return;
+    await sleep(2 * SEEN_MS + 500);
+    if ((await this.#seenAt(run)) === before) return;
+    const hint = 'stop it first, or wait until it has ended';
+    throw new TrainyardError('RUN_LOCKED', `another process, perhaps on another machine, goes on with run ${run}`, { hint });
+  }
 
   /** Opens the run for workers. `lease`: seconds, for tests. */
   async openRun(run: string, spec: RunSpec, lease = LEASE): Promise<void> {
@@ -191,8 +220,20 @@ export class WorkQueue implements AsyncDisposable {
     await this.query('forget failed jobs', "DELETE FROM pgboss.job WHERE name = $1 AND state = 'failed'", [queueOf(run)]);
   }
 
+  /** Undefined if nobody has been there lately. */
+  async #seenAt(run: string): Promise<string | undefined> {
+    const sql = `SELECT seen_at::text AS at FROM trainyard.worker_runs
+      WHERE name = $1 AND closed_at IS NULL AND seen_at > now() - interval '${ABSENT} seconds'`;
+    return (await this.query<{ at: string }>('look for another coordinator', sql, [run]))[0]?.at;
+  }
+
   async seen(run: string): Promise<void> {
     await this.query('say that the run goes on', 'UPDATE trainyard.worker_runs SET seen_at = now() WHERE name = $1', [run]);
+  }
+
+  /** Gives rollouts whose lease has lapsed to others, or parks them. */
+  async watch(run: string): Promise<void> {
+    await this.#boss.supervise(queueOf(run));
   }
 
   /** Takes back what no worker has begun. What they have begun still gives results, which a resumed run uses. */
@@ -200,7 +241,7 @@ export class WorkQueue implements AsyncDisposable {
     await this.query('close the run', 'UPDATE trainyard.worker_runs SET closed_at = now() WHERE name = $1', [run]);
     await this.#boss.deleteQueuedJobs(queueOf(run));
     if (!isDone) return;
-    for (const table of ['weights', 'attempts', 'results']) {
+    for (const table of ['weights', 'attempts', 'result_files', 'results']) {
       await this.query('clear the run', `DELETE FROM trainyard.${table} WHERE run = $1`, [run]);
     }
     await this.#boss.deleteQueue(queueOf(run));
@@ -232,10 +273,17 @@ export class WorkQueue implements AsyncDisposable {
     });
   }
 
+  async files(run: string, rolloutId: string): Promise<readonly RolloutFile[]> {
+    const sql = 'SELECT path, bytes FROM trainyard.result_files WHERE run = $1 AND rollout_id = $2';
+    return await this.query<RolloutFile>('read files of workers', sql, [run, rolloutId]);
+  }
+
   /** Of rollouts that are in the store. */
   async forget(run: string, rolloutIds: readonly string[]): Promise<void> {
-    const sql = 'DELETE FROM trainyard.results WHERE run = $1 AND rollout_id = ANY($2)';
-    await this.query('remove results of workers', sql, [run, rolloutIds]);
+    for (const table of ['result_files', 'results']) {
+      const sql = `DELETE FROM trainyard.${table} WHERE run = $1 AND rollout_id = ANY($2)`;
+      await this.query('remove results of workers', sql, [run, rolloutIds]);
+    }
   }
 
   /** Rollouts whose attempts are used up, with what became of them. */
@@ -284,10 +332,7 @@ export class WorkQueue implements AsyncDisposable {
   }
 
   /** Writes the results of those that still hold their lease, in one transaction. Returns the others, of which nothing is written. */
-  async finish(
-    run: string,
-    ended: readonly (ClaimedJob & { readonly trajectory: Trajectory })[],
-  ): Promise<readonly JobAttempt[]> {
+  async finish(run: string, ended: readonly FinishedJob[]): Promise<readonly JobAttempt[]> {
     return await this.transaction('write results', async (client) => {
       const db = { executeSql: (text: string, values?: unknown[]) => client.query(text, values) };
       const lost = lostOf(ended, await this.#boss.complete(queueOf(run), ended.map(attemptOf), null, { db }));
@@ -298,9 +343,19 @@ export class WorkQueue implements AsyncDisposable {
     });
   }
 
-  /** Gives jobs back, to be run elsewhere. */
-  async release(run: string, held: readonly JobAttempt[], reason: string): Promise<void> {
+  /** For jobs that failed here, to be run elsewhere. Counts as one of their attempts. */
+  async fail(run: string, held: readonly JobAttempt[], reason: string): Promise<void> {
     if (held.length > 0) await this.#boss.fail(queueOf(run), held.map(attemptOf), { message: reason });
+  }
+
+  /** For jobs that are not to blame. The next attempt has a number of its own, so they may have one more. */
+  async giveBack(run: string, held: readonly JobAttempt[]): Promise<void> {
+    if (held.length === 0) return;
+    const sql = `UPDATE pgboss.job SET state = 'retry', retry_limit = retry_limit + 1, heartbeat_on = NULL
+      WHERE name = $1 AND state = 'active' AND (id, retry_count) IN (SELECT * FROM unnest($2::uuid[], $3::int[]))`;
+    await this.query('give rollouts back', sql, [
+      ...[queueOf(run), held.map(({ id }) => id), held.map(({ retryCount }) => retryCount)],
+    ]);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -321,11 +376,7 @@ interface ResultRow {
 /** Of one statement: values that are bound have a limit of 65,535. */
 const ROWS = 500;
 
-async function insertResults(
-  client: PoolClient,
-  run: string,
-  ended: readonly (ClaimedJob & { readonly trajectory: Trajectory })[],
-): Promise<void> {
+async function insertResults(client: PoolClient, run: string, ended: readonly FinishedJob[]): Promise<void> {
   const values: unknown[] = [run];
   const bound = (value: unknown): string => `$${values.push(value)}`;
   const rows = ended.map(({ retryCount, trajectory }) => {
@@ -335,7 +386,11 @@ async function insertResults(
     return `($1, ${[...row, column('promptIds'), column('sampledIds'), column('logprobs')].map(bound)})`;
   });
   const columns = 'run, rollout_id, attempt, record, digest, words, prompt_ids, sampled_ids, logprobs';
-  await client.query(`INSERT INTO trainyard.results (${columns}) VALUES ${rows}`, values);
+  await client.query(`INSERT INTO trainyard.results (${columns}) VALUES ${rows} ON CONFLICT DO NOTHING`, values);
+  const sql = 'INSERT INTO trainyard.result_files (run, rollout_id, path, bytes) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING';
+  for (const { trajectory, files } of ended) {
+    for (const { path, bytes } of files) await client.query(sql, [run, trajectory.rolloutId, path, bytes]);
+  }
 }
 
 function attemptOf({ id, retryCount }: JobAttempt): JobAttempt {

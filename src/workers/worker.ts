@@ -4,7 +4,7 @@
  * and kernels are checked against the run's before it takes anything.
  */
 import { hostname } from 'node:os';
-import { resolve } from 'node:path';
+import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { linkSignals } from '../core/async.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
@@ -13,11 +13,13 @@ import { defined } from '../core/json.ts';
 import type { Trajectory } from '../core/types.ts';
 import { KERNEL_VARIANTS, type KernelVariant } from '../nn/wasm.ts';
 import { removeFolder, temporaryFolder } from '../processes/limits.ts';
+import { artifactsFolder } from '../rollout/rollout-context.ts';
 import type { TrainSettings } from '../run/check-settings.ts';
 import { openParts, type RunParts } from '../run/parts.ts';
 import { changedSources, preflight, sourcesOf } from '../run/preflight.ts';
 import { isApi, RELEASE } from '../run/settings.ts';
-import { type ClaimedJob, type RunSpec, WorkQueue } from './queue.ts';
+import { filesIn } from './files.ts';
+import { type ClaimedJob, type FinishedJob, type JobAttempt, type RunSpec, WorkQueue } from './queue.ts';
 import { fetchWeights } from './weights.ts';
 
 export interface WorkerOptions {
@@ -46,14 +48,19 @@ const [RUN_MS, LOOK_MS, RENEW_MS] = [500, 50, 1_000];
 /** Works until it is told to leave. Returns how many rollouts it finished. */
 export async function work(options: WorkerOptions, signals: WorkerSignals): Promise<number> {
   const name = `${hostname()}-${process.pid}`;
-  await using queue = await awaited(() => WorkQueue.join(options.store), signals);
+  await using queue = await awaited(() => WorkQueue.join(options.store, signals.stop), signals);
   let finished = 0;
   while (queue !== undefined) {
     const opened = await awaited(() => queue.openedRun(options.run), signals);
     if (opened === undefined) break;
-    await using one = await Work.open({ ...options, name, queue, ...opened }, signals);
-    signals.tell(`works for run ${opened.run} as ${name}`, { type: 'working', run: opened.run, worker: name });
-    finished += await one.untilClosed();
+    try {
+      await using one = await Work.open({ ...options, name, queue, ...opened }, signals);
+      signals.tell(`works for run ${opened.run} as ${name}`, { type: 'working', run: opened.run, worker: name });
+      finished += await one.untilClosed();
+    } catch (thrown) {
+      // It may have ended meanwhile, and its weights and queue with it.
+      if (signals.stop.aborted || (await queue.openedRun(opened.run)) !== undefined) throw thrown;
+    }
   }
   return finished;
 }
@@ -76,8 +83,6 @@ interface RunWork extends WorkerOptions {
   readonly spec: RunSpec;
 }
 
-type Finished = ClaimedJob & { readonly trajectory: Trajectory };
-
 /** The work for one run. */
 class Work implements AsyncDisposable {
   readonly #options: RunWork;
@@ -85,10 +90,13 @@ class Work implements AsyncDisposable {
   readonly #folder: string;
   readonly #parts: RunParts;
   #version: number;
+  /** By job. */
   readonly #held = new Map<string, ClaimedJob & { readonly leave: AbortController }>();
-  #ended: Finished[] = [];
+  #ended: FinishedJob[] = [];
+  #batch: readonly FinishedJob[] = [];
   #writing: Promise<void> | undefined;
-  #loading: Promise<unknown> = Promise.resolve();
+  #loading = Promise.resolve(true);
+  #isRenewing = false;
   #finished = 0;
   #failure: { readonly thrown: unknown } | undefined;
 
@@ -115,6 +123,8 @@ class Work implements AsyncDisposable {
       while (this.#failure === undefined && !stop.aborted && (this.#held.size > 0 || (isOpen && !finish.aborted))) {
         const free = concurrency - this.#held.size;
         const claimed = free > 0 && isOpen && !finish.aborted ? await queue.claim(run, free, name) : [];
+        // Those that this worker still had were lost while it was away.
+        this.#lost(claimed);
         for (const job of claimed) void this.#run(job);
         if (claimed.length === 0) await sleep(LOOK_MS);
         if (performance.now() - lookedAt < RUN_MS) continue;
@@ -124,9 +134,8 @@ class Work implements AsyncDisposable {
     } finally {
       clearInterval(renewing);
       await this.#writing;
-      const reason = `worker ${name} left`;
-      for (const { leave } of this.#held.values()) leave.abort(new TrainyardError('CANCELLED', reason));
-      await queue.release(run, [...this.#held.values()], reason).catch(() => {});
+      for (const { leave } of this.#held.values()) leave.abort(new TrainyardError('CANCELLED', `worker ${name} left`));
+      await queue.giveBack(run, [...this.#held.values()]).catch(() => {});
     }
     if (this.#failure !== undefined) throw this.#failure.thrown;
     return this.#finished;
@@ -143,24 +152,29 @@ class Work implements AsyncDisposable {
     const { identity, task, sampling, version } = claimed.job;
     const { signal, release } = linkSignals(leave.signal, this.#signals.stop);
     try {
-      await this.#atLeast(version);
+      if (!(await this.#hasLoaded(version))) return;
+      const artifacts = join(this.#folder, 'artifacts');
       const append = async (trajectory: Trajectory): Promise<void> => {
-        this.#ended.push({ ...claimed, trajectory });
+        const files = await filesIn(artifactsFolder(artifacts, identity.rolloutId)!);
+        if (this.#holds(claimed)) this.#ended.push({ ...claimed, trajectory, files });
       };
-      await this.#parts.rollout({ identity, task, sampling }, { append }, signal);
+      await this.#parts.rollout({ identity, task, sampling }, { store: { append }, artifacts, signal });
       this.#writing ??= this.#write().finally(() => {
         this.#writing = undefined;
       });
     } catch (thrown) {
       // Its lease is lost, or it is given back when this worker leaves.
-      if (signal.aborted || !this.#held.has(claimed.id)) return;
+      if (signal.aborted || !this.#holds(claimed)) return;
       this.#held.delete(claimed.id);
-      await this.#options.queue.release(this.#options.run, [claimed], messageOf(thrown).slice(0, 500)).catch(() => {});
-      if (thrown instanceof TrainyardError && thrown.code.startsWith('POLICY_')) this.#failure ??= { thrown };
-      else this.#signals.warn('ROLLOUT_RETURNED', `rollout ${identity.rolloutId} goes back to the queue: ${messageOf(thrown)}`);
+      await this.#options.queue.fail(this.#options.run, [claimed], messageOf(thrown).slice(0, 500)).catch(() => {});
+      this.#signals.warn('ROLLOUT_RETURNED', `rollout ${identity.rolloutId} goes back to the queue: ${messageOf(thrown)}`);
     } finally {
       release();
     }
+  }
+
+  #holds({ id, retryCount }: JobAttempt): boolean {
+    return this.#held.get(id)?.retryCount === retryCount;
   }
 
   /** One transaction for all that have ended meanwhile. */
@@ -168,11 +182,12 @@ class Work implements AsyncDisposable {
     const { queue, run } = this.#options;
     try {
       while (this.#ended.length > 0) {
-        const batch = this.#ended.splice(0);
-        const late = await queue.finish(run, batch);
+        this.#batch = this.#ended.splice(0);
+        const [batch, late] = [this.#batch, await queue.finish(run, this.#batch)];
+        this.#batch = [];
         this.#finished += batch.length - late.length;
-        for (const { id } of batch) this.#held.delete(id);
-        this.#lost(late);
+        this.#lost(late.filter((one) => this.#holds(one)));
+        for (const one of batch) if (this.#holds(one)) this.#held.delete(one.id);
       }
     } catch (thrown) {
       this.#failure ??= { thrown };
@@ -180,16 +195,23 @@ class Work implements AsyncDisposable {
   }
 
   async #renew(): Promise<void> {
+    if (this.#isRenewing) return;
+    this.#isRenewing = true;
     const held = [...this.#held.values()];
     // A database that is away is noticed by whoever writes next.
-    this.#lost(await this.#options.queue.renew(this.#options.run, held).catch(() => []));
+    const lost = await this.#options.queue.renew(this.#options.run, held).catch(() => []);
+    this.#isRenewing = false;
+    // Those that are being written may just have been completed.
+    this.#lost(lost.filter((one) => this.#holds(one) && !this.#batch.some(({ id }) => id === one.id)));
   }
 
-  #lost(attempts: readonly { readonly id: string }[]): void {
-    for (const { id } of attempts) {
+  /** What this worker has of these jobs. */
+  #lost(jobs: readonly { readonly id: string }[]): void {
+    for (const { id } of jobs) {
       const held = this.#held.get(id);
-      if (held === undefined || this.#ended.some((one) => one.id === id)) continue;
+      if (held === undefined) continue;
       this.#held.delete(id);
+      this.#ended = this.#ended.filter((one) => one.id !== id);
       held.leave.abort(new TrainyardError('CANCELLED', 'the lease of the rollout was lost'));
       this.#signals.warn(
         'LEASE_LOST',
@@ -198,10 +220,16 @@ class Work implements AsyncDisposable {
     }
   }
 
-  /** One after the other: rollouts of the next version wait until it is served. */
-  #atLeast(version: number): Promise<unknown> {
+  /** One after the other: rollouts of the next version wait until it is served. A worker that cannot load it leaves. */
+  #hasLoaded(version: number): Promise<boolean> {
     this.#loading = this.#loading.then(async () => {
-      if (version > this.#version && this.#parts.policy.trainer !== undefined) await this.#load(version);
+      try {
+        if (version > this.#version && this.#parts.policy.trainer !== undefined) await this.#load(version);
+        return true;
+      } catch (thrown) {
+        this.#failure ??= { thrown };
+        return false;
+      }
     });
     return this.#loading;
   }

@@ -1,18 +1,20 @@
 /**
  * Small trainings under faults, one after another until so many faults were made, each compared with one that nobody disturbed: processes
- * killed with SIGKILL or stopped for a while, clocks that jump, a full disk, a store whose server dies or whose line fails. Every run must end,
- * with the same rollouts, steps and weights. A seed draws the same faults at the same times; what they hit depends on the machine's speed.
+ * killed, ended, or stopped for a while, clocks that jump, a full disk, a store whose server dies or whose lines fail. Every run must end,
+ * with the same rollouts, steps and weights. A seed draws the place and the faults and their times; what they hit depends on the machine's
+ * speed. Most faults are made while the coordinator is at work, some while it starts.
  */
-import { hash } from 'node:crypto';
-import { existsSync, readFileSync } from 'node:fs';
-import { readdir, readFile, rm } from 'node:fs/promises';
+import { existsSync, mkdirSync, readFileSync } from 'node:fs';
+import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Store } from '../../src/core/contracts.ts';
 import { messageOf } from '../../src/core/errors.ts';
-import type { BatchManifest } from '../../src/core/types.ts';
 import { randomStream } from '../../src/nn/random.ts';
+import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { scratch } from '../cli/command.ts';
+import { type Clocks, diskFault, type Fault, LEASE_SECONDS, processFaults } from './faults.ts';
+import { compare, type Result, resultOf } from './outcome.ts';
 import { type Command, Role } from './role.ts';
 import { type SmallDisk, smallDisk } from './small-disk.ts';
 
@@ -22,7 +24,6 @@ export interface ChaosOptions {
   readonly faults: number;
   /** No run is begun after so many. */
   readonly minutes: number;
-  readonly workers: number;
   readonly say: (line: string) => void;
 }
 
@@ -37,20 +38,41 @@ export interface ChaosOutcome {
   readonly weightsEqual: boolean;
   readonly seed: number;
   readonly runs: number;
+  /** Faults while the coordinator was at work, by what they were, and the others. */
   readonly kinds: Readonly<Record<string, number>>;
+  readonly whileStarting: number;
   readonly skipped: readonly string[];
   readonly problems: readonly string[];
 }
 
-const STEPS = 10;
+/** What keeps the records of runs, and where their rollouts run. */
+export interface StoreSite {
+  readonly name: string;
+  /** 0: rollouts run in the coordinator. */
+  readonly workers: number;
+  /** For the store. */
+  readonly coordinatorFlags: readonly string[];
+  workerFlags(worker: number): readonly string[];
+  readonly faults: readonly Fault[];
+  open(run: string): Promise<Store>;
+}
+
+interface Site extends StoreSite {
+  readonly entry: string;
+  readonly dir: string;
+  readonly disk: SmallDisk | undefined;
+}
+
+const STEPS = 24;
 const TASKS = 8;
 const FAULTS_PER_RUN = 10;
-/** A fault comes at most so long after the last one: some strike while a process starts, some in the steps after it. */
+/** A fault comes at most so long after the last one, or after the coordinator is at work again. */
 const LONGEST_GAP_MS = 1_800;
-export const LONGEST_FAULT_MS = 1_200;
+/** Of faults, that wait until the coordinator is at work. */
+const SHARE_AT_WORK = 0.8;
+const LONGEST_START_MS = 20_000;
 /** A run that takes longer hangs. */
-const RUN_DEADLINE_MS = 180_000;
-const DAY_MS = 86_400_000;
+const RUN_DEADLINE_MS = 300_000;
 
 /** Rewards look random to the policy, so that they differ within groups to the end. Rollouts end in another order than they begin. */
 const ENTRY = `
@@ -67,36 +89,15 @@ export const grader = defineGrader(({ output }) => {
 });
 `;
 
-type Random = ReturnType<typeof randomStream>;
+/** In a file of the run's directory, with rollouts in the process that trains. */
+export const FILES: StoreSite = {
+  ...{ name: 'SQLite', workers: 0, coordinatorFlags: [], workerFlags: () => [], faults: [] },
+  open: (run) => openSqliteStore(join(run, 'store.sqlite')),
+};
 
-/** Something to do to a run; resolves when it is over. */
-export interface Fault {
-  readonly kind: string;
-  /** False if there was nothing to do it to. */
-  make(random: Random): Promise<boolean>;
-}
-
-/** Where the runs are and what keeps their records. */
-export interface Site {
-  readonly entry: string;
-  readonly dir: string;
-  readonly workers: number;
-  readonly disk: SmallDisk | undefined;
-  /** Flags of every command that needs the store. */
-  readonly storeFlags: readonly string[];
-  readonly faults: readonly Fault[];
-  open(run: string): Promise<Store>;
-}
-
-/** What a run came to; nothing of it is about time. */
-interface Result {
-  readonly rollouts: readonly (readonly [id: string, content: string])[];
-  readonly manifests: readonly BatchManifest[];
-  readonly weights: string;
-}
-
-export async function chaos(options: ChaosOptions, site: Pick<Site, 'storeFlags' | 'faults' | 'open'>): Promise<ChaosOutcome> {
-  const { seed, faults, minutes, workers, say } = options;
+/** Each seed has its site: the one at this number, beginning again after the last. */
+export async function chaos(options: ChaosOptions, sites: readonly StoreSite[]): Promise<ChaosOutcome> {
+  const { seed, faults, minutes, say } = options;
   const home = await scratch();
   const disk = smallDisk();
   const skipped = typeof disk === 'string' ? [`disk full: ${disk}`] : [];
@@ -105,13 +106,14 @@ export async function chaos(options: ChaosOptions, site: Pick<Site, 'storeFlags'
     const task = (_: unknown, i: number): string => JSON.stringify({ id: `t${i}`, prompt: `Question ${i}?`, answer: '' });
     await home.write('train.jsonl', Array.from({ length: TASKS }, task).join('\n'));
     const own = typeof disk === 'string' ? { dir: home.dir, disk: undefined } : { dir: disk.dir, disk };
-    const place: Site = { ...site, ...own, entry, workers };
+    mkdirSync(join(own.dir, 'tmp'));
     const tally = new Tally();
-    const reference = await undisturbed(place);
+    const reference = await undisturbed({ ...FILES, ...own, entry });
     const until = performance.now() + minutes * 60_000;
-    for (let run = 0; tally.faults < faults && performance.now() < until; run++) {
+    for (let run = seed; tally.faults < faults && performance.now() < until; run++) {
+      const site = { ...sites[run % sites.length]!, ...own, entry };
       const left = Math.min(FAULTS_PER_RUN, faults - tally.faults);
-      await disturbed(place, { seed: seed + run, faults: left, name: `run-${run}`, reference, tally, say });
+      await disturbed(site, { seed: run, faults: left, name: `run-${run}`, reference, tally, say });
     }
     return { ...tally.outcome(), seed, skipped };
   } finally {
@@ -127,32 +129,51 @@ class Tally {
   duplicated = 0;
   torn = 0;
   weightsEqual = true;
+  whileStarting = 0;
   readonly kinds: Record<string, number> = {};
   readonly problems: string[] = [];
 
-  made(kind: string): void {
+  made(kind: string, isAtWork: boolean): void {
     this.faults++;
+    if (!isAtWork) this.whileStarting++;
     this.kinds[kind] = (this.kinds[kind] ?? 0) + 1;
   }
 
   outcome(): Omit<ChaosOutcome, 'seed' | 'skipped'> {
-    const { faults, runs, lost, duplicated, torn, weightsEqual, kinds, problems } = this;
-    return { faults, lost, duplicated, torn, weightsEqual, runs, kinds, problems };
+    const { faults, runs, lost, duplicated, torn, weightsEqual, kinds, whileStarting, problems } = this;
+    return { faults, lost, duplicated, torn, weightsEqual, runs, kinds, whileStarting, problems };
   }
 }
 
-function commandOf({ entry, storeFlags }: Site, run: string): Command {
-  const sizes = ['--groups-per-step', '2', '--group', '4', '--steps', `${STEPS}`, '--eval-every', '0', '--checkpoint-every', '2'];
+/** What a process keeps for a while is on the small disk too. */
+const envOf = ({ dir }: Site) => ({ TMPDIR: join(dir, 'tmp'), TRAINYARD_LEASE_SECONDS: `${LEASE_SECONDS}` });
+
+function trainCommand({ entry, coordinatorFlags, workers }: Site, run: string): readonly string[] {
+  const sizes = ['--groups-per-step', '2', '--group', '4', '--steps', `${STEPS}`, '--eval-every', '0', '--checkpoint-every', '3'];
   const begun = existsSync(join(run, 'run.json'));
-  return { args: ['train', ...(begun ? ['--resume', run] : [entry, '--run', run, '--threads', '1', ...sizes]), ...storeFlags] };
+  const where = workers === 0 ? [] : ['--workers', 'external'];
+  const own = begun
+    ? ['--resume', run]
+    : [entry, '--run', run, '--threads', '1', '--learning-rate', '0.0001', ...sizes, ...where];
+  return ['train', ...own, ...coordinatorFlags, '--json'];
 }
+
+const COORDINATOR_SAYS = { working: /"type":"run-start"/, done: /"type":"done".*"ending":"steps"/ };
+const WORKER_SAYS = { working: /"type":"working"/ };
 
 async function undisturbed(site: Site): Promise<Result> {
   const run = join(site.dir, 'undisturbed');
-  await new Role({ name: 'the undisturbed run', command: () => commandOf(site, run), isDisturbed: () => false }).toTheEnd();
-  const result = await resultOf(site, run);
+  const command = () => ({ args: trainCommand(site, run), env: envOf(site) });
+  const role = { name: 'the undisturbed run', command, says: COORDINATOR_SAYS, isDisturbed: () => false };
+  await new Role(role).toTheEnd();
+  const result = await resultIn(site, run);
   if (result.manifests.length !== STEPS) throw new Error(`the undisturbed run made ${result.manifests.length} steps`);
   return result;
+}
+
+async function resultIn(site: Site, run: string): Promise<Result> {
+  await using store = await site.open(run);
+  return await resultOf(store, run);
 }
 
 interface Disturbed {
@@ -164,54 +185,52 @@ interface Disturbed {
   readonly say: (line: string) => void;
 }
 
+/** When something was done. */
+class Disturbance {
+  #last = 0;
+  #isUnderWay = false;
+
+  readonly since = (time: number): boolean => this.#isUnderWay || this.#last >= time;
+
+  async during(fault: () => Promise<string | undefined>): Promise<string | undefined> {
+    this.#isUnderWay = true;
+    try {
+      return await fault();
+    } finally {
+      [this.#isUnderWay, this.#last] = [false, performance.now()];
+    }
+  }
+}
+
 async function disturbed(site: Site, { seed, faults, name, reference, tally, say }: Disturbed): Promise<void> {
-  const [run, random] = [join(site.dir, name), randomStream(seed)];
+  const run = join(site.dir, name);
   /** What was on disk at some time. */
   const kept = new Set<string>();
-  let [last, isUnderWay, hasEnded] = [0, false, false];
-  /** Of the process that runs, and of the next one. */
-  let [clock, nextClock]: [Partial<Command>, Partial<Command>] = [{}, {}];
-  const isDisturbed = (since: number): boolean => isUnderWay || last >= since;
-  const coordinator = new Role({
-    name: 'the coordinator',
-    command: () => ({ ...clock, ...commandOf(site, run) }),
-    isDisturbed,
-    onEnd: async (how) => {
-      say(`  the coordinator ended: ${how}`);
-      // Killed before it was a run: nothing was begun, and the command asks for the directory to be removed.
-      if (!existsSync(join(run, 'run.json'))) await rm(run, { recursive: true, force: true });
-      else for (const id of await idsIn(site, run)) kept.add(id);
-      [clock, nextClock] = [nextClock, {}];
-    },
-  });
-  const worker = (_: unknown, i: number): Role =>
-    new Role({ name: `worker ${i + 1}`, command: () => ({ args: ['worker', ...site.storeFlags] }), isDisturbed });
-  const workers = Array.from({ length: site.workers }, worker);
-  const jump = (drawn: Random): void => {
-    const off = (): number => Math.round((drawn.uniform() - 0.5) * 2 * DAY_MS);
-    const env = { CHAOS_CLOCK: JSON.stringify([off(), Math.round(drawn.uniform() * LONGEST_GAP_MS), off()]) };
-    nextClock = { options: ['--import', new URL('../fixtures/clock-jump.ts', import.meta.url).href], env };
-  };
+  const [disturbance, clocks]: [Disturbance, Clocks] = [new Disturbance(), new Map()];
+  const { coordinator, workers } = rolesOf(site, run, { disturbance, clocks, kept, say });
   const possible = [
-    ...processFaults([coordinator, ...workers]),
-    clockFault(coordinator, jump),
-    ...diskFault(site.disk),
+    ...processFaults('coordinator', [coordinator], clocks),
+    ...(workers.length === 0 ? [] : processFaults('worker', workers, clocks)),
+    ...(site.disk === undefined ? [] : [diskFault(site.disk)]),
     ...site.faults,
   ];
-  const ends = Promise.race([coordinator.toTheEnd(), ...workers.map((each) => each.toTheEnd())]).finally(() => {
+  let hasEnded = false;
+  const ends = Promise.race([coordinator, ...workers].map((role) => role.toTheEnd())).finally(() => {
     hasEnded = true;
   });
   const nemesis = async (): Promise<void> => {
-    for (let made = 0; made < faults && !hasEnded; ) {
+    for (let [made, tried] = [0, 0]; made < faults && !hasEnded; tried++) {
+      // Its own stream, so that faults without anything to hit do not change those after them.
+      const random = randomStream(1_000 * seed + tried);
+      const isAtWork = random.uniform() < SHARE_AT_WORK;
+      if (isAtWork) await Promise.race([ends, coordinator.working(LONGEST_START_MS)]);
       await Promise.race([ends, sleep(random.uniform() * LONGEST_GAP_MS)]);
-      const fault = possible[Math.floor(random.uniform() * possible.length)]!;
       if (hasEnded) return;
-      isUnderWay = true;
-      const wasMade = await fault.make(random);
-      [isUnderWay, last] = [false, performance.now()];
-      if (!wasMade) continue;
-      say(`seed ${seed}, fault ${++made}: ${fault.kind}`);
-      tally.made(fault.kind);
+      const fault = possible[Math.floor(random.uniform() * possible.length)]!;
+      const kind = await disturbance.during(() => fault(random));
+      if (kind === undefined) continue;
+      say(`seed ${seed} (${site.name}), fault ${++made}: ${kind}`);
+      tally.made(kind, isAtWork);
     }
   };
   const deadline = new AbortController();
@@ -233,40 +252,41 @@ async function disturbed(site: Site, { seed, faults, name, reference, tally, say
   }
 }
 
-function processFaults(roles: readonly Role[]): readonly Fault[] {
-  return roles.flatMap((role): readonly Fault[] => [
-    { kind: `kill ${role.name.replace(/ \d+$/, '')}`, make: async () => role.signal('SIGKILL') },
-    {
-      kind: `stop ${role.name.replace(/ \d+$/, '')}`,
-      make: async (random) => {
-        if (!role.signal('SIGSTOP')) return false;
-        await sleep(random.uniform() * LONGEST_FAULT_MS);
-        return role.signal('SIGCONT');
-      },
-    },
-  ]);
+interface RoleParts extends Pick<Disturbed, 'say'> {
+  readonly disturbance: Disturbance;
+  readonly clocks: Clocks;
+  readonly kept: Set<string>;
 }
 
-/** A process does not learn a new clock while it runs: it is killed, and the next one has it. */
-function clockFault(coordinator: Role, jump: (random: Random) => void): Fault {
-  return {
-    kind: 'clock jump',
-    make: async (random) => {
-      jump(random);
-      return coordinator.signal('SIGKILL');
+function rolesOf(site: Site, run: string, { disturbance, clocks, kept, say }: RoleParts) {
+  const isDisturbed = disturbance.since;
+  const command = (role: Role, args: readonly string[]): Command => {
+    const { options = [], env = {} } = clocks.get(role) ?? {};
+    clocks.delete(role);
+    return { args, options, env: { ...envOf(site), ...env } };
+  };
+  const coordinator: Role = new Role({
+    name: 'the coordinator',
+    command: () => command(coordinator, trainCommand(site, run)),
+    ...{ says: COORDINATOR_SAYS, isDisturbed },
+    onEnd: async (how) => {
+      say(`  the coordinator ended: ${how}`);
+      // Killed before it was a run: nothing was begun, and the command asks for the directory to be removed.
+      if (!existsSync(join(run, 'run.json'))) await rm(run, { recursive: true, force: true });
+      else for (const id of await idsIn(site, run)) kept.add(id);
     },
-  };
-}
-
-function diskFault(disk: SmallDisk | undefined): readonly Fault[] {
-  if (disk === undefined) return [];
-  const make = async (random: Random): Promise<boolean> => {
-    disk.fill();
-    await sleep(random.uniform() * LONGEST_FAULT_MS);
-    disk.free();
-    return true;
-  };
-  return [{ kind: 'disk full', make }];
+  });
+  const workers = Array.from({ length: site.workers }, (_, i) => {
+    const args = ['worker', ...site.workerFlags(i), '--concurrency', '3', '--threads', '1', '--json'];
+    const worker: Role = new Role({
+      name: `worker ${i + 1}`,
+      command: () => command(worker, args),
+      ...{ says: WORKER_SAYS, isDisturbed },
+      onEnd: async (how) => say(`  worker ${i + 1} ended: ${how}`),
+    });
+    return worker;
+  });
+  return { coordinator, workers };
 }
 
 async function idsIn(site: Site, run: string): Promise<readonly string[]> {
@@ -279,19 +299,6 @@ async function idsIn(site: Site, run: string): Promise<readonly string[]> {
   }
 }
 
-async function resultOf(site: Site, run: string): Promise<Result> {
-  await using store = await site.open(run);
-  const rollouts = (await store.query()).map(({ rolloutId, outcome, grade, turns }) => {
-    const sampled = turns.map(({ sampledIds, logprobs, policyVersion }) => [policyVersion, [...sampledIds], [...logprobs]]);
-    return [rolloutId, JSON.stringify([outcome, grade, sampled])] as const;
-  });
-  const checkpoints = (await readdir(join(run, 'checkpoints'))).toSorted();
-  const folder = join(run, 'checkpoints', checkpoints.at(-1) ?? 'none');
-  const files = (await readdir(folder)).filter((name) => name.endsWith('.safetensors')).toSorted();
-  const weights = await Promise.all(files.map(async (name) => `${name} ${hash('sha256', await readFile(join(folder, name)))}`));
-  return { rollouts, manifests: await store.manifests(), weights: [checkpoints.at(-1), ...weights].join() };
-}
-
 /** The id that run.json gives the run: its name in a store of many runs. */
 export const idOf = (run: string): string => (JSON.parse(readFileSync(join(run, 'run.json'), 'utf8')) as { id: string }).id;
 
@@ -302,7 +309,7 @@ interface Judged extends Pick<Disturbed, 'reference' | 'tally' | 'seed'> {
 async function judge(site: Site, run: string, { reference, kept, tally, seed }: Judged): Promise<void> {
   let result: Result;
   try {
-    result = await resultOf(site, run);
+    result = await resultIn(site, run);
   } catch (thrown) {
     tally.torn++;
     tally.problems.push(`seed ${seed}: ${messageOf(thrown)}`);
@@ -319,31 +326,3 @@ async function judge(site: Site, run: string, { reference, kept, tally, seed }: 
     for (const what of found[kind]) tally.problems.push(`seed ${seed}: ${kind}: ${what}`);
   }
 }
-
-/** What is lost and what is there too often, beside the undisturbed run and what was kept before. */
-export function compare(
-  reference: Result,
-  result: Result,
-  kept: ReadonlySet<string>,
-): Record<'lost' | 'duplicated', readonly string[]> {
-  const [wanted, there] = [new Map(reference.rollouts), new Map(result.rollouts)];
-  const trained = result.manifests.flatMap(({ rolloutIds }) => rolloutIds);
-  const steps = result.manifests.map(({ step }) => `step ${step}`);
-  const stepsOf = ({ step, rolloutIds }: BatchManifest): string => `step ${step}: ${rolloutIds.join()}`;
-  const same = new Set(result.manifests.map(stepsOf));
-  return {
-    lost: [
-      ...[...wanted].filter(([id, content]) => there.get(id) !== content).map(([id]) => id),
-      ...[...kept, ...trained].filter((id) => !there.has(id)),
-      ...reference.manifests.map(stepsOf).filter((step) => !same.has(step)),
-    ],
-    duplicated: [
-      ...repeated(result.rollouts.map(([id]) => id)),
-      ...repeated(trained),
-      ...repeated(steps),
-      ...[...there.keys()].filter((id) => !wanted.has(id)),
-    ],
-  };
-}
-
-const repeated = (ids: readonly string[]): readonly string[] => ids.filter((id, i) => ids.indexOf(id) !== i);

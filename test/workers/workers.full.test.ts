@@ -1,170 +1,234 @@
 /** Rollouts on external workers: real processes that share a PostgreSQL, killed, stopped, and told to leave. */
-import { mkdir, readFile, writeFile } from 'node:fs/promises';
+import { cp, mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { jsonLines, ROOT, start, trainyard } from '../cli/command.ts';
-import { CANARY, type Home, smallHome } from '../e2e/small-run.ts';
-import { databaseFor, postgresMissing } from '../postgres/server.ts';
+import { smallDisk } from '../chaos/small-disk.ts';
+import { jsonLines, start, trainyard } from '../cli/command.ts';
+import { CANARY } from '../e2e/small-run.ts';
+import { databaseFor, postgresMissing, startPostgres } from '../postgres/server.ts';
+import { ENTRY, rows, taken, until, WorkersSite } from './site.ts';
 
-const STEPS = 2;
-/** What differs between workers is in their environment: the code is the same everywhere. */
-const ENTRY = `
-import { setTimeout as sleep } from 'node:timers/promises';
-import { defineWorkflow } from 'trainyard';
-import inner, { grader as graded } from './agent.ts';
-export default defineWorkflow(async (ctx) => {
-  if (process.env['POISON'] === ctx.task.id) process.kill(process.pid, 'SIGKILL');
-  await sleep(Number(process.env['SLOW_MS'] ?? 0));
-  return await inner.run(ctx);
-});
-export const grader = graded;
-`;
-
-let home: Home;
-let entry: string;
+let site: WorkersSite;
 let database: Awaited<ReturnType<typeof databaseFor>>;
-const at = (name: string): string => join(home.dir, name);
-const weights = (run: string): Promise<Buffer> => readFile(at(`${run}/checkpoints/step-00000${STEPS}/model.safetensors`));
-const flags = (run: string): string[] => [...home.flags(at(run), STEPS).toSpliced(1, 1, entry), '--eval-every', '0', '--json'];
-const shared = (): string[] => ['--store', database.url, '--workers', 'external'];
-
-type Started = ReturnType<typeof start>;
-const workers: Started[] = [];
-function worker(env: Readonly<Record<string, string>> = {}, url = database.url, ...more: readonly string[]): Started {
-  const exports = Object.entries({ TRAINYARD_LEASE_SECONDS: '2', ...env }).map(([name, value]) => `export ${name}='${value}'`);
-  const started = start(['worker', '--store', url, '--json', '--concurrency', '4', ...more], ROOT, exports.join('; ') || ':');
-  workers.push(started);
-  return started;
-}
-const coordinator = (args: readonly string[], lease = '2'): Started =>
-  start(args, ROOT, `export TRAINYARD_LEASE_SECONDS=${lease}`);
-
-async function rows<Row extends pg.QueryResultRow>(sql: string, url = database.url): Promise<Row[]> {
-  const client = new pg.Client({ connectionString: url });
-  await client.connect();
-  try {
-    return (await client.query<Row>(sql)).rows;
-  } finally {
-    await client.end();
-  }
-}
-
-async function until<T>(look: () => Promise<T | undefined>): Promise<T> {
-  for (;;) {
-    const found = await look().catch(() => undefined);
-    if (found !== undefined) return found;
-    await sleep(50);
-  }
-}
 
 describe.skipIf(postgresMissing !== undefined)(
   'rollouts on external workers',
   () => {
     beforeAll(async () => {
-      [home, database] = [await smallHome(), await databaseFor()];
-      entry = await home.write('shared.ts', ENTRY);
-      expect(await trainyard(...flags('alone'))).toMatchObject({ code: 0, stderr: '' });
+      database = await databaseFor();
+      site = await WorkersSite.open(database.url);
     });
     afterAll(async () => {
-      for (const { child } of workers) child.kill('SIGKILL');
+      await site[Symbol.asyncDispose]();
       await database[Symbol.asyncDispose]();
-      await home.remove();
     });
 
     it('give the bytes of one process, with a role that can read no rewards; answers are not in the database', async () => {
-      const role = new URL(database.url);
-      const have = await rows("SELECT FROM pg_roles WHERE rolname = 'trainyard_worker'");
-      if (have.length === 0) await rows('CREATE ROLE trainyard_worker LOGIN');
+      const role = new URL(site.url);
+      const have = await rows("SELECT FROM pg_roles WHERE rolname = 'trainyard_worker'", site.url);
+      if (have.length === 0) await rows('CREATE ROLE trainyard_worker LOGIN', site.url);
       role.username = 'trainyard_worker';
-      const early = worker({}, role.href);
-      await early.prints('waiting');
-      expect(await coordinator([...flags('many'), ...shared()]).ended).toMatchObject({ code: 0, stderr: '' });
-      expect((await weights('many')).equals(await weights('alone'))).toBe(true);
-      early.child.kill('SIGTERM');
-      expect(await early.ended).toMatchObject({ code: 0, stdout: expect.stringMatching(/"type":"left","rollouts":[1-9]/) });
+      const several = [site.worker({ url: role.href }), site.worker({ url: role.href }), site.worker({ url: role.href })];
+      for (const one of several) await one.prints('waiting');
+      expect(await site.train('many').ended).toMatchObject({ code: 0, stderr: '' });
+      await site.expectSameAsAlone('many');
+      for (const { child } of several) child.kill('SIGTERM');
+      const ends = await Promise.all(several.map(({ ended }) => ended));
+      expect(ends).toMatchObject([{ code: 0 }, { code: 0 }, { code: 0 }]);
+      expect(ends.map(({ stdout }) => stdout).join()).toMatch(/"type":"left","rollouts":[1-9]/);
       for (const sql of ['SELECT FROM trainyard.trajectories', 'SELECT FROM trainyard.results', 'DELETE FROM trainyard.marks']) {
         await expect(rows(sql, role.href)).rejects.toThrow('permission denied');
       }
-      const jobs = await rows('SELECT 1 FROM pgboss.job UNION ALL SELECT 1 FROM trainyard.results');
-      expect(jobs).toEqual([]);
+      const left =
+        'SELECT 1 FROM pgboss.job UNION ALL SELECT 1 FROM trainyard.results UNION ALL SELECT 1 FROM trainyard.result_files';
+      expect(await rows(left, site.url)).toEqual([]);
     });
 
     it('lose a worker, which is killed, and gain another: its rollouts run elsewhere within 15 s, to the same bytes', async () => {
-      const slow = worker({ SLOW_MS: '600000' });
-      const run = coordinator([...flags('killed-worker'), ...shared()], '10');
-      await until(async () => (await rows('SELECT FROM trainyard.attempts')).length >= 4 || undefined);
-      expect(JSON.stringify(await rows('SELECT data FROM pgboss.job'))).not.toContain(CANARY);
+      const slow = site.worker({ env: { SLOW_MS: '600000' } });
+      const secret = new URL(site.url);
+      secret.password = 'SECRET-5b21';
+      const run = site.train('killed-worker', { url: secret.href, env: { TRAINYARD_LEASE_SECONDS: '10' } });
+      await taken(4, site.url);
+      const known = JSON.stringify([
+        await rows('SELECT data FROM pgboss.job', site.url),
+        await rows('SELECT * FROM trainyard.worker_runs', site.url),
+      ]);
+      for (const hidden of [CANARY, secret.password]) expect(known).not.toContain(hidden);
       slow.child.kill('SIGKILL');
       const killedAt = Date.now();
-      const rescuer = worker();
+      const rescuer = site.worker();
       const [second] = await until(async () => {
-        const found = await rows<{ at: Date }>('SELECT at FROM trainyard.attempts WHERE attempt = 2 ORDER BY at DESC');
+        const sql = 'SELECT at FROM trainyard.attempts WHERE attempt = 2 ORDER BY at DESC';
+        const found = await rows<{ at: Date }>(sql, site.url);
         return found.length >= 4 ? found : undefined;
       });
       expect(second!.at.getTime() - killedAt).toBeLessThan(15_000);
       expect(await run.ended).toMatchObject({ code: 0, stderr: '' });
-      expect((await weights('killed-worker')).equals(await weights('alone'))).toBe(true);
+      await site.expectSameAsAlone('killed-worker');
       rescuer.child.kill('SIGKILL');
     });
 
     it('refuse the writes of a worker that was away for longer than its lease', async () => {
-      const stopped = worker({ SLOW_MS: '1000' });
-      const run = coordinator([...flags('late'), ...shared()]);
-      await until(async () => (await rows('SELECT FROM trainyard.attempts')).length >= 4 || undefined);
+      const stopped = site.worker({ env: { SLOW_MS: '1000' } });
+      const run = site.train('late');
+      await taken(4, site.url);
       stopped.child.kill('SIGSTOP');
-      const other = worker();
+      const other = site.worker();
       expect(await run.ended).toMatchObject({ code: 0, stderr: '' });
       stopped.child.kill('SIGCONT');
       await stopped.prints('LEASE_LOST');
-      expect((await weights('late')).equals(await weights('alone'))).toBe(true);
+      await site.expectSameAsAlone('late');
       for (const { child } of [stopped, other]) child.kill('SIGTERM');
       expect((await stopped.ended).stdout).toContain('"type":"left","rollouts":0');
       expect((await other.ended).code).toBe(0);
     });
 
+    it('let a worker that was away take the same rollouts again, as new attempts', async () => {
+      const only = site.worker({ env: { SLOW_MS: '1500' } });
+      const run = site.train('again');
+      await taken(4, site.url);
+      only.child.kill('SIGSTOP');
+      await until(async () => (await rows("SELECT FROM pgboss.job WHERE state = 'retry'", site.url)).length >= 4 || undefined);
+      only.child.kill('SIGCONT');
+      await only.prints('LEASE_LOST');
+      expect(await run.ended).toMatchObject({ code: 0, stderr: '' });
+      await site.expectSameAsAlone('again');
+      only.child.kill('SIGTERM');
+      await only.ended;
+    });
+
     it('park a rollout that kills three workers, with its log, and finish the others', async () => {
-      const run = coordinator(['eval', entry, '--tasks', at('train.jsonl'), '--run', at('poison'), '--json', ...shared()]);
+      const tasks = ['--held-out', site.at('train.jsonl')];
+      const run = site.coordinator(['eval', site.entry, ...tasks, '--run', site.at('poison'), '--json', '--workers', 'external']);
       let isOver = false;
       void run.ended.then(() => {
         isOver = true;
       });
       let lost = 0;
       while (!isOver) {
-        const { child, ended } = worker({ POISON: 't3' }, database.url, '--concurrency', '1');
+        const { child, ended } = site.worker({ env: { POISON: 't3' }, flags: ['--concurrency', '1'] });
         await Promise.race([ended, run.ended]);
         child.kill('SIGTERM');
         if ((await ended).signal === 'SIGKILL') lost++;
       }
       expect(lost).toBe(3);
-      const shown = await trainyard('show', at('poison'), '--json');
-      const rollouts = jsonLines<{ taskId: string; outcome: { kind: string; code?: string } }>(shown.stdout);
+      const shown = await trainyard('show', site.at('poison'), '--json');
+      const rollouts = jsonLines<{ rolloutId: string; taskId: string; outcome: string }>(shown.stdout);
       expect(rollouts).toHaveLength(8);
-      const failed = rollouts.filter(({ outcome }) => outcome.kind === 'failed');
-      expect(failed).toMatchObject([{ taskId: 't3', outcome: { code: 'WORKER_LOST' } }]);
+      const failed = rollouts.filter(({ outcome }) => outcome === 'failed');
+      expect(failed).toMatchObject([{ taskId: 't3' }]);
+      const { stdout } = await trainyard('show', site.at('poison'), failed[0]!.rolloutId, '--json');
+      for (const text of ['WORKER_LOST', 'attempt 1 of 3 began on', 'attempt 3 of 3 began on']) expect(stdout).toContain(text);
     });
 
-    it('go on when the coordinator is killed and resumed, to the same bytes', async () => {
-      const own = worker();
-      const first = coordinator([...flags('resumed'), ...shared()]);
-      await first.prints('"type":"step-end"');
-      first.child.kill('SIGKILL');
-      await first.ended;
-      const resumed = await coordinator(['train', '--resume', at('resumed'), '--json', '--store', database.url]).ended;
-      expect(resumed).toMatchObject({ code: 0, stderr: '' });
-      expect((await weights('resumed')).equals(await weights('alone'))).toBe(true);
+    it('do not park a rollout because workers that had it left', async () => {
+      const run = site.train('left');
+      for (let leaving = 1; leaving <= 4; leaving++) {
+        const worker = site.worker({ env: { SLOW_MS: '600000' }, flags: ['--grace', '1'] });
+        await taken(4 * leaving, site.url);
+        worker.child.kill('SIGTERM');
+        await worker.ended;
+      }
+      const last = site.worker();
+      expect(await run.ended).toMatchObject({ code: 0, stderr: '' });
+      await site.expectSameAsAlone('left');
+      last.child.kill('SIGKILL');
+    });
+
+    it('do not park rollouts because a worker could not load their weights', async ({ skip }) => {
+      const disk = smallDisk();
+      if (typeof disk === 'string') return skip(disk);
+      try {
+        const full = site.worker({ env: { TMPDIR: disk.dir, SLOW_MS: '1000' } });
+        const run = site.train('full-disk');
+        await taken(4, site.url);
+        disk.fill();
+        expect(await full.ended).toMatchObject({ code: 1, stderr: expect.stringContaining('ENOSPC') });
+        const other = site.worker();
+        expect(await run.ended).toMatchObject({ code: 0, stderr: '' });
+        await site.expectSameAsAlone('full-disk');
+        other.child.kill('SIGKILL');
+      } finally {
+        disk[Symbol.dispose]();
+      }
+    });
+
+    it('go on when the coordinator is killed, or ended, and resumed, to the same bytes', async () => {
+      const own = site.worker();
+      const first = site.train('resumed');
+      await first.prints('"type":"run-start"');
+      first.child.kill('SIGTERM');
+      expect((await first.ended).stdout).toContain('"ending":"interrupted"');
+      await until(async () => own.stdout().match(/"type":"waiting"/g)?.length === 2 || undefined);
+      const resume = ['train', '--resume', site.at('resumed'), '--json'];
+      const second = site.coordinator(resume);
+      await second.prints('"type":"step-end"');
+      second.child.kill('SIGKILL');
+      await second.ended;
+      expect(await site.coordinator(resume).ended).toMatchObject({ code: 0, stderr: '' });
+      await site.expectSameAsAlone('resumed');
       own.child.kill('SIGTERM');
       expect((await own.ended).code).toBe(0);
     });
 
+    it('refuse a second coordinator of a run, here and where its directory was copied to', async () => {
+      const run = site.train('twice');
+      await run.prints('"type":"run-start"');
+      await cp(site.at('twice'), site.at('copied'), { recursive: true });
+      for (const name of ['twice', 'copied']) {
+        const second = await site.coordinator(['train', '--resume', site.at(name)]).ended;
+        expect(second).toMatchObject({ code: 1, stderr: expect.stringContaining('RUN_LOCKED') });
+      }
+      const worker = site.worker();
+      expect(await run.ended).toMatchObject({ code: 0, stderr: '' });
+      await site.expectSameAsAlone('twice');
+      worker.child.kill('SIGKILL');
+    });
+
+    it('keep what rollouts print and the files they leave, and the grader finds those', async () => {
+      const entry = await site.home.write(
+        'files.ts',
+        `
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { defineGrader, defineWorkflow } from 'trainyard';
+export default defineWorkflow(async (ctx) => {
+  await ctx.model().generate({ messages: ctx.prompt, maxTokens: 4 });
+  console.log('printed', ctx.task.id);
+  ctx.log('logged');
+  mkdirSync(ctx.artifactsDir + '/in');
+  writeFileSync(ctx.artifactsDir + '/in/note.txt', 'of ' + ctx.task.id);
+  return 'done';
+});
+export const grader = defineGrader(({ task, artifactsDir }) =>
+  readFileSync(artifactsDir + '/in/note.txt', 'utf8') === 'of ' + task.id ? 1 : 0);
+`,
+      );
+      const args = ['eval', entry, '--held-out', site.at('train.jsonl'), '--json', '--run'];
+      const worker = site.worker();
+      const ended = await site.coordinator([...args, site.at('files'), '--workers', 'external']).ended;
+      expect(ended.stderr).toBe('');
+      expect(jsonLines(ended.stdout).at(-1)).toMatchObject({ type: 'done', meanReward: 1, n: 8 });
+      expect((await trainyard(...args, site.at('files-here'))).code).toBe(0);
+      const files = (run: string) => readdir(site.at(`${run}/artifacts`), { recursive: true });
+      expect((await files('files')).toSorted()).toEqual((await files('files-here')).toSorted());
+      for (const name of ['files', 'files-here']) {
+        const { stdout } = await trainyard('show', site.at(name), '--json');
+        const [{ rolloutId, taskId } = { rolloutId: '', taskId: '' }] = jsonLines<Record<'rolloutId' | 'taskId', string>>(stdout);
+        const shown = (await trainyard('show', site.at(name), rolloutId, '--json')).stdout;
+        for (const text of [`printed ${taskId}`, 'logged']) expect(shown).toContain(text);
+      }
+      worker.child.kill('SIGKILL');
+    });
+
     it('refuse a run whose code is not theirs', async () => {
-      const run = coordinator([...flags('mismatch'), ...shared()]);
-      const other = join(home.dir, 'other');
+      const run = site.train('mismatch');
+      const other = site.at('other');
       await mkdir(other);
-      await writeFile(join(other, 'agent.ts'), `${await readFile(home.entry, 'utf8')}\n// changed\n`);
+      await writeFile(join(other, 'agent.ts'), `${await readFile(site.home.entry, 'utf8')}\n// changed\n`);
       await writeFile(join(other, 'shared.ts'), ENTRY);
-      const ended = await start(['worker', join(other, 'shared.ts'), '--store', database.url, '--json']).ended;
+      const ended = await start(['worker', join(other, 'shared.ts'), '--store', site.url, '--json']).ended;
       expect(ended).toMatchObject({ code: 2, stderr: expect.stringContaining('WORKER_MISMATCH') });
       expect(ended.stderr).toContain('agent.ts');
       run.child.kill('SIGTERM');
@@ -172,4 +236,28 @@ describe.skipIf(postgresMissing !== undefined)(
     });
   },
   300_000,
+);
+
+it.skipIf(postgresMissing !== undefined || process.env['DATABASE_URL'])(
+  'a database that is away for longer than the lease costs rollouts no attempt',
+  async () => {
+    await using server = await startPostgres();
+    await using own = await WorkersSite.open(server.url());
+    const worker = own.worker({ env: { SLOW_MS: '12000' } });
+    const tasks = ['--held-out', own.at('train.jsonl'), '--rows', '1-4'];
+    const run = own.coordinator(['eval', own.entry, ...tasks, '--run', own.at('away'), '--json', '--workers', 'external']);
+    await taken(4, own.url);
+    for (let time = 0; time < 2; time++) {
+      await server.kill();
+      await sleep(3_000);
+      await server.start();
+      await sleep(1_500);
+    }
+    expect(await rows('SELECT attempt FROM trainyard.attempts', own.url)).toHaveLength(4);
+    expect(await run.ended).toMatchObject({ code: 0, stderr: '' });
+    expect(worker.stdout()).not.toContain('LEASE_LOST');
+    worker.child.kill('SIGTERM');
+    expect((await worker.ended).stdout).toContain('"type":"left","rollouts":4');
+  },
+  120_000,
 );
