@@ -12,7 +12,7 @@ import type { Trajectory } from '../src/core/types.ts';
 import { openStore } from '../src/store/open.ts';
 import { encodeTrajectory, keepTrajectory } from '../src/store/records.ts';
 import { randomTrajectory } from '../src/testing/trajectories.ts';
-import { type RolloutJob, WorkQueue } from '../src/workers/queue.ts';
+import { jobIdOf, type RolloutJob, WorkQueue } from '../src/workers/queue.ts';
 import { postgresMissing, startPostgres } from '../test/postgres/server.ts';
 import { besideFloor, type Measured, plainInserts } from './pgbench.ts';
 
@@ -60,15 +60,12 @@ class Line {
   async #coordinate(end: number): Promise<void> {
     while (performance.now() < end) {
       const jobs = Array.from({ length: this.finished + AHEAD - this.#sent }, () => jobOf(this.#sent++));
-      for (const { identity } of jobs) this.#waiting.add(identity.rolloutId);
+      for (const job of jobs) this.#waiting.add(jobIdOf(RUN, job));
       await this.#coordinator.send(RUN, jobs);
       const results = await this.#coordinator.results(RUN, [...this.#waiting]);
-      for (const { rolloutId } of results) this.#waiting.delete(rolloutId);
-      await this.#coordinator.forget(
-        RUN,
-        results.map(({ rolloutId }) => rolloutId),
-      );
-      if (results.length === 0) await sleep(2);
+      for (const job of results.keys()) this.#waiting.delete(job);
+      await this.#coordinator.forget(RUN, [...results.keys()]);
+      if (results.size === 0) await sleep(2);
     }
   }
 

@@ -7,11 +7,11 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import type { Trainer } from '../core/policy.ts';
-import type { LogLine, Trajectory } from '../core/types.ts';
+import type { LogLine, RolloutIdentity, Trajectory } from '../core/types.ts';
 import { removeFolder, temporaryFolder } from '../processes/limits.ts';
 import type { RolloutSpec } from '../rollout/runner.ts';
 import { writeFiles } from './files.ts';
-import { ATTEMPTS, type LostAttempt, type RolloutJob, type RunSpec, SEEN_MS, WorkQueue } from './queue.ts';
+import { ATTEMPTS, jobIdOf, type LostAttempt, type RolloutJob, type RunSpec, SEEN_MS, WorkQueue } from './queue.ts';
 import { sendWeights } from './weights.ts';
 
 /** Milliseconds between looks for results. */
@@ -51,7 +51,10 @@ interface SavedFolder {
 export class Coordinator implements AsyncDisposable {
   readonly #queue: WorkQueue;
   readonly #options: CoordinatorOptions;
+  /** By job. */
   readonly #waiting = new Map<string, Waiting>();
+  /** Of rollouts that are not stored yet. */
+  readonly #jobs = new Map<string, string>();
   #unsent: RolloutJob[] = [];
   #stored: string[] = [];
   #version = 0;
@@ -95,9 +98,12 @@ export class Coordinator implements AsyncDisposable {
     // Field by field: spreading the task would include its answer.
     const view = { id, prompt, ...(metadata === undefined ? {} : { metadata }) };
     const { promise, resolve, reject } = Promise.withResolvers<Trajectory>();
-    const stop = (): void => this.#fail(identity.rolloutId, signal.reason);
-    this.#waiting.set(identity.rolloutId, { spec, resolve, reject });
-    this.#unsent.push({ identity, task: view, sampling, version: this.#version });
+    const asked = { identity, task: view, sampling, version: this.#version };
+    const job = jobIdOf(this.#options.run, asked);
+    const stop = (): void => this.#fail(job, signal.reason);
+    this.#waiting.set(job, { spec, resolve, reject });
+    this.#jobs.set(identity.rolloutId, job);
+    this.#unsent.push(asked);
     signal.addEventListener('abort', stop, { once: true });
     this.#looking ??= this.#look().finally(() => {
       this.#looking = undefined;
@@ -106,7 +112,7 @@ export class Coordinator implements AsyncDisposable {
   }
 
   async filesInto(folder: string | null, rolloutId: string): Promise<string | null> {
-    const files = folder === null ? [] : await this.#queue.files(this.#options.run, rolloutId);
+    const files = folder === null ? [] : await this.#queue.files(this.#options.run, this.#jobs.get(rolloutId)!);
     if (folder === null || files.length === 0) return null;
     await writeFiles(folder, files);
     return folder;
@@ -114,7 +120,8 @@ export class Coordinator implements AsyncDisposable {
 
   /** The graded trajectory is in the store. */
   stored(rolloutId: string): void {
-    this.#stored.push(rolloutId);
+    this.#stored.push(this.#jobs.get(rolloutId)!);
+    this.#jobs.delete(rolloutId);
   }
 
   /** Workers sample with the current weights from the next rollout on. */
@@ -190,10 +197,10 @@ export class Coordinator implements AsyncDisposable {
       while (this.#waiting.size > 0 && !this.#isClosed) {
         await this.#queue.send(run, this.#unsent.splice(0));
         const results = await this.#queue.results(run, [...this.#waiting.keys()]);
-        for (const trajectory of results) this.#settle(trajectory);
+        for (const [job, trajectory] of results) this.#settle(job, trajectory);
         await this.#forget();
         const now = performance.now();
-        if (results.length > 0) toldAt = now;
+        if (results.size > 0) toldAt = now;
         if (now - toldAt > TELL_MS) {
           toldAt = now;
           const found = `no result of ${this.#waiting.size} queued rollouts for ${TELL_MS / 1000} s`;
@@ -203,10 +210,10 @@ export class Coordinator implements AsyncDisposable {
           parkedAt = now;
           await this.#park();
         }
-        if (results.length === 0 && this.#unsent.length === 0) await sleep(LOOK_MS);
+        if (results.size === 0 && this.#unsent.length === 0) await sleep(LOOK_MS);
       }
     } catch (thrown) {
-      for (const id of [...this.#waiting.keys()]) this.#fail(id, thrown);
+      for (const job of [...this.#waiting.keys()]) this.#fail(job, thrown);
     }
   }
 
@@ -215,32 +222,35 @@ export class Coordinator implements AsyncDisposable {
     if (stored.length > 0) await this.#queue.forget(this.#options.run, stored);
   }
 
-  #settle(trajectory: Trajectory): void {
-    const waiting = this.#waiting.get(trajectory.rolloutId);
+  #settle(job: string, trajectory: Trajectory): void {
+    const waiting = this.#waiting.get(job);
     if (waiting === undefined) return;
-    const { groupId, taskId, purpose } = waiting.spec.identity;
-    const isAsked = trajectory.groupId === groupId && trajectory.taskId === taskId && trajectory.purpose === purpose;
+    const asked = Object.entries(waiting.spec.identity);
+    const isAsked = asked.every(([name, value]) => trajectory[name as keyof RolloutIdentity] === value);
     if (!isAsked || trajectory.grade.kind !== 'ungraded') {
       const found = `a worker returned rollout ${trajectory.rolloutId} as another one, or with a reward`;
-      this.#fail(trajectory.rolloutId, new TrainyardError('STORE_FORMAT', found, { hint: 'who else writes to this database?' }));
+      this.#fail(job, new TrainyardError('STORE_FORMAT', found, { hint: 'who else writes to this database?' }));
       return;
     }
-    this.#waiting.delete(trajectory.rolloutId);
+    this.#waiting.delete(job);
     waiting.resolve(trajectory);
   }
 
   async #park(): Promise<void> {
-    for (const [id, { reason, attempts }] of await this.#queue.parked(this.#options.run)) {
-      const waiting = this.#waiting.get(id);
+    for (const [job, { reason, attempts }] of await this.#queue.parked(this.#options.run)) {
+      const waiting = this.#waiting.get(job);
       if (waiting === undefined) continue;
-      this.#waiting.delete(id);
+      this.#waiting.delete(job);
       waiting.resolve(parkedRollout(waiting.spec, reason, attempts));
     }
   }
 
-  #fail(rolloutId: string, thrown: unknown): void {
-    this.#waiting.get(rolloutId)?.reject(thrown);
-    this.#waiting.delete(rolloutId);
+  #fail(job: string, thrown: unknown): void {
+    const waiting = this.#waiting.get(job);
+    if (waiting === undefined) return;
+    this.#waiting.delete(job);
+    this.#jobs.delete(waiting.spec.identity.rolloutId);
+    waiting.reject(thrown);
   }
 }
 

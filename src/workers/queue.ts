@@ -89,7 +89,7 @@ const TABLES = `
   ALTER TABLE trainyard.weights ALTER COLUMN bytes SET STORAGE EXTERNAL;
   CREATE TABLE IF NOT EXISTS trainyard.results (
     run text NOT NULL,
-    rollout_id text NOT NULL,
+    job uuid NOT NULL,
     attempt integer NOT NULL,
     record text NOT NULL,
     digest bytea NOT NULL,
@@ -97,23 +97,23 @@ const TABLES = `
     prompt_ids bytea[] NOT NULL,
     sampled_ids bytea[] NOT NULL,
     logprobs bytea[] NOT NULL,
-    PRIMARY KEY (run, rollout_id)
+    PRIMARY KEY (run, job)
   );
   CREATE TABLE IF NOT EXISTS trainyard.result_files (
     run text NOT NULL,
-    rollout_id text NOT NULL,
+    job uuid NOT NULL,
     path text NOT NULL,
     bytes bytea NOT NULL,
-    PRIMARY KEY (run, rollout_id, path)
+    PRIMARY KEY (run, job, path)
   );
   CREATE TABLE IF NOT EXISTS trainyard.attempts (
     run text NOT NULL,
-    rollout_id text NOT NULL,
+    job uuid NOT NULL,
     attempt integer NOT NULL,
     worker text NOT NULL,
     at timestamptz NOT NULL DEFAULT now()
   );
-  CREATE INDEX IF NOT EXISTS attempts_by_rollout ON trainyard.attempts (run, rollout_id);
+  CREATE INDEX IF NOT EXISTS attempts_by_job ON trainyard.attempts (run, job);
 `;
 
 /** No answers, no rewards: a worker cannot read trajectories, and can only add results. */
@@ -252,17 +252,17 @@ export class WorkQueue implements AsyncDisposable {
   async send(run: string, jobs: readonly RolloutJob[]): Promise<void> {
     if (jobs.length === 0) return;
     const wanted = jobs.map((job) => {
-      const { rolloutId } = job.identity;
       // As text, because JSON in PostgreSQL cannot hold U+0000.
-      return { id: jobIdOf(run, rolloutId), data: { rolloutId, job: JSON.stringify(job) } };
+      return { id: jobIdOf(run, job), data: { job: JSON.stringify(job) } };
     });
     await this.#boss.insert(queueOf(run), wanted);
   }
 
-  async results(run: string, rolloutIds: readonly string[]): Promise<readonly Trajectory[]> {
-    const sql = 'SELECT * FROM trainyard.results WHERE run = $1 AND rollout_id = ANY($2) LIMIT 500';
-    const rows = await this.query<ResultRow>('read results of workers', sql, [run, rolloutIds]);
-    return rows.map(({ record, digest, ...row }) => {
+  /** By job. */
+  async results(run: string, jobs: readonly string[]): Promise<ReadonlyMap<string, Trajectory>> {
+    const sql = 'SELECT * FROM trainyard.results WHERE run = $1 AND job = ANY($2) LIMIT 500';
+    const rows = await this.query<ResultRow>('read results of workers', sql, [run, jobs]);
+    const trajectoryOf = ({ record, digest, ...row }: ResultRow): Trajectory => {
       const turnOf = (words: string, i: number) => ({
         words,
         promptIds: row.prompt_ids[i]!,
@@ -270,37 +270,37 @@ export class WorkQueue implements AsyncDisposable {
         logprobs: row.logprobs[i]!,
       });
       return decodeTrajectory({ record, digest, turns: row.words.map(turnOf) });
-    });
+    };
+    return new Map(rows.map((row) => [row.job, trajectoryOf(row)]));
   }
 
-  async files(run: string, rolloutId: string): Promise<readonly RolloutFile[]> {
-    const sql = 'SELECT path, bytes FROM trainyard.result_files WHERE run = $1 AND rollout_id = $2';
-    return await this.query<RolloutFile>('read files of workers', sql, [run, rolloutId]);
+  async files(run: string, job: string): Promise<readonly RolloutFile[]> {
+    const sql = 'SELECT path, bytes FROM trainyard.result_files WHERE run = $1 AND job = $2';
+    return await this.query<RolloutFile>('read files of workers', sql, [run, job]);
   }
 
   /** Of rollouts that are in the store. */
-  async forget(run: string, rolloutIds: readonly string[]): Promise<void> {
+  async forget(run: string, jobs: readonly string[]): Promise<void> {
     for (const table of ['result_files', 'results']) {
-      const sql = `DELETE FROM trainyard.${table} WHERE run = $1 AND rollout_id = ANY($2)`;
-      await this.query('remove results of workers', sql, [run, rolloutIds]);
+      const sql = `DELETE FROM trainyard.${table} WHERE run = $1 AND job = ANY($2)`;
+      await this.query('remove results of workers', sql, [run, jobs]);
     }
   }
 
-  /** Rollouts whose attempts are used up, with what became of them. */
+  /** Jobs whose attempts are used up, with what became of them. */
   async parked(
     run: string,
   ): Promise<ReadonlyMap<string, { readonly reason: string; readonly attempts: readonly LostAttempt[] }>> {
-    const failed = `SELECT data->>'rolloutId' AS id, coalesce(output->'value'->>'message', output->>'message', 'unknown') AS reason
+    const failed = `SELECT id, coalesce(output->'value'->>'message', output->>'message', 'unknown') AS reason
       FROM pgboss.job WHERE name = $1 AND state = 'failed'`;
     const rows = await this.query<Record<'id' | 'reason', string>>('read failed jobs', failed, [queueOf(run)]);
     if (rows.length === 0) return new Map();
-    const tried =
-      'SELECT rollout_id, attempt, worker, at FROM trainyard.attempts WHERE run = $1 AND rollout_id = ANY($2) ORDER BY attempt';
-    const attempts = await this.query<LostAttempt & { readonly rollout_id: string }>('read attempts', tried, [
+    const tried = 'SELECT job, attempt, worker, at FROM trainyard.attempts WHERE run = $1 AND job = ANY($2) ORDER BY attempt';
+    const attempts = await this.query<LostAttempt & { readonly job: string }>('read attempts', tried, [
       run,
       rows.map(({ id }) => id),
     ]);
-    const byId = Map.groupBy(attempts, (row) => row.rollout_id);
+    const byId = Map.groupBy(attempts, (row) => row.job);
     return new Map(rows.map(({ id, reason }) => [id, { reason, attempts: byId.get(id) ?? [] }]));
   }
 
@@ -318,9 +318,9 @@ export class WorkQueue implements AsyncDisposable {
     const fetched = await this.#boss.fetch<{ readonly job: string }>(queueOf(run), { batchSize: most, includeMetadata: true });
     const claimed = fetched.map(({ id, retryCount, data }) => ({ id, retryCount, job: JSON.parse(data.job) as RolloutJob }));
     if (claimed.length === 0) return [];
-    const sql = `INSERT INTO trainyard.attempts (run, rollout_id, attempt, worker)
-      SELECT $1, rollout, attempt, $4 FROM unnest($2::text[], $3::int[]) AS claimed (rollout, attempt)`;
-    const ids = claimed.map(({ job }) => job.identity.rolloutId);
+    const sql = `INSERT INTO trainyard.attempts (run, job, attempt, worker)
+      SELECT $1, job, attempt, $4 FROM unnest($2::uuid[], $3::int[]) AS claimed (job, attempt)`;
+    const ids = claimed.map(({ id }) => id);
     await this.query('log attempts', sql, [run, ids, claimed.map(({ retryCount }) => retryCount + 1), worker]);
     return claimed;
   }
@@ -365,6 +365,7 @@ export class WorkQueue implements AsyncDisposable {
 }
 
 interface ResultRow {
+  readonly job: string;
   readonly record: string;
   readonly digest: Buffer;
   readonly words: readonly string[];
@@ -379,17 +380,17 @@ const ROWS = 500;
 async function insertResults(client: PoolClient, run: string, ended: readonly FinishedJob[]): Promise<void> {
   const values: unknown[] = [run];
   const bound = (value: unknown): string => `$${values.push(value)}`;
-  const rows = ended.map(({ retryCount, trajectory }) => {
+  const rows = ended.map(({ id, retryCount, trajectory }) => {
     const { record, digest, turns } = encodeTrajectory(keepTrajectory(trajectory));
     const column = (name: 'promptIds' | 'sampledIds' | 'logprobs') => turns.map((turn) => Buffer.from(turn[name]));
-    const row = [trajectory.rolloutId, retryCount + 1, record, digest, turns.map(({ words }) => words)];
+    const row = [id, retryCount + 1, record, digest, turns.map(({ words }) => words)];
     return `($1, ${[...row, column('promptIds'), column('sampledIds'), column('logprobs')].map(bound)})`;
   });
-  const columns = 'run, rollout_id, attempt, record, digest, words, prompt_ids, sampled_ids, logprobs';
+  const columns = 'run, job, attempt, record, digest, words, prompt_ids, sampled_ids, logprobs';
   await client.query(`INSERT INTO trainyard.results (${columns}) VALUES ${rows} ON CONFLICT DO NOTHING`, values);
-  const sql = 'INSERT INTO trainyard.result_files (run, rollout_id, path, bytes) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING';
-  for (const { trajectory, files } of ended) {
-    for (const { path, bytes } of files) await client.query(sql, [run, trajectory.rolloutId, path, bytes]);
+  const sql = 'INSERT INTO trainyard.result_files (run, job, path, bytes) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING';
+  for (const { id, files } of ended) {
+    for (const { path, bytes } of files) await client.query(sql, [run, id, path, bytes]);
   }
 }
 
@@ -408,8 +409,8 @@ function queueOf(run: string): string {
   return `rollouts-${run}`;
 }
 
-/** The same whenever a rollout is asked for, so that it is queued once. */
-function jobIdOf(run: string, rolloutId: string): string {
-  const hex = hash('sha256', `${run}\n${rolloutId}`, 'hex');
+/** The same whenever a rollout is asked for on a version, so that it is queued once, and not mistaken for one on another version. */
+export function jobIdOf(run: string, { identity, version }: RolloutJob): string {
+  const hex = hash('sha256', `${run}\n${identity.rolloutId}\n${version}`, 'hex');
   return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-8${hex.slice(13, 16)}-8${hex.slice(17, 20)}-${hex.slice(20, 32)}`;
 }
