@@ -13,7 +13,7 @@ it('a run under kills, stops, clock jumps and a full disk ends with everything o
   const outcome = await chaos({ ...short, seed: 1, faults: 12 }, [FILES]);
   expect(outcome).toMatchObject({ ...CLEAN, faults: 12 });
   expect(outcome.runs).toBeGreaterThan(0);
-  expect(outcome.whileStarting).toBeLessThan(6);
+  expect(outcome.whileStarting).toBeLessThan(12);
 }, 180_000);
 
 it.skipIf(postgresMissing !== undefined)(

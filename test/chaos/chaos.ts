@@ -38,8 +38,8 @@ export interface ChaosOutcome {
   readonly weightsEqual: boolean;
   readonly seed: number;
   readonly runs: number;
-  /** Faults while the coordinator was at work, by what they were, and the others. */
   readonly kinds: Readonly<Record<string, number>>;
+  /** Faults that found the coordinator starting, or not there; all others found it at work. */
   readonly whileStarting: number;
   readonly skipped: readonly string[];
   readonly problems: readonly string[];
@@ -133,9 +133,9 @@ class Tally {
   readonly kinds: Record<string, number> = {};
   readonly problems: string[] = [];
 
-  made(kind: string, isAtWork: boolean): void {
+  made(kind: string, isWorking: boolean): void {
     this.faults++;
-    if (!isAtWork) this.whileStarting++;
+    if (!isWorking) this.whileStarting++;
     this.kinds[kind] = (this.kinds[kind] ?? 0) + 1;
   }
 
@@ -222,15 +222,15 @@ async function disturbed(site: Site, { seed, faults, name, reference, tally, say
     for (let [made, tried] = [0, 0]; made < faults && !hasEnded; tried++) {
       // Its own stream, so that faults without anything to hit do not change those after them.
       const random = randomStream(1_000 * seed + tried);
-      const isAtWork = random.uniform() < SHARE_AT_WORK;
-      if (isAtWork) await Promise.race([ends, coordinator.working(LONGEST_START_MS)]);
+      if (random.uniform() < SHARE_AT_WORK) await Promise.race([ends, coordinator.working(LONGEST_START_MS)]);
       await Promise.race([ends, sleep(random.uniform() * LONGEST_GAP_MS)]);
       if (hasEnded) return;
       const fault = possible[Math.floor(random.uniform() * possible.length)]!;
+      const { isWorking } = coordinator;
       const kind = await disturbance.during(() => fault(random));
       if (kind === undefined) continue;
       say(`seed ${seed} (${site.name}), fault ${++made}: ${kind}`);
-      tally.made(kind, isAtWork);
+      tally.made(kind, isWorking);
     }
   };
   const deadline = new AbortController();

@@ -27,8 +27,9 @@ export async function postgresSite(workers: number, given?: string): Promise<Sto
     coordinatorFlags: flags[0]!,
     workerFlags: (i) => flags[i + 1]!,
     faults: [
-      lineFault('coordinator', [own]),
-      ...(workers === 0 ? [] : [lineFault('worker', others)]),
+      // Twice: a line fails in several ways.
+      ...[lineFault('coordinator', [own]), lineFault('coordinator', [own])],
+      ...(workers === 0 ? [] : [lineFault('worker', others), lineFault('worker', others)]),
       ...(server === undefined ? [] : [serverFault(server)]),
     ],
     open: (run) => openStore(direct.href, idOf(run)),

@@ -51,6 +51,10 @@ export class Role {
     return this.#options.name;
   }
 
+  get isWorking(): boolean {
+    return this.#isWorking;
+  }
+
   /** Whether there was a process to send it to. */
   signal(signal: NodeJS.Signals): boolean {
     const isThere = this.#child?.exitCode === null && this.#child.signalCode === null;

@@ -1,0 +1,116 @@
+/** What coordinator and workers share, without either: attempts, results, and a database that is away. */
+import { mkdir } from 'node:fs/promises';
+import { createServer } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { databaseFor, postgresMissing } from '../../test/postgres/server.ts';
+import { openPostgresStore } from '../store/postgres.ts';
+import { Connections } from '../store/postgres-connection.ts';
+import { randomTrajectory } from '../testing/trajectories.ts';
+import { Coordinator } from './coordinator.ts';
+import { ATTEMPTS, type ClaimedJob, type RolloutJob, type RunSpec, WorkQueue } from './queue.ts';
+
+const SPEC: RunSpec = { release: '0', entry: 'agent.ts', settings: {}, sources: {}, kernels: 'simd' };
+const jobOf = (rolloutId: string): RolloutJob => ({
+  identity: { rolloutId, groupId: 'g', taskId: 't', purpose: 'train' },
+  task: { id: 't', prompt: [] },
+  sampling: { temperature: 1, maxTokens: 1 } as unknown as RolloutJob['sampling'],
+  version: 0,
+});
+const finished = (claimed: ClaimedJob, output: string) => {
+  const grade = { kind: 'ungraded', why: 'completed' } as const;
+  return { ...claimed, trajectory: randomTrajectory(1, { ...claimed.job.identity, output, grade }), files: [] };
+};
+
+describe.skipIf(postgresMissing !== undefined)('the queue of rollouts', () => {
+  let database: Awaited<ReturnType<typeof databaseFor>>;
+  let queue: WorkQueue;
+  beforeAll(async () => {
+    database = await databaseFor();
+    await (await openPostgresStore(database.url, 'any'))[Symbol.asyncDispose]();
+    queue = await WorkQueue.create(database.url);
+  });
+  afterAll(async () => {
+    await queue[Symbol.asyncDispose]();
+    await database[Symbol.asyncDispose]();
+  });
+  const claim = async (run: string): Promise<ClaimedJob> => (await queue.claim(run, 1, 'worker'))[0]!;
+
+  it('counts failures of a rollout, and not how often it was given back; an attempt that was given back writes nothing', async () => {
+    await queue.openRun('counts', SPEC);
+    await queue.send('counts', [jobOf('a')]);
+    const first = await claim('counts');
+    await queue.giveBack('counts', [first]);
+    for (let time = 0; time < ATTEMPTS; time++) await queue.giveBack('counts', [await claim('counts')]);
+    expect(await queue.finish('counts', [finished(first, 'late')])).toHaveLength(1);
+    for (let time = 0; time < ATTEMPTS; time++) {
+      expect(await queue.parked('counts')).toEqual(new Map());
+      await queue.fail('counts', [await claim('counts')], 'it broke');
+    }
+    expect([...(await queue.parked('counts'))]).toMatchObject([['a', { reason: 'it broke' }]]);
+    expect(await queue.results('counts', ['a'])).toEqual([]);
+  });
+
+  it('keeps the first result of a rollout that ran again because its job was forgotten', async () => {
+    await queue.openRun('again', SPEC);
+    for (const text of ['first', 'second']) {
+      await queue.send('again', [jobOf('a')]);
+      expect(await queue.finish('again', [finished(await claim('again'), text)])).toEqual([]);
+      await queue.query('forget the job', "DELETE FROM pgboss.job WHERE name LIKE '%again'", []);
+    }
+    expect(await queue.results('again', ['a'])).toMatchObject([{ output: 'first' }]);
+  });
+
+  it('has the first weights before workers learn of the run', async () => {
+    const open = async (): Promise<unknown> => await queue.openedRun('order');
+    const seen: unknown[] = [];
+    const save = async (folder: string): Promise<void> => {
+      seen.push(await open());
+      await mkdir(folder);
+    };
+    const options = { url: database.url, run: 'order', spec: SPEC, staleness: 0, save, warn: () => {} };
+    await using _coordinator = await Coordinator.open(options);
+    expect(seen).toEqual([undefined]);
+    expect(await open()).toMatchObject({ run: 'order' });
+  });
+
+  it('frees what a cut-off worker holds in a transaction', async () => {
+    await queue.openRun('held', SPEC);
+    await queue.send('held', [jobOf('a')]);
+    const connections = await Connections.to(database.url);
+    const cut = connections.use('hold', 0, async (client) => {
+      await client.query('BEGIN');
+      await client.query("SELECT FROM pgboss.job WHERE name LIKE '%held' FOR UPDATE");
+      await sleep(8_000);
+      await client.query('COMMIT');
+    });
+    cut.catch(() => {});
+    await sleep(500);
+    const since = performance.now();
+    await queue.query('use it', "UPDATE pgboss.job SET priority = 1 WHERE name LIKE '%held'", []);
+    expect(performance.now() - since).toBeLessThan(7_000);
+    await expect(cut).rejects.toThrow();
+    await connections.close();
+  });
+});
+
+it('a database that is away is waited for until the signal', async () => {
+  const server = createServer((socket) => socket.destroy());
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  const { port } = server.address() as { readonly port: number };
+  const connections = await Connections.to(`postgres://nobody@127.0.0.1:${port}/none`);
+  const stop = new AbortController();
+  let hasEnded = false;
+  const used = connections
+    .use('ask', stop.signal, (client) => client.query('SELECT 1'))
+    .finally(() => {
+      hasEnded = true;
+    });
+  used.catch(() => {});
+  await sleep(1_500);
+  expect(hasEnded).toBe(false);
+  stop.abort();
+  await expect(used).rejects.toThrow('could not ask');
+  await connections.close();
+  server.close();
+});
