@@ -1,11 +1,13 @@
 /**
  * How many machines one coordinator can feed: `npm run bench -- scale [--json] [--assume gradeMs=1.5,storeMs=0.4,…]`. A simulation by events, not a
- * measurement: its assumptions are printed with its results, and should be taken from measurements (`grader`, `rollouts`, `gateway`).
+ * measurement: its assumptions are printed with its results. Those that are times of ours were measured here: `queueMs` by `queue`, `storeMs` by `store`,
+ * `coordinatorMs` by `workers`, `gradeMs` by `grader`.
  *
  * Workers run `concurrency` rollouts each. A rollout is `turns` calls, each as long as an engine takes: log-normal, most short and a few very
- * long. Then the coordinator grades it (`graders` at a time) and the store keeps it (one at a time). Rollouts are given out as the scheduler does
- * it: in groups, at most (`staleness` + 1) batches ahead of the trainer, whose step takes `trainMs`. A batch of `batch` groups grows with the
- * machines if it is 0: as many groups as fill every place once. No machine fails here.
+ * long. Its result passes the database (one statement at a time, so this is the worst of it), the coordinator's main thread, the graders
+ * (`graders` at a time), and the database again, which keeps it. Rollouts are given out as the scheduler does it: in groups, at most
+ * (`staleness` + 1) batches ahead of the trainer, whose step takes `trainMs`. A batch of `batch` groups grows with the machines if it is 0: as many
+ * groups as fill every place once. The first and the last step are not counted. No machine fails here.
  */
 import { gaussian, randomStream } from '../src/nn/random.ts';
 import type { Flags } from './main.ts';
@@ -18,12 +20,14 @@ const ASSUMED = {
   sigma: 0.6,
   graders: 2,
   gradeMs: 2,
-  storeMs: 0.5,
-  trainMs: 20_000,
+  queueMs: 0.25,
+  coordinatorMs: 2.1,
+  storeMs: 0.36,
+  trainMs: 5_000,
   group: 8,
   batch: 0,
   staleness: 1,
-  steps: 6,
+  steps: 12,
   seed: 1,
 };
 type Assumed = typeof ASSUMED;
@@ -33,10 +37,11 @@ const MACHINES = [1, 10, 100, 1_000];
 interface Simulated {
   readonly machines: number;
   readonly rolloutsPerSecond: number;
-  /** Shares of the time: of the workers' places, the graders, the store and the trainer. */
+  /** Shares of the time: of the workers' places, the coordinator's thread, the graders, the database and the trainer. */
   readonly workers: number;
+  readonly coordinator: number;
   readonly graders: number;
-  readonly store: number;
+  readonly database: number;
   readonly trainer: number;
   /** What is nearest to its limit. */
   readonly limit: string;
@@ -117,34 +122,41 @@ class Station {
 }
 
 function simulate(machines: number, assumed: Assumed): Simulated {
-  const { concurrency, turns, callMs, sigma, graders, gradeMs, storeMs, trainMs, group, staleness, steps, seed } = assumed;
+  const { concurrency, turns, callMs, sigma, graders, gradeMs, trainMs, group, staleness, steps, seed } = assumed;
   const places = machines * concurrency;
   const batch = assumed.batch || Math.max(1, Math.ceil(places / group));
   const [agenda, random] = [new Agenda(), randomStream(seed)];
   const workers = new Station(agenda, places);
+  const database = new Station(agenda, 1);
+  const coordinator = new Station(agenda, 1);
   const grading = new Station(agenda, graders);
-  const keeping = new Station(agenda, 1);
   let [version, begun, whole, rollouts, trained, isTraining] = [0, 0, 0, 0, 0, false];
   const rolloutMs = (): number => {
     let ms = 0;
     for (let turn = 0; turn < turns; turn++) ms += callMs * Math.exp(sigma * gaussian(random));
     return ms;
   };
+  const used = (): readonly number[] => [
+    agenda.now,
+    rollouts,
+    ...[workers, coordinator, grading, database].map(({ busyMs }) => busyMs),
+    trained,
+  ];
+  let [from, to] = [used(), used()];
+  const returned = (then: () => void): void =>
+    database.pass(assumed.queueMs, () =>
+      coordinator.pass(assumed.coordinatorMs, () => grading.pass(gradeMs, () => database.pass(assumed.storeMs, then))),
+    );
   const begin = (): void => {
     const most = Math.min((staleness + version + 1) * batch, steps * batch);
     for (; begun < most; begun++) {
       let left = group;
-      for (let place = 0; place < group; place++) {
-        workers.pass(rolloutMs(), () =>
-          grading.pass(gradeMs, () =>
-            keeping.pass(storeMs, () => {
-              rollouts++;
-              if (--left === 0) whole++;
-              train();
-            }),
-          ),
-        );
-      }
+      const kept = (): void => {
+        rollouts++;
+        if (--left === 0) whole++;
+        train();
+      };
+      for (let place = 0; place < group; place++) workers.pass(rolloutMs(), () => returned(kept));
     }
   };
   const train = (): void => {
@@ -154,21 +166,20 @@ function simulate(machines: number, assumed: Assumed): Simulated {
     agenda.after(trainMs, () => {
       isTraining = false;
       version++;
+      if (version === 1) from = used();
+      if (version === steps - staleness - 1) to = used();
       begin();
       train();
     });
   };
   begin();
   while (agenda.next());
-  const share = (busy: number, of = 1): number => Number((busy / (of * agenda.now)).toFixed(3));
-  const shares = {
-    workers: share(workers.busyMs, places),
-    graders: share(grading.busyMs, graders),
-    store: share(keeping.busyMs),
-    trainer: share(trained),
-  };
+  const [ms, ended, ...busy] = to.map((value, i) => value - from[i]!) as [number, number, ...number[]];
+  const share = (place: number, of = 1): number => Number((busy[place]! / (of * ms)).toFixed(3));
+  const ours = { coordinator: share(1), graders: share(2, graders), database: share(3) };
+  const shares = { workers: share(0, places), ...ours, trainer: share(4) };
   const [limit] = Object.entries(shares).toSorted(([, a], [, b]) => b - a)[0]!;
-  return { machines, rolloutsPerSecond: Number(((1000 * rollouts) / agenda.now).toFixed(2)), ...shares, limit };
+  return { machines, rolloutsPerSecond: Number(((1000 * ended) / ms).toFixed(2)), ...shares, limit };
 }
 
 /** Throws for a name or a number that it does not know. */

@@ -1,9 +1,11 @@
 /**
- * Fifty thousand rollouts in one run: `npm run bench -- soak [--json]`, minutes. A real evaluation in this process, with its grader, gateway, HTTP
- * clients, directory and store; the model is a server in a process of its own that answers at once. Memory is read after a full collection of
- * garbage, every 10,000 rollouts; at the end, sockets and child processes that are still there are counted, when idle connections had time to close.
+ * Fifty thousand rollouts, twice: `npm run bench -- soak [--json]`, minutes. First on the path that training and evaluations share, runner, gateway,
+ * grader and store, one in twenty over HTTP: `heapGrowthMB` and `rssGrowthMB` are its. Then as one real evaluation in this process, with its grader
+ * processes, directory and store; the model is a server in a process of its own that answers at once.
  *
- * What an evaluation reports of each rollout stays in memory until its end, so memory grows by that: some 200 bytes each.
+ * Memory is read after a full collection of garbage, every 10,000 rollouts; growth is from the first to the last of those. At the end, sockets and child
+ * processes that are still there are counted, when idle connections had time to close. What an evaluation reports of each rollout stays in memory
+ * until its end, some 350 bytes each.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -14,6 +16,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { evaluateOnly } from '../src/run/evaluate.ts';
+import { openYard } from './rollouts/yard.ts';
 
 const [ROLLOUTS, PER_TASK, CONCURRENCY] = [50_000, 10, 32];
 /** Progress is told a few times a second, not for every rollout: the last of them, never. */
@@ -62,37 +65,64 @@ async function parentOf(pid: string): Promise<string | undefined> {
   return /^PPid:\s+(\d+)/m.exec(text)?.[1];
 }
 
+interface Soaked {
+  readonly perSecond: number;
+  readonly heapGrowthMB: number;
+  readonly rssGrowthMB: number;
+  /** More than before. */
+  readonly left: { readonly sockets: number; readonly processes: number };
+  readonly memory: readonly Memory[];
+}
+
+/** `soak` calls its argument now and then with how many rollouts have ended. */
+async function soaked(soak: (ended: (rollouts: number) => void) => Promise<void>): Promise<Soaked> {
+  const before = { sockets: sockets(), processes: await childProcesses() };
+  const memory: Memory[] = [];
+  const started = performance.now();
+  await soak((rollouts) => {
+    if (rollouts >= (LOOKS[memory.length] ?? Number.POSITIVE_INFINITY)) memory.push(memoryAt(rollouts));
+  });
+  const perSecond = Math.round((1_000 * ROLLOUTS) / (performance.now() - started));
+  await sleep(IDLE_MS);
+  const left = { sockets: sockets() - before.sockets, processes: (await childProcesses()) - before.processes };
+  const [first, last] = [memory[0]!, memory.at(-1)!];
+  const growth = { heapGrowthMB: MB(1e6 * (last.heapMB - first.heapMB)), rssGrowthMB: MB(1e6 * (last.rssMB - first.rssMB)) };
+  return { perSecond, ...growth, left, memory };
+}
+
+async function path(ended: (rollouts: number) => void): Promise<void> {
+  await using yard = await openYard();
+  for (let done = 0; done < ROLLOUTS; done += 2_500) {
+    await yard.run(2_375, { atOnce: CONCURRENCY, latencyMs: 0, door: 'in-process' });
+    await yard.run(125, { atOnce: CONCURRENCY, latencyMs: 0, door: 'http' });
+    ended(done + 2_500);
+  }
+}
+
+async function evaluation(folder: string, port: number, ended: (rollouts: number) => void): Promise<void> {
+  const heldOut = join(folder, 'tasks.jsonl');
+  const row = (n: number): string => JSON.stringify({ id: String(n), prompt: `What do ${n} items cost?`, answer: '81' });
+  await writeFile(heldOut, Array.from({ length: ROLLOUTS / PER_TASK }, (_, n) => row(n)).join('\n'));
+  process.env['OPENAI_API_KEY'] ??= 'none';
+  const { success } = await evaluateOnly(
+    {
+      ...{ entry: ENTRY, heldOut, run: join(folder, 'run'), n: PER_TASK, concurrency: CONCURRENCY },
+      ...{ engine: 'openai', baseURL: `http://127.0.0.1:${port}/v1`, model: 'quick' },
+    },
+    (event) => event.type === 'progress' && ended(event.done),
+  );
+  if (success !== 1) throw new Error(`the share of rollouts that succeeded is ${success}`);
+}
+
 export async function run(): Promise<Readonly<Record<string, unknown>>> {
+  const onPath = await soaked(path);
   const folder = await mkdtemp(join(tmpdir(), 'trainyard-bench-soak-'));
   const env = { ...process.env, LATENCY_MS: '0' };
   const engine: ChildProcess = spawn(process.execPath, [ENGINE], { env, stdio: ['ignore', 'pipe', 'inherit'] });
   try {
     const [port] = (await once(engine.stdout!, 'data')) as [Buffer];
     engine.stdout!.destroy();
-    const heldOut = join(folder, 'tasks.jsonl');
-    const row = (n: number): string => JSON.stringify({ id: String(n), prompt: `What do ${n} items cost?`, answer: '81' });
-    await writeFile(heldOut, Array.from({ length: ROLLOUTS / PER_TASK }, (_, n) => row(n)).join('\n'));
-    process.env['OPENAI_API_KEY'] ??= 'none';
-    const before = { sockets: sockets(), processes: await childProcesses() };
-    const memory: Memory[] = [];
-    const started = performance.now();
-    const { success } = await evaluateOnly(
-      {
-        ...{ entry: ENTRY, heldOut, run: join(folder, 'run'), n: PER_TASK, concurrency: CONCURRENCY },
-        ...{ engine: 'openai', baseURL: `http://127.0.0.1:${Number(port)}/v1`, model: 'quick' },
-      },
-      (event) => {
-        const look = LOOKS[memory.length] ?? Number.POSITIVE_INFINITY;
-        if (event.type === 'progress' && event.done >= look) memory.push(memoryAt(event.done));
-      },
-    );
-    const perSecond = Math.round((1_000 * ROLLOUTS) / (performance.now() - started));
-    if (success !== 1) throw new Error(`the share of rollouts that succeeded is ${success}`);
-    await sleep(IDLE_MS);
-    const left = { sockets: sockets() - before.sockets, processes: (await childProcesses()) - before.processes };
-    const [first, last] = [memory[0]!, memory.at(-1)!];
-    const growth = { heapGrowthMB: MB(1e6 * (last.heapMB - first.heapMB)), rssGrowthMB: MB(1e6 * (last.rssMB - first.rssMB)) };
-    return { rollouts: ROLLOUTS, perSecond, ...growth, left, memory, afterwards: memoryAt(ROLLOUTS) };
+    return { rollouts: ROLLOUTS, ...onPath, evaluation: await soaked((ended) => evaluation(folder, Number(port), ended)) };
   } finally {
     engine.kill('SIGKILL');
     await rm(folder, { recursive: true, force: true });

@@ -3,10 +3,12 @@
  * workers (`trainyard worker`), real PostgreSQL; the engine is a server in its own process that takes 200 ms for each of a rollout's five calls. So
  * the ideal is known, and the processor is not what limits it.
  *
- * Counted is the middle of each run, by the times in its trajectories: processes that start, and the last rollouts, are left out.
+ * Counted is the middle of each run, by the times in its trajectories: processes that start, and the last rollouts, are left out. Processor time is
+ * that of a rollout in its worker and in the coordinator's own process, without its graders and the database; from /proc, so on Linux only.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { loadavg, tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -33,6 +35,17 @@ interface Scaled {
   readonly ofLinear: number;
   /** Of a worker whose places are never free. */
   readonly ofIdeal: number;
+  /** Of the processor, for one rollout. */
+  readonly workerMs: number;
+  readonly coordinatorMs: number;
+}
+
+type Measured = Pick<Scaled, 'perSecond' | 'workerMs' | 'coordinatorMs'>;
+
+interface Used {
+  readonly at: number;
+  readonly workers: number;
+  readonly coordinator: number;
 }
 
 /** Ends its processes when it is disposed of. */
@@ -61,13 +74,13 @@ export async function run(): Promise<Readonly<Record<string, unknown>>> {
     const [port] = (await once(processes.start(ENGINE).stdout!, 'data')) as [Buffer];
     const scaled: Scaled[] = [];
     for (const workers of WORKERS) {
-      const perSecond = await measured(server.url(), folder, `http://127.0.0.1:${Number(port)}/v1`, workers);
+      const { perSecond, ...used } = await measured(server.url(), folder, `http://127.0.0.1:${Number(port)}/v1`, workers);
       const one = scaled[0]?.perSecond ?? perSecond;
       const [ofLinear, ofIdeal] = [one, IDEAL].map((each) => Number((perSecond / (workers * each)).toFixed(3))) as [
         number,
         number,
       ];
-      const row = { workers, perSecond: Number(perSecond.toFixed(1)), ofLinear, ofIdeal };
+      const row = { workers, perSecond: Number(perSecond.toFixed(1)), ofLinear, ofIdeal, ...used };
       console.log(`${JSON.stringify(row)}, load ${loadavg()[0]!.toFixed(1)}`);
       scaled.push(row);
     }
@@ -77,8 +90,8 @@ export async function run(): Promise<Readonly<Record<string, unknown>>> {
   }
 }
 
-/** Rollouts a second in the middle of an evaluation. */
-async function measured(url: string, folder: string, baseURL: string, workers: number): Promise<number> {
+/** In the middle of an evaluation. */
+async function measured(url: string, folder: string, baseURL: string, workers: number): Promise<Measured> {
   await using processes = new Processes();
   const tasks = join(folder, `tasks-${workers}.jsonl`);
   const row = (n: number): string => JSON.stringify({ id: `task-${n}`, prompt: `What do ${n} items cost?`, answer: '81' });
@@ -93,9 +106,34 @@ async function measured(url: string, folder: string, baseURL: string, workers: n
   const coordinator = processes.start(MAIN, 'eval', ENTRY, '--held-out', tasks, '--run', dir, '--json', ...engine, ...shared);
   const output: string[] = [];
   coordinator.stdout!.setEncoding('utf8').on('data', (text: string) => output.push(text));
+  const used: Used[] = [];
+  const usedNow = (): Used => ({ at: Date.now(), workers: usedBy(started), coordinator: usedBy([coordinator]) });
+  const watching = setInterval(() => used.push(usedNow()), 200);
   const [code] = await once(coordinator, 'close');
+  clearInterval(watching);
   if (code !== 0) throw new Error(`the coordinator ended with ${code}:\n${output.join('').slice(-2_000)}`);
-  return middleRate(await endTimes(url));
+  const middle = middleOf(await endTimes(url));
+  const inMiddle = used.filter(({ at }) => at >= middle[0]! && at <= middle.at(-1)!);
+  const perRollout = (of: 'workers' | 'coordinator'): number =>
+    Number(((inMiddle.at(-1)![of] - inMiddle[0]![of]) / middle.length).toFixed(2));
+  return { perSecond: rateOf(middle), workerMs: perRollout('workers'), coordinatorMs: perRollout('coordinator') };
+}
+
+/** Milliseconds of the processor since they began. The kernel counts in hundredths of a second. */
+function usedBy(children: readonly ChildProcess[]): number {
+  const ticks = children.map(({ pid }) => {
+    try {
+      const [, rest = ''] = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ');
+      return rest
+        .split(' ')
+        .slice(11, 13)
+        .map(Number)
+        .reduce((sum, each) => sum + each, 0);
+    } catch {
+      return 0;
+    }
+  });
+  return 10 * ticks.reduce((sum, each) => sum + each, 0);
 }
 
 /** Of the newest run in the store. */
@@ -109,12 +147,15 @@ async function endTimes(url: string): Promise<readonly number[]> {
   return rows.map(({ at }) => at);
 }
 
-/** The slope of the line that fits best: places that a worker fills together end together, so a count would depend on where it begins. */
-function middleRate(times: readonly number[]): number {
+function middleOf(times: readonly number[]): readonly number[] {
   const [first, last] = [times[0]!, times.at(-1)!];
   const [from, to] = [first + EDGE * (last - first), last - EDGE * (last - first)];
-  const middle = times.filter((at) => at >= from && at < to);
-  const [meanAt, meanN] = [meanOf(middle), (middle.length - 1) / 2];
-  const together = middle.reduce((sum, at, n) => sum + (at - meanAt) * (n - meanN), 0);
-  return (1_000 * together) / middle.reduce((sum, at) => sum + (at - meanAt) ** 2, 0);
+  return times.filter((at) => at >= from && at < to);
+}
+
+/** The slope of the line that fits best: places that a worker fills together end together, so a count would depend on where it begins. */
+function rateOf(times: readonly number[]): number {
+  const [meanAt, meanN] = [meanOf(times), (times.length - 1) / 2];
+  const together = times.reduce((sum, at, n) => sum + (at - meanAt) * (n - meanN), 0);
+  return (1_000 * together) / times.reduce((sum, at) => sum + (at - meanAt) ** 2, 0);
 }

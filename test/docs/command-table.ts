@@ -32,7 +32,9 @@ export const TABLE: readonly (readonly [RegExp, Way])[] = [
   [/^npm install$/, { kind: 'linked' }],
   [/^npm install --save-dev tsx$/, left('test/packages/typescript installs it and loads entries with it')],
   [/^npm install @opentelemetry/, left('the SDK of the tracing tool; src/integrations/opentelemetry.test.ts registers a tracer')],
-  [/^(llama-server|ollama|node|npx node|tensorboard|pip|python) /, left('another program')],
+  [/^trainyard .*--store postgres:/, parsed('needs that database; test/workers and test/cli run such commands with a real one')],
+  [/^(llama-server|ollama|node|npx node|tensorboard|pip|python|psql|mkdir|openssl) /, left('another program')],
+  [/^docker /, left('no Docker here; test/deploy checks the files')],
   [/^trainyard train examples\/shop\/agent\.ts --transcripts/, executed(FEW_SHOP)],
   [/^trainyard skyrl /, parsed('needs an NVIDIA GPU, and installs several GB')],
   [/^trainyard .*bartowski\//, parsed('the stand-in has no GGUF files; src/run/model-download.test.ts downloads them')],
@@ -53,6 +55,7 @@ export const TABLE: readonly (readonly [RegExp, Way])[] = [
 
 /** What a page's commands need that the reader has by then: commands that are executed before them. */
 export const BEFORE: Readonly<Record<string, readonly string[]>> = {
+  'docs/guide/scale.md': ['trainyard train agent.ts --run runs/shop'],
   'docs/guide/04-long-runs.md': ['trainyard train my-agent.ts --run runs/shop-20261115-081703'],
   'docs/guide/15-use-what-you-trained.md': [
     'trainyard model get HuggingFaceTB/SmolLM2-135M-Instruct',
