@@ -35,6 +35,7 @@ function jobOf(n: number): RolloutJob {
     task: { id: taskId, prompt: [{ role: 'user', content }] },
     sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: 256 },
     version: 0,
+    weights: '',
   };
 }
 

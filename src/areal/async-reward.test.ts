@@ -54,6 +54,8 @@ describe('a wrapped reward function', () => {
     await using rollouts = await scriptedRollouts(agent);
     expect(await rollouts.run({ answer: 'answer 0' })).toMatchObject({ grade: { reward: { value: 2 } } });
     expect(await rollouts.run({ answer: 'another' })).toMatchObject({ grade: { reward: { value: 0 } } });
+    await using onWorker = await scriptedRollouts(agent, 0, undefined, undefined, true);
+    expect(await onWorker.run()).toMatchObject({ outcome: { kind: 'failed', message: expect.stringContaining('no answer') } });
   });
 
   it('is not called with data that has no answer, as in an isolated process', async () => {

@@ -38,9 +38,10 @@ export function withAnswer(args: readonly unknown[]): readonly unknown[] {
   if (ctx === undefined) return args;
   const isData = (arg: unknown): arg is object => isObject(arg) && arg['id'] === ctx.task.id && 'messages' in arg;
   if (!answers.has(ctx) && args.some(isData)) {
-    const found = "a wrapped reward was given the episode's data in an isolated process, where there is no answer to add to it";
+    const found =
+      "a wrapped reward was given the episode's data in an isolated process or on a worker, where there is no answer to add to it";
     throw new TrainyardError('GRADER_FAILED', found, {
-      hint: 'export a grader (defineGrader), which runs outside and sees task.answer, or run without isolation; a reward that needs no answer can be given the fields of data that it needs',
+      hint: 'export a grader (defineGrader), which runs outside and sees task.answer, or run without isolation and workers; a reward that needs no answer can be given the fields of data that it needs',
     });
   }
   return args.map((arg) => (isData(arg) ? { ...arg, answer: answers.get(ctx) } : arg));
@@ -91,11 +92,11 @@ export function arealWorkflow<T>(parts: ArealWorkflowParts<T>): Workflow {
     ...settings,
     ...(shouldAccept === undefined ? {} : { accepts }),
     attach:
-      async () =>
+      async ({ isWorker }) =>
       (ctx, { answer }, apart) => {
         // A process of its own gets no answer.
         if (apart !== undefined) return apart(null);
-        answers.set(ctx, answer);
+        if (!isWorker) answers.set(ctx, answer);
         return run(ctx);
       },
     setup: async () => {

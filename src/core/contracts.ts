@@ -147,6 +147,8 @@ export type AttachedRun = (ctx: WorkflowContext, task: Task, apart?: (handed: un
 export interface RunHost {
   readonly gateway: SessionHost;
   readonly grader?: GraderRunner | undefined;
+  /** Whether this is a worker, where tasks have no answers. */
+  readonly isWorker?: boolean;
 }
 
 export interface WorkflowContext<Config = unknown, RoleName extends string = string> extends Omit<RolloutIdentity, 'taskId'> {

@@ -246,7 +246,7 @@ export type TrainFromRequest = { readonly from: string } & Partial<TrainSettings
 /** Combinations of settings that are not allowed. */
 function conflictsIn(settings: EvaluationSettings | TrainSettings | SftSettings): readonly (string | false)[] {
   const { engine, baseModel, baseURL, loraRank, loraAlpha, trained } = settings;
-  const { run, flow, flows, apiKeyEnv, store, workers }: Partial<TrainSettings> = settings as Partial<TrainSettings>;
+  const { run, flow, flows, apiKeyEnv, store, workers, limits }: Partial<TrainSettings> = settings as Partial<TrainSettings>;
   const trains = 'steps' in settings || 'epochs' in settings;
   const embedded = (['trained', 'loraAlpha', 'context'] as const).find((name) => settings[name] !== undefined);
   const { username = '', password = '' } = baseURL === undefined ? {} : new URL(baseURL);
@@ -268,6 +268,8 @@ function conflictsIn(settings: EvaluationSettings | TrainSettings | SftSettings)
     isApi(engine) &&
       baseURL === undefined &&
       `baseURL: expected the address of the server, or a key for ${APIS[engine].baseURL} in ${apiKeyEnv ?? APIS[engine].keyEnv}`,
+    (workers && limits && limits.deadlineMs > 82_800_000) === true &&
+      'limits.deadlineMs: expected 23 hours at most beside workers',
     workers !== undefined && store === undefined && 'store: expected a database beside workers: they share it, found none',
     run === undefined && store !== undefined && 'store: expected a run beside it: without one, nothing is kept',
     username + password !== '' && 'baseURL: expected an address without a password; apiKeyEnv names the variable with the key',

@@ -101,7 +101,9 @@ async function execute(
     await using late = isResumed && pending.length > 0 ? await opening() : undefined;
     const parts = early ?? late;
     await using coordinator = parts && (await coordinatorOf({ ...plan, parts, id: directory?.id, warn }));
-    return await measure({ plan, results, store, tell, finish, coordinator }, pending, parts);
+    const measured = await measure({ plan, results, store, tell, finish, coordinator }, pending, parts);
+    if (coordinator !== undefined) coordinator.isDone = true;
+    return measured;
   };
   return await (directory === undefined ? work() : tell.during(directory, work));
 }

@@ -56,6 +56,6 @@ export async function coordinatorOf({
 
 /** Without what a worker must not know, or has of its own: answers, the database and its password. */
 function shared(settings: TrainSettings | EvaluationSettings): Readonly<Record<string, unknown>> {
-  const { entry: _entry, store: _store, run: _run, heldOut: _heldOut, ...rest } = settings;
+  const { entry: _entry, store: _store, run: _run, heldOut: _heldOut, threads: _threads, ...rest } = settings;
   return Object.fromEntries(Object.entries(rest).filter(([name]) => name !== 'tasks'));
 }

@@ -21,21 +21,23 @@ beforeEach(async () => {
 });
 
 it('gives back what was answered, bit for bit, whichever answer was written first, and without a half written line', async () => {
-  const journal = await OpenRollouts.open(dir);
+  const journal = await OpenRollouts.open(dir, 'policy');
   await journal.opened(session);
   await journal.answered(session, 'second', [turns[1]!]);
   await journal.answered(session, 'first', [turns[0]!]);
   await appendFile(file, '{"answer":{"key":"th');
-  const again = await OpenRollouts.open(dir);
+  const again = await OpenRollouts.open(dir, 'policy');
   expect(again.secret).toEqual(journal.secret);
   const answers = [
     ['second', [1]],
     ['first', [0]],
   ];
-  expect(await again.restore()).toEqual([{ identity, roles: {}, number: 7, remote: true, ended: undefined, turns, answers }]);
+  expect(await again.restore()).toEqual([
+    { policy: 'policy', identity, roles: {}, number: 7, remote: true, ended: undefined, turns, answers },
+  ]);
   // The half line is written over.
   await again.ended(7, 'r-2');
-  expect(await (await OpenRollouts.open(dir)).restore()).toMatchObject([{ ended: 'r-2' }]);
+  expect(await (await OpenRollouts.open(dir, 'policy')).restore()).toMatchObject([{ ended: 'r-2' }]);
   await again.remove(7);
   await again.answered(session, 'late', turns);
   expect(await readdir(dir)).toEqual(['secret']);
@@ -43,9 +45,9 @@ it('gives back what was answered, bit for bit, whichever answer was written firs
 
 it('refuses a damaged file by its name, and forgets one whose opening was never acknowledged', async () => {
   await writeFile(file, '{"opened":{"identi');
-  expect(await (await OpenRollouts.open(dir)).restore()).toEqual([]);
+  expect(await (await OpenRollouts.open(dir, 'policy')).restore()).toEqual([]);
   await writeFile(file, '{"opened":\n{}\n');
-  const journal = await OpenRollouts.open(dir);
+  const journal = await OpenRollouts.open(dir, 'policy');
   await expect(journal.restore()).rejects.toMatchObject({
     code: 'STORE_FAILED',
     message: expect.stringContaining('7.jsonl is damaged'),

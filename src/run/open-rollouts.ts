@@ -14,6 +14,8 @@ import { decodeTurn, encodeTurn } from '../store/records.ts';
 import { sync } from './checkpoint.ts';
 
 interface OpenedLine {
+  /** Name of the policy that samples it. */
+  readonly policy: string;
   readonly identity: RolloutIdentity;
   readonly roles: LiveSession['spec']['roles'];
   readonly number: number;
@@ -49,24 +51,28 @@ const BYTES = ['promptIds', 'sampledIds', 'logprobs'] as const;
 export class OpenRollouts implements SessionJournal {
   /** Signs keys, so that they outlive the process. */
   readonly secret: Uint8Array;
+  readonly policy: string;
   readonly #folder: string;
   readonly #files = new Map<number, OpenFile>();
 
-  private constructor(folder: string, secret: Uint8Array) {
+  private constructor(folder: string, policy: string, secret: Uint8Array) {
+    this.policy = policy;
     this.#folder = folder;
     this.secret = secret;
   }
 
   /** Creates the folder if there is none. Nobody else may read it: the secret makes keys. */
-  static async open(folder: string): Promise<OpenRollouts> {
+  static async open(folder: string, policy: string): Promise<OpenRollouts> {
     await mkdir(folder, { recursive: true, mode: 0o700 });
     const path = join(folder, SECRET);
-    const known = await readFile(path).catch(() => undefined);
-    if (known?.length === 32) return new OpenRollouts(folder, known);
+    const known = await readFile(path).catch((thrown: NodeJS.ErrnoException) => {
+      if (thrown.code !== 'ENOENT') throw thrown;
+    });
+    if (known?.length === 32) return new OpenRollouts(folder, policy, known);
     const secret = randomBytes(32);
     await written(path, 0, secret);
     await sync(folder);
-    return new OpenRollouts(folder, secret);
+    return new OpenRollouts(folder, policy, secret);
   }
 
   /** What the last process left, in the order it was opened. Throws STORE_FAILED if a file is damaged. */
@@ -88,7 +94,7 @@ export class OpenRollouts implements SessionJournal {
 
   async opened({ spec: { identity, roles }, number, remote }: LiveSession): Promise<void> {
     this.#files.set(number, { writing: new Mutex(), size: 0, turns: 0 });
-    await this.#append(number, () => ({ opened: { identity, roles, number, remote } }));
+    await this.#append(number, () => ({ opened: { policy: this.policy, identity, roles, number, remote } }));
     await sync(this.#folder);
   }
 

@@ -164,7 +164,7 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
     const started =
       workers !== undefined && !isWorker
         ? { workflow: entry.workflow }
-        : opened.use(await startWorkflow(entry.workflow, isolation, { gateway, grader: grading }));
+        : opened.use(await startWorkflow(entry.workflow, isolation, { gateway, grader: grading, isWorker }));
     // Elsewhere nobody could read them.
     if (files.run !== undefined) opened.use(catchPrints());
     if (options.watchStalls) opened.use(watchEventLoop({ warn: (message) => warn('EVENT_LOOP_BLOCKED', message) }));
@@ -183,7 +183,10 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
       entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
       rolloutsInto: (store, artifacts, elsewhere) =>
         rolloutsOf({ ...parts, store, artifacts, elsewhere }, warn, new FailureBudget(maxErrorShare), options.trains, files.run),
-      rollout: (spec, kept) => runRollout({ ...parts, ...kept }, spec),
+      rollout: async (spec, kept) => {
+        const { signal: both, release: unlink } = linkSignals(signal, kept.signal);
+        return await runRollout({ ...parts, ...kept, signal: both }, spec).finally(unlink);
+      },
       [Symbol.asyncDispose]: () => opened[Symbol.asyncDispose](),
     };
   }).catch((thrown: unknown) => {

@@ -36,8 +36,12 @@ export interface KeptStore {
 /** What a directory says about its store. */
 export function keptStore(path: string): KeptStore {
   if (existsSync(join(path, SERVED))) {
-    const { store: url, id } = tried(() => JSON.parse(readFileSync(join(path, SERVED), 'utf8'))) ?? {};
-    return { url, id };
+    const served = tried(
+      () => JSON.parse(readFileSync(join(path, SERVED), 'utf8')) as { readonly store: string; readonly id: string },
+    );
+    if (served !== undefined) return { url: served.store, id: served.id };
+    const hint = 'restore it from a copy: it says which database has the rollouts, and under which id';
+    throw new TrainyardError('STORE_FORMAT', `${join(path, SERVED)} is no JSON`, { hint });
   }
   if (!existsSync(join(path, 'run.json'))) return {};
   const { id, settings } = readRunFile(path) as { readonly id?: string; readonly settings?: { readonly store?: string } };
@@ -90,7 +94,7 @@ export async function openServedStore(folder: string, given: string | undefined)
     throw new TrainyardError('USAGE', `store: ${folder} has its rollouts in a file already`, { hint });
   }
   const { id = randomUUID() } = kept;
-  const store = await openStore(url, id);
+  const store = await openStore(url, id, { isKnown: kept.id !== undefined });
   await writeWhole(join(folder, SERVED), `${JSON.stringify({ store: withoutPassword(url), id })}\n`);
   return store;
 }

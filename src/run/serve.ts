@@ -105,7 +105,7 @@ export function serve(settings: ServeSettings, { onTurn, onFailure, warn }: Serv
     const { name, sampled } = opened.use(await openSampled(policy, { warn, stop: stop.signal, use: 'sampling' }));
     opened.use(await lockFolder(settings.run));
     const store = opened.use(await openServedStore(settings.run, settings.store));
-    const journal = await OpenRollouts.open(join(settings.run, 'open'));
+    const journal = await OpenRollouts.open(join(settings.run, 'open'), name);
     const keeper = keeperIn(store, journal);
     opened.defer(async () => void (await keeper.kept()));
     const observer = { recorded: ({ rolloutId }: RolloutIdentity, turn: Turn) => onTurn(rolloutId, turn), sealed: keeper.keep };
@@ -223,14 +223,17 @@ function keeperIn(
 
 type Reopen = (identity: RolloutIdentity, roles: SessionSpec['roles'], remote: boolean, state: RestoredSession) => LiveSession;
 
-/** Goes on with what an earlier server left open, and stores what had ended. Returns the number of those that go on. */
+/**
+ * Goes on with what an earlier server left open, and stores what had ended, and what another policy sampled: two in one rollout would pass as
+ * one. Returns the number of those that go on.
+ */
 async function reopen(journal: OpenRollouts, store: Store, reopenOne: Reopen): Promise<number> {
   let goingOn = 0;
-  for (const { identity, roles, remote, ended, ...state } of await journal.restore()) {
+  for (const { policy, identity, roles, remote, ended, ...state } of await journal.restore()) {
     if (ended !== undefined && (await store.read(ended)) !== undefined) await journal.remove(state.number);
     else {
       const session = reopenOne(identity, roles, remote, state);
-      if (ended === undefined) goingOn++;
+      if (ended === undefined && policy === journal.policy) goingOn++;
       else session.seal();
       await session.kept;
     }

@@ -14,6 +14,8 @@ import { writeFiles } from './files.ts';
 import { ATTEMPTS, jobIdOf, type LostAttempt, type RolloutJob, type RunSpec, SEEN_MS, WorkQueue } from './queue.ts';
 import { sendWeights } from './weights.ts';
 
+/** Milliseconds that a database may be away at the end. */
+const LEAVE_MS = 3_000;
 /** Milliseconds between looks for results. */
 const LOOK_MS = 25;
 /** Milliseconds between looks for parked rollouts. */
@@ -39,6 +41,8 @@ export interface CoordinatorOptions {
 
 interface Waiting {
   readonly spec: RolloutSpec;
+  /** That it was asked for. */
+  readonly version: number;
   readonly resolve: (trajectory: Trajectory) => void;
   readonly reject: (thrown: unknown) => void;
 }
@@ -58,6 +62,9 @@ export class Coordinator implements AsyncDisposable {
   #unsent: RolloutJob[] = [];
   #stored: string[] = [];
   #version = 0;
+  /** May be on its way to workers. */
+  #newest = 0;
+  #weights = '';
   #looking: Promise<void> | undefined;
   #isClosed = false;
   /** Whether the run has ended, so that nothing of it is needed any more. */
@@ -98,10 +105,11 @@ export class Coordinator implements AsyncDisposable {
     // Field by field: spreading the task would include its answer.
     const view = { id, prompt, ...(metadata === undefined ? {} : { metadata }) };
     const { promise, resolve, reject } = Promise.withResolvers<Trajectory>();
-    const asked = { identity, task: view, sampling, version: this.#version };
+    const [version, weights] = [this.#version, this.#weights];
+    const asked = { identity, task: view, sampling, version, weights };
     const job = jobIdOf(this.#options.run, asked);
     const stop = (): void => this.#fail(job, signal.reason);
-    this.#waiting.set(job, { spec, resolve, reject });
+    this.#waiting.set(job, { spec, version, resolve, reject });
     this.#jobs.set(identity.rolloutId, job);
     this.#unsent.push(asked);
     signal.addEventListener('abort', stop, { once: true });
@@ -131,8 +139,9 @@ export class Coordinator implements AsyncDisposable {
       const oldest = version - staleness - 1;
       const folder = join(this.#folder, `${++this.#saved}`);
       await save(folder);
+      this.#newest = version;
       this.#folders.push({ version, folder });
-      await sendWeights(this.#queue, run, version, folder, oldest);
+      this.#weights = await sendWeights(this.#queue, run, version, folder, oldest);
       await this.#forgetFolders((kept) => kept.version < oldest || (kept.version === version && kept.folder !== folder));
     }
     this.#version = version;
@@ -164,7 +173,12 @@ export class Coordinator implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#isClosed = true;
-    await Promise.all([this.#watching, this.#looking?.catch(() => {})]);
+    // A database that is away must not hold up who was told to leave.
+    this.#queue.patience = LEAVE_MS;
+    await Promise.race([
+      Promise.all([this.#watching, this.#looking?.catch(() => {})]),
+      sleep(LEAVE_MS, undefined, { ref: false }),
+    ]);
     try {
       await this.#forget();
       await this.#queue.closeRun(this.#options.run, this.isDone);
@@ -227,8 +241,12 @@ export class Coordinator implements AsyncDisposable {
     if (waiting === undefined) return;
     const asked = Object.entries(waiting.spec.identity);
     const isAsked = asked.every(([name, value]) => trajectory[name as keyof RolloutIdentity] === value);
-    if (!isAsked || trajectory.grade.kind !== 'ungraded') {
-      const found = `a worker returned rollout ${trajectory.rolloutId} as another one, or with a reward`;
+    const isOfVersion = trajectory.turns.every(
+      ({ sampledIds, policyVersion }) =>
+        sampledIds.length === 0 || (policyVersion >= waiting.version && policyVersion <= this.#newest),
+    );
+    if (!isAsked || !isOfVersion || trajectory.grade.kind !== 'ungraded') {
+      const found = `a worker returned rollout ${trajectory.rolloutId} as another one, of another version, or with a reward`;
       this.#fail(job, new TrainyardError('STORE_FORMAT', found, { hint: 'who else writes to this database?' }));
       return;
     }
@@ -257,7 +275,7 @@ export class Coordinator implements AsyncDisposable {
 function parkedRollout({ identity }: RolloutSpec, reason: string, attempts: readonly LostAttempt[]): Trajectory {
   const logs: LogLine[] = attempts.map(({ attempt, worker, at }) => ({
     at: at.getTime(),
-    text: `attempt ${attempt} of ${ATTEMPTS} began on ${worker}, which did not finish it`,
+    text: `attempt ${attempt} began on ${worker}, which did not finish it`,
   }));
   const [startedAt, endedAt] = [logs[0]?.at ?? Date.now(), Date.now()];
   const workers = [...new Set(attempts.map(({ worker }) => worker))].join(', ');

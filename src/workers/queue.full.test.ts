@@ -8,7 +8,7 @@ import { openPostgresStore } from '../store/postgres.ts';
 import { Connections } from '../store/postgres-connection.ts';
 import { randomTrajectory } from '../testing/trajectories.ts';
 import { Coordinator } from './coordinator.ts';
-import { ATTEMPTS, type ClaimedJob, type RolloutJob, type RunSpec, WorkQueue } from './queue.ts';
+import { ATTEMPTS, type ClaimedJob, jobIdOf, type RolloutJob, type RunSpec, WorkQueue } from './queue.ts';
 
 const SPEC: RunSpec = { release: '0', entry: 'agent.ts', settings: {}, sources: {}, kernels: 'simd' };
 const jobOf = (rolloutId: string): RolloutJob => ({
@@ -16,6 +16,7 @@ const jobOf = (rolloutId: string): RolloutJob => ({
   task: { id: 't', prompt: [] },
   sampling: { temperature: 1, maxTokens: 1 } as unknown as RolloutJob['sampling'],
   version: 0,
+  weights: '',
 });
 const finished = (claimed: ClaimedJob, output: string) => {
   const grade = { kind: 'ungraded', why: 'completed' } as const;
@@ -47,8 +48,8 @@ describe.skipIf(postgresMissing !== undefined)('the queue of rollouts', () => {
       expect(await queue.parked('counts')).toEqual(new Map());
       await queue.fail('counts', [await claim('counts')], 'it broke');
     }
-    expect([...(await queue.parked('counts'))]).toMatchObject([['a', { reason: 'it broke' }]]);
-    expect(await queue.results('counts', ['a'])).toEqual([]);
+    expect([...(await queue.parked('counts'))]).toMatchObject([[first.id, { reason: 'it broke' }]]);
+    expect(await queue.results('counts', [first.id])).toEqual(new Map());
   });
 
   it('keeps the first result of a rollout that ran again because its job was forgotten', async () => {
@@ -56,9 +57,22 @@ describe.skipIf(postgresMissing !== undefined)('the queue of rollouts', () => {
     for (const text of ['first', 'second']) {
       await queue.send('again', [jobOf('a')]);
       expect(await queue.finish('again', [finished(await claim('again'), text)])).toEqual([]);
-      await queue.query('forget the job', "DELETE FROM pgboss.job WHERE name LIKE '%again'", []);
+      await queue.query('forget the job', "DELETE FROM trainyard_queue.job WHERE name LIKE '%again'", []);
     }
-    expect(await queue.results('again', ['a'])).toMatchObject([{ output: 'first' }]);
+    const results = await queue.results('again', [jobIdOf('again', jobOf('a'))]);
+    expect([...results.values()]).toMatchObject([{ output: 'first' }]);
+  });
+
+  it('gives no result of an older version of the policy for a rollout that is asked for again', async () => {
+    await queue.openRun('older', SPEC);
+    const [old, renewed] = [jobOf('a'), { ...jobOf('a'), version: 1 }];
+    await queue.send('older', [old]);
+    await queue.finish('older', [finished(await claim('older'), 'old')]);
+    await queue.send('older', [old, renewed]);
+    const [oldId, renewedId] = [jobIdOf('older', old), jobIdOf('older', renewed)];
+    expect([...(await queue.results('older', [renewedId])).keys()]).toEqual([]);
+    expect([...(await queue.results('older', [oldId, renewedId])).keys()]).toEqual([oldId]);
+    expect((await queue.claim('older', 8, 'worker')).map(({ id }) => id)).toEqual([renewedId]);
   });
 
   it('has the first weights before workers learn of the run', async () => {
@@ -80,14 +94,14 @@ describe.skipIf(postgresMissing !== undefined)('the queue of rollouts', () => {
     const connections = await Connections.to(database.url);
     const cut = connections.use('hold', 0, async (client) => {
       await client.query('BEGIN');
-      await client.query("SELECT FROM pgboss.job WHERE name LIKE '%held' FOR UPDATE");
+      await client.query("SELECT FROM trainyard_queue.job WHERE name LIKE '%held' FOR UPDATE");
       await sleep(8_000);
       await client.query('COMMIT');
     });
     cut.catch(() => {});
     await sleep(500);
     const since = performance.now();
-    await queue.query('use it', "UPDATE pgboss.job SET priority = 1 WHERE name LIKE '%held'", []);
+    await queue.query('use it', "UPDATE trainyard_queue.job SET priority = 1 WHERE name LIKE '%held'", []);
     expect(performance.now() - since).toBeLessThan(7_000);
     await expect(cut).rejects.toThrow();
     await connections.close();

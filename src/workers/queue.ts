@@ -22,6 +22,8 @@ export interface RolloutJob {
   readonly sampling: SamplingSettings;
   /** The policy must be at this version, or a later one. */
   readonly version: number;
+  /** Digest of that version's weights; empty for an API. */
+  readonly weights: string;
 }
 
 /** pg-boss's fence: a call for an attempt leaves the job alone once another one has begun. */
@@ -64,11 +66,15 @@ const LONGEST = 86_000;
 /** Milliseconds between a coordinator's signs of life, and seconds without one after which workers look for another run. */
 export const SEEN_MS = 1_000;
 const ABSENT = 30;
+/** A rollout may wait for workers for a year. */
+const WAITING = { retentionSeconds: 31_536_000 };
 /** Seconds that pg-boss keeps a finished job. */
 const KEPT = 3_600;
 /** The role that may run workers, if the database has it. */
 const WORKER_ROLE = 'trainyard_worker';
 const LOCK = 0x54726e79;
+/** Of pg-boss: other applications in the database may have one of their own. */
+const SCHEMA = 'trainyard_queue';
 
 const TABLES = `
   CREATE TABLE IF NOT EXISTS trainyard.worker_runs (
@@ -102,9 +108,11 @@ const TABLES = `
   CREATE TABLE IF NOT EXISTS trainyard.result_files (
     run text NOT NULL,
     job uuid NOT NULL,
+    number integer NOT NULL,
     path text NOT NULL,
+    mode integer NOT NULL,
     bytes bytea NOT NULL,
-    PRIMARY KEY (run, job, path)
+    PRIMARY KEY (run, job, number)
   );
   CREATE TABLE IF NOT EXISTS trainyard.attempts (
     run text NOT NULL,
@@ -120,11 +128,11 @@ const TABLES = `
 const GRANTS = `
   DO $$ BEGIN
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = '${WORKER_ROLE}') THEN
-      GRANT USAGE ON SCHEMA trainyard, pgboss TO ${WORKER_ROLE};
+      GRANT USAGE ON SCHEMA trainyard, trainyard_queue TO ${WORKER_ROLE};
       GRANT SELECT ON trainyard.worker_runs, trainyard.weights TO ${WORKER_ROLE};
       GRANT INSERT ON trainyard.results, trainyard.result_files, trainyard.attempts TO ${WORKER_ROLE};
-      GRANT SELECT ON ALL TABLES IN SCHEMA pgboss TO ${WORKER_ROLE};
-      GRANT UPDATE, DELETE, INSERT ON ALL TABLES IN SCHEMA pgboss TO ${WORKER_ROLE};
+      GRANT SELECT ON ALL TABLES IN SCHEMA trainyard_queue TO ${WORKER_ROLE};
+      GRANT UPDATE, DELETE, INSERT ON ALL TABLES IN SCHEMA trainyard_queue TO ${WORKER_ROLE};
     END IF;
   END $$;
 `;
@@ -135,12 +143,13 @@ const PATIENCE = 60_000;
 export class WorkQueue implements AsyncDisposable {
   readonly #database: Connections;
   readonly #boss: Boss;
-  readonly #patience: number | AbortSignal;
+  /** How long a database may be away: milliseconds, or until the signal. */
+  patience: number | AbortSignal;
 
   private constructor(database: Connections, boss: Boss, patience: number | AbortSignal) {
     this.#database = database;
     this.#boss = boss;
-    this.#patience = patience;
+    this.patience = patience;
   }
 
   /** As coordinator: creates what is missing. The store must have been opened before. */
@@ -172,7 +181,7 @@ export class WorkQueue implements AsyncDisposable {
     const { PgBoss } = await import('pg-boss');
     const executeSql = (text: string, values?: unknown[]) =>
       database.use('use the queue of rollouts', patience, (client) => client.query(text, values));
-    const boss = new PgBoss({ db: { executeSql }, schedule: false, supervise: false, ...options });
+    const boss = new PgBoss({ db: { executeSql }, schema: SCHEMA, schedule: false, supervise: false, ...options });
     // Without a listener, a lost connection would end the process; the next call tries again.
     boss.on('error', () => {});
     try {
@@ -188,11 +197,11 @@ export class WorkQueue implements AsyncDisposable {
   }
 
   async query<Row extends QueryResultRow>(doing: string, sql: string, values: unknown[]): Promise<readonly Row[]> {
-    return (await this.#database.use(doing, this.#patience, (client) => client.query<Row>(sql, values))).rows;
+    return (await this.#database.use(doing, this.patience, (client) => client.query<Row>(sql, values))).rows;
   }
 
   transaction<T>(doing: string, work: (client: PoolClient) => Promise<T>): Promise<T> {
-    return this.#database.use(doing, this.#patience, (client) => inTransaction(client, () => work(client)));
+    return this.#database.use(doing, this.patience, (client) => inTransaction(client, () => work(client)));
   }
 
   // As coordinator.
@@ -209,15 +218,23 @@ export class WorkQueue implements AsyncDisposable {
 
   /** Opens the run for workers. `lease`: seconds, for tests. */
   async openRun(run: string, spec: RunSpec, lease = LEASE): Promise<void> {
-    const options = { retryLimit: ATTEMPTS - 1, heartbeatSeconds: LEASE, expireInSeconds: LONGEST, deleteAfterSeconds: KEPT };
+    const options = {
+      retryLimit: ATTEMPTS - 1,
+      heartbeatSeconds: LEASE,
+      expireInSeconds: LONGEST,
+      deleteAfterSeconds: KEPT,
+      ...WAITING,
+    };
     await this.#boss.createQueue(queueOf(run), options);
-    const shorter = 'UPDATE pgboss.queue SET heartbeat_seconds = $2 WHERE name = $1';
+    const shorter = 'UPDATE trainyard_queue.queue SET heartbeat_seconds = $2 WHERE name = $1';
     if (lease !== LEASE) await this.query('shorten the lease', shorter, [queueOf(run), lease]);
     const sql = `INSERT INTO trainyard.worker_runs (name, spec) VALUES ($1, $2)
       ON CONFLICT (name) DO UPDATE SET spec = excluded.spec, seen_at = now(), closed_at = NULL`;
     await this.query('open the run for workers', sql, [run, JSON.stringify(spec)]);
     // Attempts that were used up before a resume count no more.
-    await this.query('forget failed jobs', "DELETE FROM pgboss.job WHERE name = $1 AND state = 'failed'", [queueOf(run)]);
+    await this.query('forget failed jobs', "DELETE FROM trainyard_queue.job WHERE name = $1 AND state = 'failed'", [
+      queueOf(run),
+    ]);
   }
 
   /** Undefined if nobody has been there lately. */
@@ -260,7 +277,7 @@ export class WorkQueue implements AsyncDisposable {
 
   /** By job. */
   async results(run: string, jobs: readonly string[]): Promise<ReadonlyMap<string, Trajectory>> {
-    const sql = 'SELECT * FROM trainyard.results WHERE run = $1 AND job = ANY($2) LIMIT 500';
+    const sql = 'SELECT * FROM trainyard.results WHERE run = $1 AND job = ANY($2) LIMIT 100';
     const rows = await this.query<ResultRow>('read results of workers', sql, [run, jobs]);
     const trajectoryOf = ({ record, digest, ...row }: ResultRow): Trajectory => {
       const turnOf = (words: string, i: number) => ({
@@ -275,7 +292,7 @@ export class WorkQueue implements AsyncDisposable {
   }
 
   async files(run: string, job: string): Promise<readonly RolloutFile[]> {
-    const sql = 'SELECT path, bytes FROM trainyard.result_files WHERE run = $1 AND job = $2';
+    const sql = 'SELECT path, mode, bytes FROM trainyard.result_files WHERE run = $1 AND job = $2 ORDER BY number';
     return await this.query<RolloutFile>('read files of workers', sql, [run, job]);
   }
 
@@ -292,7 +309,7 @@ export class WorkQueue implements AsyncDisposable {
     run: string,
   ): Promise<ReadonlyMap<string, { readonly reason: string; readonly attempts: readonly LostAttempt[] }>> {
     const failed = `SELECT id, coalesce(output->'value'->>'message', output->>'message', 'unknown') AS reason
-      FROM pgboss.job WHERE name = $1 AND state = 'failed'`;
+      FROM trainyard_queue.job WHERE name = $1 AND state = 'failed'`;
     const rows = await this.query<Record<'id' | 'reason', string>>('read failed jobs', failed, [queueOf(run)]);
     if (rows.length === 0) return new Map();
     const tried = 'SELECT job, attempt, worker, at FROM trainyard.attempts WHERE run = $1 AND job = ANY($2) ORDER BY attempt';
@@ -315,14 +332,18 @@ export class WorkQueue implements AsyncDisposable {
   }
 
   async claim(run: string, most: number, worker: string): Promise<readonly ClaimedJob[]> {
-    const fetched = await this.#boss.fetch<{ readonly job: string }>(queueOf(run), { batchSize: most, includeMetadata: true });
-    const claimed = fetched.map(({ id, retryCount, data }) => ({ id, retryCount, job: JSON.parse(data.job) as RolloutJob }));
-    if (claimed.length === 0) return [];
-    const sql = `INSERT INTO trainyard.attempts (run, job, attempt, worker)
+    return await this.transaction('claim rollouts', async (client) => {
+      const db = { executeSql: (text: string, values?: unknown[]) => client.query(text, values) };
+      const options = { batchSize: most, includeMetadata: true, db } as const;
+      const fetched = await this.#boss.fetch<{ readonly job: string }>(queueOf(run), options);
+      const claimed = fetched.map(({ id, retryCount, data }) => ({ id, retryCount, job: JSON.parse(data.job) as RolloutJob }));
+      if (claimed.length === 0) return [];
+      const sql = `INSERT INTO trainyard.attempts (run, job, attempt, worker)
       SELECT $1, job, attempt, $4 FROM unnest($2::uuid[], $3::int[]) AS claimed (job, attempt)`;
-    const ids = claimed.map(({ id }) => id);
-    await this.query('log attempts', sql, [run, ids, claimed.map(({ retryCount }) => retryCount + 1), worker]);
-    return claimed;
+      const ids = claimed.map(({ id }) => id);
+      await client.query(sql, [run, ids, claimed.map(({ retryCount }) => retryCount + 1), worker]);
+      return claimed;
+    });
   }
 
   /** Renews the leases. Returns the attempts that have lost theirs. */
@@ -351,7 +372,7 @@ export class WorkQueue implements AsyncDisposable {
   /** For jobs that are not to blame. The next attempt has a number of its own, so they may have one more. */
   async giveBack(run: string, held: readonly JobAttempt[]): Promise<void> {
     if (held.length === 0) return;
-    const sql = `UPDATE pgboss.job SET state = 'retry', retry_limit = retry_limit + 1, heartbeat_on = NULL
+    const sql = `UPDATE trainyard_queue.job SET state = 'retry', retry_limit = retry_limit + 1, heartbeat_on = NULL
       WHERE name = $1 AND state = 'active' AND (id, retry_count) IN (SELECT * FROM unnest($2::uuid[], $3::int[]))`;
     await this.query('give rollouts back', sql, [
       ...[queueOf(run), held.map(({ id }) => id), held.map(({ retryCount }) => retryCount)],
@@ -388,9 +409,10 @@ async function insertResults(client: PoolClient, run: string, ended: readonly Fi
   });
   const columns = 'run, job, attempt, record, digest, words, prompt_ids, sampled_ids, logprobs';
   await client.query(`INSERT INTO trainyard.results (${columns}) VALUES ${rows} ON CONFLICT DO NOTHING`, values);
-  const sql = 'INSERT INTO trainyard.result_files (run, job, path, bytes) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING';
+  const file = 'run, job, number, path, mode, bytes';
+  const sql = `INSERT INTO trainyard.result_files (${file}) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING`;
   for (const { id, files } of ended) {
-    for (const { path, bytes } of files) await client.query(sql, [run, id, path, bytes]);
+    for (const [i, { path, mode, bytes }] of files.entries()) await client.query(sql, [run, id, i, path, mode, bytes]);
   }
 }
 

@@ -5,13 +5,20 @@
 import { mkdir, open, readdir, readFile, stat } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { TrainyardError } from '../core/errors.ts';
+import { digestsOf, filesDigest } from '../run/checkpoint.ts';
 import type { WorkQueue } from './queue.ts';
 
 /** Bytes. */
 const PART = 4 * 1024 * 1024;
 
-/** Replaces what is there of this version: a step that was taken again gives the same bytes. Removes versions before `oldest`. */
-export async function sendWeights(queue: WorkQueue, run: string, version: number, folder: string, oldest: number): Promise<void> {
+/** Replaces what is there of this version, and removes versions before `oldest`. Returns the digest of the files. */
+export async function sendWeights(
+  queue: WorkQueue,
+  run: string,
+  version: number,
+  folder: string,
+  oldest: number,
+): Promise<string> {
   await queue.transaction(`keep the weights of version ${version}`, async (client) => {
     await client.query('DELETE FROM trainyard.weights WHERE run = $1 AND (version < $2 OR version = $3)', [run, oldest, version]);
     for (const file of await readdir(folder)) {
@@ -24,6 +31,7 @@ export async function sendWeights(queue: WorkQueue, run: string, version: number
       }
     }
   });
+  return filesDigest(await digestsOf(folder));
 }
 
 /** Writes the newest version, at least `least`, into a new folder below `root`. Returns that folder and its version. */
@@ -32,7 +40,7 @@ export async function fetchWeights(
   run: string,
   least: number,
   root: string,
-): Promise<{ readonly folder: string; readonly version: number }> {
+): Promise<{ readonly folder: string; readonly version: number; readonly digest: string }> {
   const newest = 'SELECT max(version) AS version FROM trainyard.weights WHERE run = $1';
   const version = (await queue.query<{ version: number | null }>('look for weights', newest, [run]))[0]?.version ?? -1;
   if (version < least) {
@@ -51,5 +59,5 @@ export async function fetchWeights(
     await using handle = await open(join(folder, basename(file)), part === 0 ? 'w' : 'a');
     await handle.write(piece.bytes);
   }
-  return { folder, version };
+  return { folder, version, digest: filesDigest(await digestsOf(folder)) };
 }

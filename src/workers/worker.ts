@@ -6,6 +6,7 @@
 import { hostname } from 'node:os';
 import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { isDeepStrictEqual } from 'node:util';
 import { linkSignals } from '../core/async.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
@@ -17,7 +18,7 @@ import { artifactsFolder } from '../rollout/rollout-context.ts';
 import type { TrainSettings } from '../run/check-settings.ts';
 import { openParts, type RunParts } from '../run/parts.ts';
 import { changedSources, preflight, sourcesOf } from '../run/preflight.ts';
-import { isApi, RELEASE } from '../run/settings.ts';
+import { EVAL_DEFAULTS, isApi, RELEASE } from '../run/settings.ts';
 import { filesIn } from './files.ts';
 import { type ClaimedJob, type FinishedJob, type JobAttempt, type RunSpec, WorkQueue } from './queue.ts';
 import { fetchWeights } from './weights.ts';
@@ -44,6 +45,9 @@ export interface WorkerSignals {
 
 /** Milliseconds between looks for a run, for rollouts, and between renewals of leases. */
 const [RUN_MS, LOOK_MS, RENEW_MS] = [500, 50, 1_000];
+
+/** What a process has once imported stays as it was then. By entry. */
+const LOADED = new Map<string, RunSpec['sources']>();
 
 /** Works until it is told to leave. Returns how many rollouts it finished. */
 export async function work(options: WorkerOptions, signals: WorkerSignals): Promise<number> {
@@ -90,9 +94,12 @@ class Work implements AsyncDisposable {
   readonly #folder: string;
   readonly #parts: RunParts;
   #version: number;
+  #weights: string;
   /** By job. */
   readonly #held = new Map<string, ClaimedJob & { readonly leave: AbortController }>();
   #ended: FinishedJob[] = [];
+  /** Results in one transaction. */
+  #most = Infinity;
   #batch: readonly FinishedJob[] = [];
   #writing: Promise<void> | undefined;
   #loading = Promise.resolve(true);
@@ -105,7 +112,7 @@ class Work implements AsyncDisposable {
     this.#signals = signals;
     this.#folder = opened.folder;
     this.#parts = opened.parts;
-    this.#version = opened.version;
+    [this.#version, this.#weights] = [opened.version, opened.weights];
     const { recovery } = opened.parts;
     if (recovery !== undefined) recovery.restore = () => this.#load(this.#version);
   }
@@ -116,7 +123,7 @@ class Work implements AsyncDisposable {
 
   async untilClosed(): Promise<number> {
     const { finish, stop } = this.#signals;
-    const { queue, run, concurrency, name } = this.#options;
+    const { queue, run, spec, concurrency, name } = this.#options;
     const renewing = setInterval(() => void this.#renew(), RENEW_MS);
     try {
       let [isOpen, lookedAt] = [true, performance.now()];
@@ -129,7 +136,10 @@ class Work implements AsyncDisposable {
         if (claimed.length === 0) await sleep(LOOK_MS);
         if (performance.now() - lookedAt < RUN_MS) continue;
         lookedAt = performance.now();
-        isOpen = (await queue.openedRun(run)) !== undefined;
+        const now = await queue.openedRun(run);
+        // A resumed run may have other code and settings.
+        if (now !== undefined && !isDeepStrictEqual(now.spec, spec)) break;
+        isOpen = now !== undefined;
       }
     } finally {
       clearInterval(renewing);
@@ -149,10 +159,10 @@ class Work implements AsyncDisposable {
   async #run(claimed: ClaimedJob): Promise<void> {
     const leave = new AbortController();
     this.#held.set(claimed.id, { ...claimed, leave });
-    const { identity, task, sampling, version } = claimed.job;
+    const { identity, task, sampling, version, weights } = claimed.job;
     const { signal, release } = linkSignals(leave.signal, this.#signals.stop);
     try {
-      if (!(await this.#hasLoaded(version))) return;
+      if (!(await this.#hasLoaded(version, weights))) return;
       const artifacts = join(this.#folder, 'artifacts');
       const append = async (trajectory: Trajectory): Promise<void> => {
         const files = await filesIn(artifactsFolder(artifacts, identity.rolloutId)!);
@@ -165,9 +175,11 @@ class Work implements AsyncDisposable {
     } catch (thrown) {
       // Its lease is lost, or it is given back when this worker leaves.
       if (signal.aborted || !this.#holds(claimed)) return;
-      this.#held.delete(claimed.id);
-      await this.#options.queue.fail(this.#options.run, [claimed], messageOf(thrown).slice(0, 500)).catch(() => {});
-      this.#signals.warn('ROLLOUT_RETURNED', `rollout ${identity.rolloutId} goes back to the queue: ${messageOf(thrown)}`);
+      if (thrown instanceof TrainyardError && thrown.code.startsWith('POLICY_')) {
+        this.#failure ??= { thrown };
+        return;
+      }
+      await this.#failed(claimed, thrown);
     } finally {
       release();
     }
@@ -180,18 +192,31 @@ class Work implements AsyncDisposable {
   /** One transaction for all that have ended meanwhile. */
   async #write(): Promise<void> {
     const { queue, run } = this.#options;
-    try {
-      while (this.#ended.length > 0) {
-        this.#batch = this.#ended.splice(0);
-        const [batch, late] = [this.#batch, await queue.finish(run, this.#batch)];
-        this.#batch = [];
+    while (this.#ended.length > 0 && !this.#signals.stop.aborted) {
+      this.#batch = this.#ended.splice(0, this.#most);
+      const batch = this.#batch;
+      try {
+        const late = await queue.finish(run, batch);
         this.#finished += batch.length - late.length;
         this.#lost(late.filter((one) => this.#holds(one)));
         for (const one of batch) if (this.#holds(one)) this.#held.delete(one.id);
+        this.#most = Infinity;
+      } catch (thrown) {
+        // A database that is away is waited for: one of these cannot be written.
+        if (batch.length === 1) await this.#failed(batch[0]!, thrown);
+        else this.#ended.unshift(...batch);
+        this.#most = 1;
       }
-    } catch (thrown) {
-      this.#failure ??= { thrown };
+      this.#batch = [];
     }
+  }
+
+  /** Counts as an attempt. */
+  async #failed(claimed: ClaimedJob, thrown: unknown): Promise<void> {
+    this.#held.delete(claimed.id);
+    await this.#options.queue.fail(this.#options.run, [claimed], messageOf(thrown).slice(0, 500)).catch(() => {});
+    const { rolloutId } = claimed.job.identity;
+    this.#signals.warn('ROLLOUT_RETURNED', `rollout ${rolloutId} goes back to the queue: ${messageOf(thrown)}`);
   }
 
   async #renew(): Promise<void> {
@@ -221,10 +246,12 @@ class Work implements AsyncDisposable {
   }
 
   /** One after the other: rollouts of the next version wait until it is served. A worker that cannot load it leaves. */
-  #hasLoaded(version: number): Promise<boolean> {
+  #hasLoaded(version: number, weights: string): Promise<boolean> {
     this.#loading = this.#loading.then(async () => {
       try {
-        if (version > this.#version && this.#parts.policy.trainer !== undefined) await this.#load(version);
+        // The same version may have been computed again, and differently.
+        const isOther = version > this.#version || (version === this.#version && weights !== this.#weights);
+        if (isOther && this.#parts.policy.trainer !== undefined) await this.#load(version);
         return true;
       } catch (thrown) {
         this.#failure ??= { thrown };
@@ -241,7 +268,7 @@ class Work implements AsyncDisposable {
     await trainer!.load(fetched.folder, { optimizer: false });
     await trainer!.publish(fetched.version);
     await removeFolder(fetched.folder);
-    this.#version = fetched.version;
+    [this.#version, this.#weights] = [fetched.version, fetched.digest];
   }
 }
 
@@ -249,6 +276,7 @@ interface OpenedRun {
   readonly folder: string;
   readonly parts: RunParts;
   readonly version: number;
+  readonly weights: string;
 }
 
 async function openRun({ queue, run, spec, entry: here, threads }: RunWork, { stop, warn }: WorkerSignals): Promise<OpenedRun> {
@@ -256,7 +284,7 @@ async function openRun({ queue, run, spec, entry: here, threads }: RunWork, { st
     const found = `the run is of Trainyard ${spec.release}, and this worker of ${RELEASE}`;
     throw new TrainyardError('WORKER_MISMATCH', found, { hint: 'install the same release on both' });
   }
-  const given = { ...spec.settings, ...defined({ threads }) } as unknown as TrainSettings;
+  const given = { threads: EVAL_DEFAULTS.threads, ...spec.settings, ...defined({ threads }) } as unknown as TrainSettings;
   const path = resolve(here ?? spec.entry);
   const folder = temporaryFolder('trainyard-worker');
   try {
@@ -267,6 +295,12 @@ async function openRun({ queue, run, spec, entry: here, threads }: RunWork, { st
       const found = `the code here is not that of the run: ${changed.slice(0, 5).join('; ')}`;
       throw new TrainyardError('WORKER_MISMATCH', found, { hint: 'give the worker the same files as the coordinator' });
     }
+    const before = LOADED.get(path);
+    if (before !== undefined && changedSources(before, spec.sources, path).length > 0) {
+      const found = 'the code of the run is not the one that this worker loaded when it began';
+      throw new TrainyardError('WORKER_MISMATCH', found, { hint: 'start the worker again' });
+    }
+    LOADED.set(path, spec.sources);
     const isServed = isApi(given.engine);
     const fetched = isServed ? undefined : await fetchWeights(queue, run, 0, folder);
     const kernels = KERNEL_VARIANTS.find((name) => name === spec.kernels) as KernelVariant | undefined;
@@ -274,7 +308,7 @@ async function openRun({ queue, run, spec, entry: here, threads }: RunWork, { st
     const options = { stop, warn, kernels, files: { run: folder, tasks: [] }, isWorker: true };
     const parts = await openParts(own, entry, options);
     if (fetched !== undefined) await parts.policy.trainer?.publish(fetched.version);
-    return { folder, parts, version: fetched?.version ?? 0 };
+    return { folder, parts, version: fetched?.version ?? 0, weights: fetched?.digest ?? '' };
   } catch (thrown) {
     await removeFolder(folder);
     throw thrown;

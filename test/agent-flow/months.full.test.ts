@@ -52,7 +52,7 @@ it('a pool that handed out thousands of groups holds the last thousand batches, 
 
 it('a journal of open rollouts holds those that are open, in memory and on disk', async () => {
   const dir = join(await folder(), 'open');
-  const journal = await OpenRollouts.open(dir);
+  const journal = await OpenRollouts.open(dir, 'policy');
   const table = new SessionTable({ clock: { now: () => 0 }, idleMs: 1e9, journal, handle: () => ({}) as never });
   const sampling = { temperature: 1, topP: 1, topK: 0, maxTokens: 9 };
   const limits = { turns: 100, tokens: 1000, deadlineMs: 1e9 };

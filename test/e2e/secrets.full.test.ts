@@ -69,7 +69,7 @@ async function everythingIn(url: string): Promise<string> {
   const client = new pg.Client({ connectionString: url });
   await client.connect();
   try {
-    const sql = `SELECT format('%I.%I', schemaname, tablename) AS name FROM pg_tables WHERE schemaname IN ('trainyard', 'pgboss')`;
+    const sql = `SELECT format('%I.%I', schemaname, tablename) AS name FROM pg_tables WHERE schemaname IN ('trainyard', 'trainyard_queue')`;
     const { rows: tables } = await client.query<{ name: string }>(sql);
     expect(tables.length).toBeGreaterThan(8);
     let all = '';

@@ -41,7 +41,7 @@ describe.skipIf(postgresMissing !== undefined)(
         await expect(rows(sql, role.href)).rejects.toThrow('permission denied');
       }
       const left =
-        'SELECT 1 FROM pgboss.job UNION ALL SELECT 1 FROM trainyard.results UNION ALL SELECT 1 FROM trainyard.result_files';
+        'SELECT 1 FROM trainyard_queue.job UNION ALL SELECT 1 FROM trainyard.results UNION ALL SELECT 1 FROM trainyard.result_files';
       expect(await rows(left, site.url)).toEqual([]);
     });
 
@@ -52,7 +52,7 @@ describe.skipIf(postgresMissing !== undefined)(
       const run = site.train('killed-worker', { url: secret.href, env: { TRAINYARD_LEASE_SECONDS: '10' } });
       await taken(4, site.url);
       const known = JSON.stringify([
-        await rows('SELECT data FROM pgboss.job', site.url),
+        await rows('SELECT data FROM trainyard_queue.job', site.url),
         await rows('SELECT * FROM trainyard.worker_runs', site.url),
       ]);
       for (const hidden of [CANARY, secret.password]) expect(known).not.toContain(hidden);
@@ -90,7 +90,9 @@ describe.skipIf(postgresMissing !== undefined)(
       const run = site.train('again');
       await taken(4, site.url);
       only.child.kill('SIGSTOP');
-      await until(async () => (await rows("SELECT FROM pgboss.job WHERE state = 'retry'", site.url)).length >= 4 || undefined);
+      await until(
+        async () => (await rows("SELECT FROM trainyard_queue.job WHERE state = 'retry'", site.url)).length >= 4 || undefined,
+      );
       only.child.kill('SIGCONT');
       await only.prints('LEASE_LOST');
       expect(await run.ended).toMatchObject({ code: 0, stderr: '' });
@@ -120,7 +122,7 @@ describe.skipIf(postgresMissing !== undefined)(
       const failed = rollouts.filter(({ outcome }) => outcome === 'failed');
       expect(failed).toMatchObject([{ taskId: 't3' }]);
       const { stdout } = await trainyard('show', site.at('poison'), failed[0]!.rolloutId, '--json');
-      for (const text of ['WORKER_LOST', 'attempt 1 of 3 began on', 'attempt 3 of 3 began on']) expect(stdout).toContain(text);
+      for (const text of ['WORKER_LOST', 'attempt 1 began on', 'attempt 3 of 3 began on']) expect(stdout).toContain(text);
     });
 
     it('do not park a rollout because workers that had it left', async () => {
@@ -233,6 +235,19 @@ export const grader = defineGrader(({ task, artifactsDir }) =>
       expect(ended.stderr).toContain('agent.ts');
       run.child.kill('SIGTERM');
       await run.ended;
+    });
+
+    it('refuse a run whose code changed since they loaded it, though it is the same on disk', async () => {
+      const staying = site.worker();
+      const evaluated = (run: string) => {
+        const flags = ['--held-out', site.at('train.jsonl'), '--run', site.at(run), '--json', '--workers', 'external'];
+        return site.coordinator(['eval', site.entry, ...flags]);
+      };
+      expect(await evaluated('loaded').ended).toMatchObject({ code: 0 });
+      await writeFile(site.home.entry, `${await readFile(site.home.entry, 'utf8')}\n// changed\n`);
+      const again = evaluated('edited');
+      expect(await staying.ended).toMatchObject({ code: 2, stderr: expect.stringContaining('start the worker again') });
+      again.child.kill('SIGKILL');
     });
   },
   300_000,
