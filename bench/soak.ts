@@ -5,7 +5,7 @@
  *
  * Memory is read after a full collection of garbage, every 10,000 rollouts; growth is from the first to the last of those. At the end, sockets and child
  * processes that are still there are counted, when idle connections had time to close. What an evaluation reports of each rollout stays in memory
- * until its end, some 350 bytes each.
+ * until its end, some 500 bytes each.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -121,7 +121,7 @@ export async function run(): Promise<Readonly<Record<string, unknown>>> {
   const engine: ChildProcess = spawn(process.execPath, [ENGINE], { env, stdio: ['ignore', 'pipe', 'inherit'] });
   try {
     const [port] = (await once(engine.stdout!, 'data')) as [Buffer];
-    engine.stdout!.destroy();
+    await once(engine.stdout!.destroy(), 'close');
     return { rollouts: ROLLOUTS, ...onPath, evaluation: await soaked((ended) => evaluation(folder, Number(port), ended)) };
   } finally {
     engine.kill('SIGKILL');
