@@ -24,7 +24,9 @@ const MAX_DEPTH = 500;
 export function keepTrajectory(trajectory: Trajectory): Trajectory {
   return kept(`trajectory ${JSON.stringify(trajectory.rolloutId)}`, trajectorySchema, (trail) => {
     const { turns, ...rest } = trajectory;
-    return { ...plainObject(rest, trail), turns: turns.map((turn, position) => keepTurn(turn, trail, position)) };
+    const tokens = turns.reduce((sum, turn) => sum + tokensIn(turn), 0);
+    const room = { buffer: new ArrayBuffer(4 * tokens), used: 0 };
+    return { ...plainObject(rest, trail), turns: turns.map((turn, position) => keepTurn(turn, trail, position, room)) };
   });
 }
 
@@ -57,12 +59,33 @@ interface Trail {
   readonly copies: Map<object, unknown>;
 }
 
-function keepTurn(turn: Turn, trail: Trail, position: number): object {
+/** The tokens of all turns of a record share one buffer: thousands of small ones are slow to make, to hand to a thread and to collect. */
+interface Room {
+  readonly buffer: ArrayBuffer;
+  used: number;
+}
+
+function keepTurn(turn: Turn, trail: Trail, position: number, room: Room): object {
   const { promptIds, sampledIds, logprobs, ...words } = turn;
   trail.at.push('turns', position);
-  const plain = plainObject(words, trail);
+  const plain = plainObject(words, trail) as Record<string, unknown>;
   trail.at.length -= 2;
-  return { ...plain, promptIds: promptIds.slice(), sampledIds: sampledIds.slice(), logprobs: logprobs.slice() };
+  plain['promptIds'] = copyInto(room, promptIds);
+  plain['sampledIds'] = copyInto(room, sampledIds);
+  plain['logprobs'] = copyInto(room, logprobs);
+  return plain;
+}
+
+const tokensIn = ({ promptIds, sampledIds, logprobs }: Turn): number => promptIds.length + sampledIds.length + logprobs.length;
+
+/** What is no such array is left to the check, which refuses it. */
+function copyInto(room: Room, values: Int32Array | Float32Array): Int32Array | Float32Array {
+  if (!(values instanceof Int32Array || values instanceof Float32Array)) return values;
+  const Numbers = values instanceof Int32Array ? Int32Array : Float32Array;
+  const copy = new Numbers(room.buffer, room.used, values.length);
+  copy.set(values);
+  room.used += copy.byteLength;
+  return copy;
 }
 
 function plainObject(value: object, trail: Trail): object {
