@@ -356,7 +356,8 @@ function checkSampled(result: SampleResult, { engine, request, servedBefore, kep
     throw garbled(`${isList(given) ? given.length : 'no'} log-probabilities`, `one for each of the ${givenIds.length} ids`);
   }
   checkIds(givenIds, engine.vocabSize);
-  const [ids, logprobs] = [Int32Array.from(givenIds), Float32Array.from(given)];
+  // Not `from`, which goes through an iterator.
+  const [ids, logprobs] = [new Int32Array(givenIds), new Float32Array(given)];
   const most = Math.min(request.sampling.maxTokens, engine.contextLength - request.promptIds.length, kept ?? Infinity);
   if (ids.length > most) throw garbled(`${ids.length} ids`, `at most ${most}`);
   const bad = logprobs.find((value) => !(Number.isFinite(value) && value <= ABOVE_ZERO));
@@ -368,7 +369,8 @@ function checkSampled(result: SampleResult, { engine, request, servedBefore, kep
     throw garbled(`with stop reason ${JSON.stringify(stopReason)}`, '"stop" or "length"');
   if (stopReason === 'stop' && stop < 0 && kept === undefined)
     throw garbled(`"stop" with last id ${ids.at(-1)}`, 'one of the stop ids to be the last');
-  const [oldest, newest] = [servedBefore, engine.policyVersion].toSorted((a, b) => a - b) as [number, number];
+  const oldest = Math.min(servedBefore, engine.policyVersion);
+  const newest = Math.max(servedBefore, engine.policyVersion);
   if (!(Number.isSafeInteger(policyVersion) && policyVersion >= oldest && policyVersion <= newest)) {
     throw garbled(`from policy version ${policyVersion}`, `version ${oldest === newest ? newest : `${oldest} to ${newest}`}`);
   }
@@ -376,8 +378,10 @@ function checkSampled(result: SampleResult, { engine, request, servedBefore, kep
 }
 
 function checkIds(ids: ArrayLike<number>, vocabSize: number): void {
-  const bad = Array.prototype.findIndex.call(ids, (id: number) => !(Number.isInteger(id) && id >= 0 && id < vocabSize));
-  if (bad !== -1) throw garbled(`id ${ids[bad]}`, `ids below ${vocabSize}`);
+  for (let i = 0; i < ids.length; i++) {
+    const id = ids[i]!;
+    if (!(Number.isInteger(id) && id >= 0 && id < vocabSize)) throw garbled(`id ${id}`, `ids below ${vocabSize}`);
+  }
 }
 
 const isList = (value: unknown): value is ArrayLike<number> => Array.isArray(value) || ArrayBuffer.isView(value);

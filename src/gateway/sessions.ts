@@ -419,8 +419,7 @@ export class SessionTable {
     if (remote) this.#remote--;
     this.#ended.delete(rolloutId);
     this.#ended.add(rolloutId);
-    const [oldest] = this.#ended;
-    if (this.#ended.size > TOMBSTONES && oldest !== undefined) this.#ended.delete(oldest);
+    if (this.#ended.size > TOMBSTONES) this.#ended.delete(this.#ended.values().next().value!);
     if (this.#open.size > 0) return;
     clearInterval(this.#sweeping);
     this.#sweeping = undefined;

@@ -60,15 +60,15 @@ export function createTokenizer({ definition, config, chatTemplate }: TokenizerF
   const encodeSection = rememberSections(encodeBytes ?? sectionEncoder(plain));
 
   function encodeRendered(rendered: string, restore: (text: string) => string = (text) => text): Int32Array {
-    const tokens = Array.from(rendered.matchAll(controlPattern), ([text]) => controlByText.get(text)!);
-    const texts = rendered.split(controlPattern).map((text) => restore(text).toWellFormed());
+    const pieces = rendered.split(controlPattern);
+    const tokens = pieces.filter((_, i) => i % 2 === 1).map((text) => controlByText.get(text)!);
+    const texts = pieces.filter((_, i) => i % 2 === 0).map((text) => restore(text).toWellFormed());
     const ids: number[] = [];
     for (const [i, text] of stripAround(texts, tokens).entries()) {
       if (text !== '') for (const id of encodeSection(text, i === 0)) ids.push(id);
-      const token = tokens[i];
-      if (token) ids.push(token.id);
+      if (tokens[i]) ids.push(tokens[i].id);
     }
-    return Int32Array.from(ids);
+    return new Int32Array(ids);
   }
 
   const verbatim = (id: number): string | undefined =>
@@ -110,11 +110,11 @@ function spellsBytes({ decoder, model }: TokenizerDefinition): boolean {
   return (decoder as { type?: unknown } | undefined | null)?.type === 'ByteLevel' && !model['end_of_word_suffix'];
 }
 
-/** Longest first: where two control tokens start at one place, the longer one is meant. */
+/** A group, so that `split` keeps the tokens. Longest first: where two start at one place, the longer one is meant. */
 function patternOf(tokens: readonly string[]): RegExp {
   const longestFirst = tokens.toSorted((a, b) => b.length - a.length);
   const alternatives = longestFirst.map((token) => token.replace(/[\\^$.*+?()[\]{}|/-]/g, '\\$&'));
-  return new RegExp(alternatives.length === 0 ? '(?!)' : alternatives.join('|'), 'g');
+  return new RegExp(alternatives.length === 0 ? '((?!))' : `(${alternatives.join('|')})`);
 }
 
 /** Removes the white space that some control tokens swallow. There is one text more than there are tokens. */
