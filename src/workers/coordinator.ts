@@ -12,7 +12,7 @@ import { removeFolder, temporaryFolder } from '../processes/limits.ts';
 import type { RolloutSpec } from '../rollout/runner.ts';
 import { writeFiles } from './files.ts';
 import { ATTEMPTS, jobIdOf, type LostAttempt, type RolloutJob, type RunSpec, SEEN_MS, WorkQueue } from './queue.ts';
-import { sendWeights } from './weights.ts';
+import { sendWeights } from './sent-weights.ts';
 
 /** Milliseconds that a database may be away at the end. */
 const LEAVE_MS = 3_000;

@@ -21,7 +21,7 @@ import { changedSources, preflight, sourcesOf } from '../run/preflight.ts';
 import { EVAL_DEFAULTS, isApi, RELEASE } from '../run/settings.ts';
 import { filesIn } from './files.ts';
 import { type ClaimedJob, type FinishedJob, type JobAttempt, type RunSpec, WorkQueue } from './queue.ts';
-import { fetchWeights } from './weights.ts';
+import { fetchWeights } from './sent-weights.ts';
 
 export interface WorkerOptions {
   readonly store: string;
@@ -45,6 +45,8 @@ export interface WorkerSignals {
 
 /** Milliseconds between looks for a run, for rollouts, and between renewals of leases. */
 const [RUN_MS, LOOK_MS, RENEW_MS] = [500, 50, 1_000];
+/** Milliseconds between looks of a worker that has found nothing for a while. */
+const IDLE_MS = 200;
 
 /** What a process has once imported stays as it was then. By entry. */
 const LOADED = new Map<string, RunSpec['sources']>();
@@ -126,14 +128,15 @@ class Work implements AsyncDisposable {
     const { queue, run, spec, concurrency, name } = this.#options;
     const renewing = setInterval(() => void this.#renew(), RENEW_MS);
     try {
-      let [isOpen, lookedAt] = [true, performance.now()];
+      let [isOpen, lookedAt, pause] = [true, performance.now(), LOOK_MS];
       while (this.#failure === undefined && !stop.aborted && (this.#held.size > 0 || (isOpen && !finish.aborted))) {
         const free = concurrency - this.#held.size;
         const claimed = free > 0 && isOpen && !finish.aborted ? await queue.claim(run, free, name) : [];
         // Those that this worker still had were lost while it was away.
         this.#lost(claimed);
         for (const job of claimed) void this.#run(job);
-        if (claimed.length === 0) await sleep(LOOK_MS);
+        pause = claimed.length > 0 || free === 0 ? LOOK_MS : Math.min(2 * pause, IDLE_MS);
+        if (claimed.length === 0) await sleep(pause);
         if (performance.now() - lookedAt < RUN_MS) continue;
         lookedAt = performance.now();
         const now = await queue.openedRun(run);

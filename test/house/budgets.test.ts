@@ -18,8 +18,8 @@ import {
 const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> = {
   '*': [16, 381],
   areal: [6, 840],
-  cli: [27, 3620],
-  core: [18, 2950],
+  cli: [28, 3720],
+  core: [18, 2955],
   dataset: [6, 843],
   flows: [13, 2135],
   gateway: [21, 3775],
@@ -31,22 +31,23 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   nn: [34, 5600],
   osmosis: [11, 1895],
   processes: [11, 1760],
-  rollout: [7, 1155],
+  rollout: [7, 1205],
   run: [42, 7200],
-  store: [11, 1700],
+  store: [11, 1725],
   testing: [8, 1736],
-  tinker: [21, 4758],
+  tinker: [21, 4775],
   tokens: [15, 2738],
   trainer: [7, 536],
   tuner: [5, 750],
-  view: [18, 2950],
+  view: [18, 2960],
   init: [2, 220],
+  workers: [5, 945],
 };
 /** Files that are loaded with one, itself included. */
-const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 124 };
+const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 127 };
 const WORDS = 30;
-const REPEATED_NAMES = 13;
-const TEST_LINES = 58_500;
+const REPEATED_NAMES = 14;
+const TEST_LINES = 59_700;
 
 const sources = shippedSources();
 const over = ({ files, code }: Size, [mostFiles, mostCode]: readonly [number, number]): boolean =>
