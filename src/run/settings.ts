@@ -13,7 +13,10 @@ import type { Entry } from '../rollout/discovery.ts';
 import type { Algorithm, Weighting } from '../trainer/advantages.ts';
 import type { KlEstimator } from '../trainer/penalties.ts';
 
-export const RELEASE: string = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')).version;
+/** Read when it is asked for: sandboxes import this file, and have no package.json. */
+export function release(): string {
+  return JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')).version;
+}
 export const BASE_MODEL = fileURLToPath(new URL('../../models/base', import.meta.url));
 
 /** Repeated here so that their names do not require loading the trainer. */
