@@ -7,14 +7,14 @@ import { Command, CommanderError } from 'commander';
 import { printableLine } from '../core/describe.ts';
 import { ERROR_CODES, TrainyardError } from '../core/errors.ts';
 import { errorEvent, lineOf, type RunEvent } from '../core/events.ts';
-import { release } from '../run/settings.ts';
+import { ownRelease } from '../run/settings.ts';
 import { asCalled, IS_NPM_SCRIPT } from './text.ts';
 import { addVerbs, type Ended } from './verbs.ts';
 
 export function buildProgram(ended: Ended = () => {}): Command {
   const program = new Command('trainyard')
     .description('Train the TypeScript agent you already have.')
-    .version(release())
+    .version(ownRelease())
     .exitOverride()
     .configureOutput({ outputError: () => {} })
     // Before any user code is loaded.

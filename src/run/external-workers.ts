@@ -9,7 +9,7 @@ import { savedFiles } from './checkpoint.ts';
 import type { RunParts } from './parts.ts';
 import type { EvaluationPlan, TrainPlan } from './plan.ts';
 import { sourcesOf } from './preflight.ts';
-import { release } from './settings.ts';
+import { ownRelease } from './settings.ts';
 
 /** The coordinator, as a run sees it. */
 export interface ExternalWorkers extends RolloutsElsewhere, AsyncDisposable {
@@ -50,7 +50,7 @@ export async function coordinatorOf({
       save: (folder: string) => savedFiles(trainer, folder, model, { optimizer: false }),
       forget: (folder: string) => trainer.forget(folder),
     }),
-    spec: { release: release(), entry: relative(process.cwd(), file), settings: shared(settings), sources, kernels },
+    spec: { release: ownRelease(), entry: relative(process.cwd(), file), settings: shared(settings), sources, kernels },
   });
 }
 

@@ -14,7 +14,7 @@ import type { Algorithm, Weighting } from '../trainer/advantages.ts';
 import type { KlEstimator } from '../trainer/penalties.ts';
 
 /** Read when it is asked for: sandboxes import this file, and have no package.json. */
-export function release(): string {
+export function ownRelease(): string {
   return JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')).version;
 }
 export const BASE_MODEL = fileURLToPath(new URL('../../models/base', import.meta.url));

@@ -18,7 +18,7 @@ import { artifactsFolder } from '../rollout/rollout-context.ts';
 import type { TrainSettings } from '../run/check-settings.ts';
 import { openParts, type RunParts } from '../run/parts.ts';
 import { changedSources, preflight, sourcesOf } from '../run/preflight.ts';
-import { EVAL_DEFAULTS, isApi, release } from '../run/settings.ts';
+import { EVAL_DEFAULTS, isApi, ownRelease } from '../run/settings.ts';
 import { filesIn } from './files.ts';
 import { type ClaimedJob, type FinishedJob, type JobAttempt, type RunSpec, WorkQueue } from './queue.ts';
 import { fetchWeights } from './sent-weights.ts';
@@ -283,8 +283,8 @@ interface OpenedRun {
 }
 
 async function openRun({ queue, run, spec, entry: here, threads }: RunWork, { stop, warn }: WorkerSignals): Promise<OpenedRun> {
-  if (spec.release !== release()) {
-    const found = `the run is of Trainyard ${spec.release}, and this worker of ${release()}`;
+  if (spec.release !== ownRelease()) {
+    const found = `the run is of Trainyard ${spec.release}, and this worker of ${ownRelease()}`;
     throw new TrainyardError('WORKER_MISMATCH', found, { hint: 'install the same release on both' });
   }
   const given = { threads: EVAL_DEFAULTS.threads, ...spec.settings, ...defined({ threads }) } as unknown as TrainSettings;
