@@ -122,7 +122,7 @@ describe.skipIf(postgresMissing !== undefined)(
       const failed = rollouts.filter(({ outcome }) => outcome === 'failed');
       expect(failed).toMatchObject([{ taskId: 't3' }]);
       const { stdout } = await trainyard('show', site.at('poison'), failed[0]!.rolloutId, '--json');
-      for (const text of ['WORKER_LOST', 'attempt 1 began on', 'attempt 3 of 3 began on']) expect(stdout).toContain(text);
+      for (const text of ['WORKER_LOST', 'attempt 1 began on', 'attempt 3 began on']) expect(stdout).toContain(text);
     });
 
     it('do not park a rollout because workers that had it left', async () => {
