@@ -55,7 +55,7 @@ const models = new Router([{ method: 'ANY', path: `/${BASE}/{rest+}` }]);
 /** Callers that let trajectories be opened here must drain the returned table at the end. */
 export function mountAgentFlow(gateway: Gateway, options: FlowOptions): TrajectoryTable {
   const table = new TrajectoryTable({ ...options, gateway });
-  const parts: FlowParts = { ...options, gateway, table, ids: new SignedIds('gen') };
+  const parts: FlowParts = { ...options, gateway, table, ids: new SignedIds('gen', options.journal?.secret) };
   gateway.mount(async (request) => {
     const match = router.match(request.path);
     if (match?.segments['trajectory'] === 'r') return undefined;
@@ -106,7 +106,9 @@ async function serve(parts: FlowParts, match: RouteMatch<FlowRoute>, request: Ht
   if (prompt !== undefined) named?.isOfPrompt(prompt);
   const text = await readText(request, GATEWAY_LIMITS.bodyBytes);
   const raw = text === '' && !WITH_BODY.includes(does) ? {} : parseJson(text, GATEWAY_LIMITS);
-  return await HANDLERS[does](parts, { request, grant, text, raw, named: named! });
+  const reply = await HANDLERS[does](parts, { request, grant, text, raw, named: named! });
+  if (named !== undefined) await parts.table.journal(named);
+  return reply;
 }
 
 async function callModel(
@@ -120,6 +122,7 @@ async function callModel(
   // An agent may not name its prompt: that would choose its group and the task it is graded on.
   if (grant.capability === 'agent') trajectory?.checkPrompt(prompt);
   else trajectory?.isOfPrompt(prompt);
+  if (trajectory !== undefined) await table.journal(trajectory);
   return await gateway.answer({ ...request, path: `/r/${encodeURIComponent(trajectory?.uid ?? uid)}/v1/${segments['rest']}` });
 }
 
@@ -131,12 +134,13 @@ function namesIn({ trajectory, prompt }: RouteMatch<never>['segments']): { traje
   };
 }
 
-function initTrajectory({ table, gateway }: FlowParts, { request, grant, raw }: FlowCall): HttpReply {
+async function initTrajectory({ table, gateway }: FlowParts, { request, grant, raw }: FlowCall): Promise<HttpReply> {
   const body = parsed(initialisation, raw);
   const [promptUid, taskId, purpose] = [body.prompt_uid ?? undefined, body.task_id ?? undefined, purposeOf(body.channel)];
   const trajectory = grant.rollout === undefined ? table.open({ promptUid, taskId, purpose }) : table.find(grant, grant.rollout);
   trajectory.checkPurpose(purpose);
   if (promptUid !== undefined) trajectory.isOfPrompt(promptUid);
+  await table.journal(trajectory);
   const { uid, session, isHeld } = trajectory;
   const prompt = isHeld ? trajectory.promptUid : (promptUid ?? UNNAMED_PROMPT);
   const origin = originFor(gateway.origin, request.header('host'));

@@ -54,6 +54,7 @@ export async function generate(parts: FlowParts, call: FlowCall): Promise<HttpRe
   const promptUid = body.prompt_uid ?? undefined;
   const trajectory = table.findOrOpen(call.grant, trajectoryNamed(body.trajectory_uid, call), { promptUid });
   if (promptUid !== undefined) trajectory.isOfPrompt(promptUid);
+  await table.journal(trajectory);
   const { session } = trajectory;
   const prompt =
     'prompt_ids' in body

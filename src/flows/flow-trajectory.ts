@@ -29,6 +29,12 @@ export interface Beginning {
   readonly taskId?: string | undefined;
 }
 
+/** What a trajectory that was opened over HTTP has accepted; of its steps, those after some. */
+export interface FlowState extends Beginning {
+  readonly metadata?: Readonly<Record<string, Json>> | undefined;
+  readonly steps: readonly FlowStep[];
+}
+
 /** The prompt segment of a base URL until the prompt is named. */
 export const UNNAMED_PROMPT = '1';
 
@@ -41,6 +47,8 @@ export class FlowTrajectory {
   completion: Completion | undefined;
   /** Set once storing begins; resolves when the trajectory is durable. */
   kept: Promise<void> | undefined;
+  /** How much of it is in a journal. */
+  journaled: { readonly said?: string; readonly steps: number } = { steps: 0 };
   #purpose: Purpose | undefined;
   #promptUid: string | undefined;
   /** The flow's own name for a trajectory that a run holds. */
@@ -69,6 +77,13 @@ export class FlowTrajectory {
   /** A trajectory whose prompt is never named forms its own group: unrelated prompts must not be compared. */
   get promptUid(): string {
     return this.#promptUid ?? this.uid;
+  }
+
+  /** With the steps that no journal has yet. */
+  get state(): FlowState {
+    const { metadata, taskId, journaled } = this;
+    const named = { purpose: this.#purpose, promptUid: this.#promptUid };
+    return { ...named, taskId, metadata, steps: this.#steps.slice(journaled.steps) };
   }
 
   get steps(): readonly FlowStep[] {

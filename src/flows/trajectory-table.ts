@@ -3,20 +3,29 @@
  * they complete. Remembers a bounded number of ended ones, so that repeated requests get the same response.
  */
 import { randomBytes } from 'node:crypto';
-import type { GraderRunner } from '../core/contracts.ts';
+import type { GraderRunner, SessionSpec } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Grade, Json, Message, Outcome, Task, Trajectory } from '../core/types.ts';
 import type { SessionDefaults } from '../gateway/control.ts';
 import type { Gateway } from '../gateway/gateway.ts';
 import type { Grant } from '../gateway/identity.ts';
-import { sealed } from '../gateway/sessions.ts';
+import { type LiveSession, type RestoredSession, sealed } from '../gateway/sessions.ts';
 import { graderInput } from '../grader/call.ts';
 import { httpRefusal, Refusal } from '../http/refusal.ts';
 import { onlyTrained, outcomeByCalls, recordOf } from '../rollout/record.ts';
 import { flowRefusal } from './flow-protocol.ts';
-import { type Beginning, type FlowStep, FlowTrajectory } from './flow-trajectory.ts';
+import { type Beginning, type FlowState, type FlowStep, FlowTrajectory } from './flow-trajectory.ts';
 
 const MOST_REMEMBERED = 1000;
+
+/** Keeps trajectories that were opened over HTTP until they are stored. */
+export interface FlowJournal {
+  /** For generation ids that outlive the process. */
+  readonly secret: Uint8Array;
+  /** On disk when it resolves, in the order of the calls. */
+  said(session: LiveSession, state: () => FlowState): Promise<void>;
+  remove(sessionNumber: number): Promise<void>;
+}
 
 export interface TableParts {
   readonly gateway: Gateway;
@@ -27,6 +36,7 @@ export interface TableParts {
   readonly sessionDefaults?: SessionDefaults | undefined;
   /** The trajectory is durable when this resolves. */
   readonly keep?: ((trajectory: Trajectory) => Promise<void>) | undefined;
+  readonly journal?: FlowJournal | undefined;
 }
 
 export class TrajectoryTable {
@@ -67,13 +77,14 @@ export class TrajectoryTable {
     return isNew && this.#parts.sessionDefaults !== undefined ? this.open(beginning, uid) : this.find(grant, uid);
   }
 
-  open(beginning: Beginning, uid: string = randomBytes(16).toString('hex')): FlowTrajectory {
+  /** `restored`: what an earlier process had of its session. */
+  open(beginning: Beginning, uid: string = randomBytes(16).toString('hex'), restored?: RestoredSession): FlowTrajectory {
     const { sessionDefaults, gateway } = this.#parts;
     if (sessionDefaults === undefined)
       throw httpRefusal('not_found', 'this gateway opens no trajectories', { hint: 'use the key of a rollout' });
     const { purpose = 'train', promptUid: groupId = uid, taskId = uid } = beginning;
     const { observer } = sessionDefaults;
-    const session = gateway.openRemote({
+    const spec: SessionSpec = {
       ...sessionDefaults,
       identity: { rolloutId: uid, groupId, taskId, purpose },
       roles: {},
@@ -82,11 +93,35 @@ export class TrajectoryTable {
         ...(observer?.recorded && { recorded: observer.recorded.bind(observer) }),
         sealed: () => this.#remember(trajectory),
       },
-    });
+    };
+    const session = restored === undefined ? gateway.openRemote(spec) : gateway.reopen(spec, true, restored);
     const trajectory = new FlowTrajectory(session, beginning);
     this.#known.set(session, trajectory);
     this.#owed.add(trajectory);
     return trajectory;
+  }
+
+  /** Goes on with a trajectory of an earlier process. `said`: to the journal; a step may be in it twice. */
+  reopen(uid: string, said: readonly object[], restored: RestoredSession): FlowTrajectory {
+    const states = said as readonly FlowState[];
+    const steps = [...new Map(states.flatMap((state) => state.steps).map((step) => [step.index, step])).values()];
+    const { metadata, ...beginning } = states.at(-1)!;
+    const trajectory = this.open(beginning, uid, restored);
+    trajectory.take(steps);
+    trajectory.metadata = metadata;
+    trajectory.journaled = { steps: steps.length };
+    return trajectory;
+  }
+
+  /** What it has accepted is on disk when this resolves. Without a journal, and in a run, it lives as long as the session. */
+  async journal(trajectory: FlowTrajectory): Promise<void> {
+    const { journal } = this.#parts;
+    if (journal === undefined || trajectory.isHeld || trajectory.kept !== undefined) return;
+    const { steps: _, ...named } = trajectory.state;
+    const [said, count] = [JSON.stringify(named), trajectory.steps.length];
+    if (trajectory.journaled.said === said && trajectory.journaled.steps >= count) return;
+    await journal.said(trajectory.session, () => trajectory.state);
+    trajectory.journaled = { said, steps: Math.max(count, trajectory.journaled.steps) };
   }
 
   /** Seals and stores a trajectory, unless a run holds it. If it throws, the caller may retry. */
@@ -102,12 +137,12 @@ export class TrajectoryTable {
     }
   }
 
-  /** Accepts steps. Steps that end the trajectory are durable when this resolves; earlier ones live only as long as the session. */
+  /** Accepts steps. When this resolves, those that end the trajectory are stored, with it, and earlier ones in the journal. */
   async take(trajectory: FlowTrajectory, steps: readonly FlowStep[]): Promise<void> {
     trajectory.take(steps);
     // A repeated request while the trajectory is being stored: wait for that.
     if (trajectory.kept !== undefined) return await this.complete(trajectory);
-    if (!steps.some(({ isLast }) => isLast)) return;
+    if (!steps.some(({ isLast }) => isLast)) return await this.journal(trajectory);
     const before = trajectory.completion;
     trajectory.completion ??= { reward: undefined, error: undefined, turns: trajectory.session.turns.length };
     try {
@@ -179,9 +214,13 @@ export class TrajectoryTable {
     try {
       if (!isNothing) await this.#parts.keep?.(await this.#recordOf(trajectory));
       this.#owed.delete(trajectory);
+      await this.#parts.journal?.remove(session.number);
     } catch (thrown) {
       // Its group is closed for good: no retry can succeed.
-      if (thrown instanceof Refusal && thrown.row.code === 'group_closed') this.#owed.delete(trajectory);
+      if (thrown instanceof Refusal && thrown.row.code === 'group_closed') {
+        this.#owed.delete(trajectory);
+        await this.#parts.journal?.remove(session.number);
+      }
       throw thrown;
     }
   }

@@ -26,7 +26,7 @@ export interface Grant {
 /**
  * Unforgeable ids: JSON values, signed with a secret that lives as long as this object, unless one is given.
  *
- *     <prefix>-<payload, base64url>.<HMAC-SHA256 of the payload, base64url>
+ *     <prefix>-<payload, base64url>.<HMAC-SHA256 of what stands before it, base64url>
  *
  * The signature is verified, in constant time, before anything in an id is read.
  */
@@ -55,7 +55,8 @@ export class SignedIds<Fields extends readonly unknown[]> {
   }
 
   #sign(payload: string): Buffer {
-    return createHmac('sha256', this.#secret).update(payload).digest();
+    // With the prefix: ids of several kinds may have one secret.
+    return createHmac('sha256', this.#secret).update(`${this.#prefix}-${payload}`).digest();
   }
 }
 

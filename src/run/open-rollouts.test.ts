@@ -33,7 +33,7 @@ it('gives back what was answered, bit for bit, whichever answer was written firs
     ['first', [0]],
   ];
   expect(await again.restore()).toEqual([
-    { policy: 'policy', identity, roles: {}, number: 7, remote: true, ended: undefined, turns, answers },
+    { policy: 'policy', identity, roles: {}, number: 7, remote: true, ended: undefined, said: [], turns, answers },
   ]);
   // The half line is written over.
   await again.ended(7, 'r-2');

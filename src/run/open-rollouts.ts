@@ -28,14 +28,20 @@ interface AnswerLine {
   readonly turns: readonly TurnLine[];
 }
 
-/** `ended`: the name that its trajectory was to have in the store. */
-type Line = { readonly opened: OpenedLine } | { readonly answer: AnswerLine } | { readonly ended: string };
+/** `said`: what an agent flow said of it; only the flow routes know what it means. `ended`: the name that its trajectory was to have in the store. */
+type Line =
+  | { readonly opened: OpenedLine; readonly said?: object }
+  | { readonly answer: AnswerLine }
+  | { readonly said: object }
+  | { readonly ended: string };
 
 /** An encoded turn; bytes in base64. */
 type TurnLine = Readonly<Record<keyof ReturnType<typeof encodeTurn>, string>>;
 
 export interface OpenRollout extends OpenedLine, RestoredSession {
   readonly ended: string | undefined;
+  /** By an agent flow; empty for other rollouts. */
+  readonly said: readonly object[];
 }
 
 interface OpenFile {
@@ -92,10 +98,22 @@ export class OpenRollouts implements SessionJournal {
     return found;
   }
 
-  async opened({ spec: { identity, roles }, number, remote }: LiveSession): Promise<void> {
+  async opened({ spec: { identity, roles }, number, remote }: LiveSession, said?: () => object): Promise<void> {
     this.#files.set(number, { writing: new Mutex(), size: 0, turns: 0 });
-    await this.#append(number, () => ({ opened: { policy: this.policy, identity, roles, number, remote } }));
-    await sync(this.#folder);
+    try {
+      const line = { policy: this.policy, identity, roles, number, remote };
+      await this.#append(number, () => ({ opened: line, ...(said && { said: said() }) }));
+      await sync(this.#folder);
+    } catch (thrown) {
+      this.#files.delete(number);
+      throw thrown;
+    }
+  }
+
+  /** Opens the rollout with the first call. */
+  async said(session: LiveSession, state: () => object): Promise<void> {
+    if (this.#files.has(session.number)) await this.#append(session.number, () => ({ said: state() }));
+    else await this.opened(session, state);
   }
 
   /** Also writes turns that were recorded before these: their own answers may still be on their way. */
@@ -130,12 +148,12 @@ export class OpenRollouts implements SessionJournal {
       // It ended meanwhile: its trajectory has everything.
       if (!this.#files.has(number)) return;
       const line = lineFor(file);
+      if (file.size === 0 && !('opened' in line)) throw openFailed('its first line is missing');
       const bytes = Buffer.from(`${JSON.stringify(line)}\n`);
       try {
         await written(this.#path(number), file.size, bytes);
       } catch (cause) {
-        const hint = 'make room on the disk; what was answered before is kept';
-        throw new TrainyardError('STORE_FAILED', `an open rollout could not be kept: ${messageOf(cause)}`, { cause, hint });
+        throw openFailed(messageOf(cause), cause);
       }
       file.size += bytes.length;
       if ('answer' in line) file.turns += line.answer.turns.length;
@@ -153,12 +171,24 @@ export class OpenRollouts implements SessionJournal {
       const turns = answers.flatMap((answer) => answer.turns.map(turnIn));
       if (turns.some(({ index }, i) => index !== i)) throw new Error('its turns are not in order');
       const ended = lines.flatMap((line) => ('ended' in line ? [line.ended] : [])).at(-1);
-      return { ...opened, number, ended, turns, answers: answers.map(({ key, indexes }) => [key, indexes] as const) };
+      return {
+        ...opened,
+        number,
+        ended,
+        said: lines.flatMap((line) => ('said' in line && line.said) || []),
+        turns,
+        answers: answers.map(({ key, indexes }) => [key, indexes] as const),
+      };
     } catch (cause) {
       const hint = 'restore the file from a copy, or move it away to start without this rollout';
       throw new TrainyardError('STORE_FAILED', `${this.#path(number)} is damaged: ${messageOf(cause)}`, { cause, hint });
     }
   }
+}
+
+function openFailed(why: string, cause?: unknown): TrainyardError {
+  const hint = 'make room on the disk; what was answered before is kept';
+  return new TrainyardError('STORE_FAILED', `an open rollout could not be kept: ${why}`, { cause, hint });
 }
 
 function lineOf(turn: Turn): TurnLine {

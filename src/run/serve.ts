@@ -6,7 +6,7 @@
  */
 import { join } from 'node:path';
 import { type CloseStack, Mutex, openingWith, orAborted } from '../core/async.ts';
-import type { GraderRunner, SessionObserver, SessionSpec, Store } from '../core/contracts.ts';
+import type { GraderRunner, SessionObserver, Store } from '../core/contracts.ts';
 import { defineWorkflow } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
@@ -14,7 +14,7 @@ import { defined } from '../core/json.ts';
 import type { RolloutIdentity, Task, Turn } from '../core/types.ts';
 import { readTasks } from '../dataset/tasks.ts';
 import { Gateway, type GatewayOptions, listen } from '../gateway/gateway.ts';
-import { LiveSession, type RestoredSession } from '../gateway/sessions.ts';
+import { LiveSession } from '../gateway/sessions.ts';
 import type { Failure } from '../http/refusal.ts';
 import { inspectEntry, together } from '../rollout/discovery.ts';
 import { outcomeByCalls, recordOf } from '../rollout/record.ts';
@@ -22,7 +22,7 @@ import { evaluationSettings, type RunSettings } from './check-settings.ts';
 import { lockFolder } from './directory.ts';
 import { withModelPath } from './model-path.ts';
 import { checkModelNamed, openSampled, type PolicyJudgeParts, withPolicy } from './open-policy.ts';
-import { OpenRollouts } from './open-rollouts.ts';
+import { type OpenRollout, OpenRollouts } from './open-rollouts.ts';
 import { openGrader } from './parts.ts';
 import { checkStoreUrl, openServedStore } from './run-store.ts';
 import { EVAL_DEFAULTS, isApi } from './settings.ts';
@@ -116,10 +116,13 @@ export function serve(settings: ServeSettings, { onTurn, onFailure, warn }: Serv
     let isLeaving = false;
     opened.defer(() => isLeaving || gateway.sealAll());
     const signal = new AbortController().signal;
-    const restored = await reopen(journal, store, (identity, roles, remote, state) =>
-      gateway.reopen({ ...sessionDefaults, identity, roles, signal }, remote, state),
-    );
-    const pool = 'engine' in sampled ? await openFlows(gateway, store, settings, sessionDefaults, opened) : undefined;
+    const { pool, flows } =
+      'engine' in sampled ? await openFlows(gateway, store, settings, { sessionDefaults, journal }, opened) : {};
+    opened.defer(() => (isLeaving ? undefined : flows?.drain()));
+    const restored = await reopen(journal, store, ({ identity, roles, remote, said, ...state }) => {
+      if (said.length > 0 && flows !== undefined) return flows.reopen(identity.rolloutId, said, state).session;
+      return gateway.reopen({ ...sessionDefaults, identity, roles, signal }, remote, state);
+    });
     const { host, port, token } = settings;
     const listener = opened.use(await listen(gateway, { host, port, ...(token === undefined ? {} : { token }) }));
     // Disposed before the listener, so that clients waiting for a batch get what there is, or learn that none will come.
@@ -165,9 +168,9 @@ async function openFlows(
   gateway: Gateway,
   store: Store,
   settings: ServeSettings,
-  sessionDefaults: NonNullable<GatewayOptions['sessionDefaults']>,
+  { sessionDefaults, journal }: Pick<Required<GatewayOptions>, 'sessionDefaults'> & { readonly journal: OpenRollouts },
   opened: CloseStack,
-): Promise<{ close(): void }> {
+) {
   const grading = await openGrading(settings, { sessions: gateway, seed: settings.seed, signal: new AbortController().signal });
   if (grading !== undefined) opened.use(grading);
   const { group, maxGroups, groupTimeout } = settings;
@@ -176,14 +179,13 @@ async function openFlows(
   const pool = await GroupPool.open({ store, clock: { now: Date.now }, group, maxGroups, groupTimeoutMs });
   const { mountAgentFlow } = await import('../flows/flow-routes.ts');
   const flows = mountAgentFlow(gateway, {
-    sessionDefaults,
+    ...{ sessionDefaults, journal },
     keep: (trajectory) => pool.keep(trajectory),
     pool,
     grader: grading?.grader,
     taskOf: ({ taskId, promptUid }) => grading?.tasks.get(taskId ?? promptUid),
   });
-  opened.defer(() => flows.drain());
-  return pool;
+  return { pool, flows };
 }
 
 /** Stores sessions as they are sealed. `kept` waits for all of them and throws if one could not be stored. */
@@ -221,18 +223,19 @@ function keeperIn(
   };
 }
 
-type Reopen = (identity: RolloutIdentity, roles: SessionSpec['roles'], remote: boolean, state: RestoredSession) => LiveSession;
-
 /**
  * Goes on with what an earlier server left open, and stores what had ended, and what another policy sampled: two in one rollout would pass as
  * one. Returns the number of those that go on.
  */
-async function reopen(journal: OpenRollouts, store: Store, reopenOne: Reopen): Promise<number> {
+async function reopen(journal: OpenRollouts, store: Store, reopenOne: (one: OpenRollout) => LiveSession): Promise<number> {
   let goingOn = 0;
-  for (const { policy, identity, roles, remote, ended, ...state } of await journal.restore()) {
-    if (ended !== undefined && (await store.read(ended)) !== undefined) await journal.remove(state.number);
+  for (const one of await journal.restore()) {
+    const { policy, ended, said, number, identity } = one;
+    // A flow's trajectory has one name, everywhere.
+    const stored = said.length > 0 ? identity.rolloutId : ended;
+    if (stored !== undefined && (await store.read(stored)) !== undefined) await journal.remove(number);
     else {
-      const session = reopenOne(identity, roles, remote, state);
+      const session = reopenOne(one);
       if (ended === undefined && policy === journal.policy) goingOn++;
       else session.seal();
       await session.kept;

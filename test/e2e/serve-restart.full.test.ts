@@ -15,6 +15,7 @@ interface Opened {
 interface Serving extends Opened {
   readonly origin: string;
   readonly adminKey: string;
+  readonly flowKey: string;
   readonly restored: number;
 }
 
@@ -110,6 +111,60 @@ describe('open rollouts of a server', () => {
       expect(after).not.toHaveProperty('fork');
       const known = [...before!.promptIds, ...before!.sampledIds];
       expect([...after!.promptIds.slice(0, known.length)]).toEqual(known);
+    },
+  );
+
+  it.each(['SIGKILL', 'SIGTERM'] as const)(
+    'keep the trajectories of agent flows over a restart, by %s: steps, names, generation ids, keys; complete ones are stored once',
+    async (signal) => {
+      const { run, begin } = await scene();
+      const first = await begin();
+      const flow = async (path: string, body: object): Promise<Record<string, unknown>> => {
+        const headers = { authorization: `Bearer ${first.flowKey}`, 'content-type': 'application/json' };
+        const reply = await fetch(`${first.origin}/${path}`, { method: 'POST', headers, body: JSON.stringify(body) });
+        expect([path, reply.status]).toEqual([path, 200]);
+        return (await reply.json()) as Record<string, unknown>;
+      };
+      const generated = (uid: string, content: string) =>
+        flow('generate', { trajectory_uid: uid, prompt_uid: 'p', messages: [user(content)], max_tokens: 6 });
+      const step = (uid: string, index: number, { generation_id, policy_version }: Record<string, unknown>, more = {}) =>
+        flow('submit_steps', {
+          steps: [{ trajectory_uid: uid, prompt_uid: 'p', step_index: index, generation_id, policy_version, ...more }],
+        });
+
+      const [one, two] = [await generated('t', 'How much is the lamp?'), await generated('t', 'And the chair?')];
+      await step('t', 0, one, { reward: 0.25, metadata: { tool: 'search' } });
+      await flow('t/p/v1/register_trajectory', { channel: 'val', metadata: { task_id: 'lamp' } });
+      await step('done', 0, await generated('done', 'Hello?'), { reward: 1, is_last: true });
+      const black = (await flow('init_trajectory', { prompt_uid: 'q' })) as Record<
+        'trajectory_uid' | 'base_url' | 'api_key',
+        string
+      >;
+      const agent = { baseURL: black.base_url, apiKey: black.api_key };
+      await ask(agent, [user('Hi')]);
+      await first.end(signal);
+
+      const second = await begin();
+      expect(second.restored).toBe(3);
+      const steps = await fetch(`${second.origin}/t/p/v1/steps`, { headers: { authorization: `Bearer ${second.flowKey}` } });
+      expect(await steps.json()).toMatchObject({ channel: 'val', complete: false, steps: [{ turn: 0, reward: 0.25 }] });
+      // Repeated, as by a client that did not hear the answer.
+      expect(await step('t', 0, one, { reward: 0.25, metadata: { tool: 'search' } })).toMatchObject({ duplicates: 1 });
+      await step('t', 1, two, { reward: 0.5, is_last: true });
+      await ask(agent, [user('Hi again')]);
+      await flow(`${black.trajectory_uid}/q/v1/complete_trajectory`, { reward: 1 });
+      expect(await second.end('SIGINT')).toBe(0);
+
+      expect((await readdir(join(run, 'open'))).filter((name) => name !== 'secret')).toEqual([]);
+      await using store = await openSqliteStore(join(run, 'store.sqlite'));
+      expect(await store.read('t')).toMatchObject({
+        ...{ groupId: 'p', taskId: 'lamp', purpose: 'eval' },
+        grade: { reward: { value: 0.75, byTurn: { 0: 0.75, 1: 0.5 } } },
+        metadata: { steps: { 0: { metadata: { tool: 'search' } } } },
+      });
+      expect(await store.read('done')).toMatchObject({ outcome: { kind: 'completed' }, grade: { reward: { value: 1 } } });
+      expect(await store.read(black.trajectory_uid)).toMatchObject({ groupId: 'q', turns: [{ index: 0 }, { index: 1 }] });
+      expect(await store.count()).toBe(3);
     },
   );
 

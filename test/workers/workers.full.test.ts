@@ -224,6 +224,26 @@ export const grader = defineGrader(({ task, artifactsDir }) =>
       worker.child.kill('SIGKILL');
     });
 
+    it('run isolated workflows, and agent flows that are chosen by name, to the results of one process', async () => {
+      const role = new URL(site.url);
+      role.username = 'trainyard_worker';
+      const worker = site.worker({ url: role.href, flags: ['--threads', '1'] });
+      const flow = ['--flow', 'multi_step_agent', '--flows', 'examples/agent-flow/flows.yaml'];
+      const evals = { isolated: [site.home.entry, '--isolation', 'process', '--workflow-workers', '2'], flow };
+      for (const [name, flags] of Object.entries(evals)) {
+        const args = ['eval', ...flags, '--held-out', site.at('train.jsonl'), '--rows', '1-4', '--json', '--run'];
+        expect(await site.coordinator([...args, site.at(name), '--workers', 'external']).ended).toMatchObject({ code: 0, stderr: '' });
+        expect((await trainyard(...args, site.at(`${name}-here`))).code).toBe(0);
+        const shown = async (run: string) => {
+          const { stdout } = await trainyard('show', site.at(run), '--json');
+          const rollouts = jsonLines<Record<string, unknown>>(stdout);
+          return rollouts.map(({ rolloutId, outcome, grade, turns }) => ({ rolloutId, outcome, grade, turns })).toSorted();
+        };
+        expect(await shown(name)).toEqual(await shown(`${name}-here`));
+      }
+      worker.child.kill('SIGKILL');
+    });
+
     it('refuse a run whose code is not theirs', async () => {
       const run = site.train('mismatch');
       const other = site.at('other');
