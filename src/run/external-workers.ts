@@ -54,8 +54,9 @@ export async function coordinatorOf({
   });
 }
 
-/** Without what a worker must not know, or has of its own: answers, the database and its password. */
+/** Without what a worker must not know, or has of its own: answers, the database and its password. It finds files as it finds the entry. */
 function shared(settings: TrainSettings | EvaluationSettings): Readonly<Record<string, unknown>> {
-  const { entry: _entry, store: _store, run: _run, heldOut: _heldOut, threads: _threads, ...rest } = settings;
-  return Object.fromEntries(Object.entries(rest).filter(([name]) => name !== 'tasks'));
+  const { entry: _entry, store: _store, run: _run, heldOut: _heldOut, threads: _threads, flows, ...rest } = settings;
+  const own = { ...rest, ...(flows && { flows: relative(process.cwd(), flows) }) };
+  return Object.fromEntries(Object.entries(own).filter(([name]) => name !== 'tasks'));
 }

@@ -287,7 +287,9 @@ async function openRun({ queue, run, spec, entry: here, threads }: RunWork, { st
     const found = `the run is of Trainyard ${spec.release}, and this worker of ${ownRelease()}`;
     throw new TrainyardError('WORKER_MISMATCH', found, { hint: 'install the same release on both' });
   }
-  const given = { threads: EVAL_DEFAULTS.threads, ...spec.settings, ...defined({ threads }) } as unknown as TrainSettings;
+  const { flows: listed } = spec.settings as Pick<TrainSettings, 'flows'>;
+  const own = defined({ threads, flows: listed && resolve(listed) });
+  const given = { threads: EVAL_DEFAULTS.threads, ...spec.settings, ...own } as unknown as TrainSettings;
   const path = resolve(here ?? spec.entry);
   const folder = temporaryFolder('trainyard-worker');
   try {
@@ -307,9 +309,9 @@ async function openRun({ queue, run, spec, entry: here, threads }: RunWork, { st
     const isServed = isApi(given.engine);
     const fetched = isServed ? undefined : await fetchWeights(queue, run, 0, folder);
     const kernels = KERNEL_VARIANTS.find((name) => name === spec.kernels) as KernelVariant | undefined;
-    const own = { ...given, entry: path, ...(fetched && { model: fetched.folder }) };
+    const settings = { ...given, entry: path, ...(fetched && { model: fetched.folder }) };
     const options = { stop, warn, kernels, files: { run: folder, tasks: [] }, isWorker: true };
-    const parts = await openParts(own, entry, options);
+    const parts = await openParts(settings, entry, options);
     if (fetched !== undefined) await parts.policy.trainer?.publish(fetched.version);
     return { folder, parts, version: fetched?.version ?? 0, weights: fetched?.digest ?? '' };
   } catch (thrown) {
