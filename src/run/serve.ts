@@ -113,7 +113,8 @@ export function serve(settings: ServeSettings, { onTurn, onFailure, warn }: Serv
     const sampling = { temperature: temperature ?? 1, topP: 1, topK: 0, maxTokens };
     const sessionDefaults = { sampling, limits: LIMITS, seed: settings.seed, observer };
     const gateway = new Gateway({ ...sampled, modelName: 'policy', sessionDefaults, onFailure, journal });
-    let isLeaving = false;
+    // What an earlier server left open stays open if this one cannot start.
+    let isLeaving = true;
     opened.defer(() => isLeaving || gateway.sealAll());
     const signal = new AbortController().signal;
     const restored = await reopen(journal, store, (identity, roles, remote, state) =>
@@ -137,6 +138,7 @@ export function serve(settings: ServeSettings, { onTurn, onFailure, warn }: Serv
     const known = gateway.session(FIRST.rolloutId);
     const session = known ?? gateway.open({ ...sessionDefaults, identity: FIRST, roles: {}, signal });
     if (known === undefined) await journal.opened(session);
+    isLeaving = false;
     const { baseURL, apiKey } = session.model();
     return {
       ...{
@@ -229,11 +231,15 @@ type Reopen = (identity: RolloutIdentity, roles: SessionSpec['roles'], remote: b
  */
 async function reopen(journal: OpenRollouts, store: Store, reopenOne: Reopen): Promise<number> {
   let goingOn = 0;
-  for (const { policy, identity, roles, remote, ended, ...state } of await journal.restore()) {
+  const left = await journal.restore();
+  const lastOf = new Map(left.map(({ identity, number }) => [identity.rolloutId, number]));
+  for (const { policy, identity, roles, remote, ended, ...state } of left) {
+    // If another session had its name after it, it had been sealed, and was not stored yet.
+    const isOver = lastOf.get(identity.rolloutId) !== state.number;
     if (ended !== undefined && (await store.read(ended)) !== undefined) await journal.remove(state.number);
     else {
       const session = reopenOne(identity, roles, remote, state);
-      if (ended === undefined && policy === journal.policy) goingOn++;
+      if (ended === undefined && policy === journal.policy && !isOver) goingOn++;
       else session.seal();
       await session.kept;
     }
