@@ -85,11 +85,11 @@ export class Coordinator implements AsyncDisposable {
     const { url, run, spec } = options;
     const queue = await WorkQueue.create(url);
     try {
-      await queue.refuseSecond(run);
+      const before = await queue.lastSeen(run);
       const coordinator = new Coordinator(queue, options);
       // Before workers know of the run, which begin with them.
       await coordinator.publish(0);
-      await queue.openRun(run, spec, Number(process.env['TRAINYARD_LEASE_SECONDS'] ?? '') || undefined);
+      await queue.openRun(run, spec, Number(process.env['TRAINYARD_LEASE_SECONDS'] ?? '') || undefined, before);
       coordinator.#watching = coordinator.#watch();
       return coordinator;
     } catch (thrown) {
@@ -196,7 +196,11 @@ export class Coordinator implements AsyncDisposable {
       const since = performance.now();
       const isThere = await this.#queue.seen(run).then(
         () => performance.now() - since < AWAY_MS,
-        () => false,
+        (thrown) => {
+          // Whoever was away for long finds that the run goes on elsewhere.
+          if (thrown.code === 'RUN_LOCKED') for (const job of this.#waiting.keys()) this.#fail(job, thrown);
+          return false;
+        },
       );
       if (!isThere) backAt = performance.now();
       if (performance.now() - backAt > BACK_MS) await this.#queue.watch(run).catch(() => {});
