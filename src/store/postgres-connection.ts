@@ -34,6 +34,7 @@ const HINTS: Readonly<Record<string, string>> = {
   '53100': 'free some disk space on the server and try again; what was acknowledged is kept',
   '57014': 'a statement took longer than a minute; look for locks and load on the server, then try again',
   '25006': 'this server only reads; give the URL of the primary',
+  ENOSPC: 'free some disk space here and try again; what was acknowledged is kept',
   ENOTFOUND: 'check the host name in the URL of --store',
 };
 

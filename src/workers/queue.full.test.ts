@@ -89,7 +89,7 @@ describe.skipIf(postgresMissing !== undefined)('the queue of rollouts', () => {
       }
     }
     expect(found.toSorted()).toEqual(['a', 'b', 'c']);
-  }, 30_000);
+  }, 90_000);
 
   it('gives no result of an older version of the policy for a rollout that is asked for again', async () => {
     await queue.openRun('older', SPEC);
