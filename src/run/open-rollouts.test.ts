@@ -43,6 +43,13 @@ it('gives back what was answered, bit for bit, whichever answer was written firs
   expect(await readdir(dir)).toEqual(['secret']);
 });
 
+it('leaves files alone that are not its own', async () => {
+  await writeFile(`${file}.bak`, 'a copy');
+  await writeFile(join(dir, '.DS_Store'), '');
+  expect(await (await OpenRollouts.open(dir, 'policy')).restore()).toEqual([]);
+  expect(await readdir(dir)).toHaveLength(3);
+});
+
 it('refuses a damaged file by its name, and forgets one whose opening was never acknowledged', async () => {
   await writeFile(file, '{"opened":{"identi');
   expect(await (await OpenRollouts.open(dir, 'policy')).restore()).toEqual([]);

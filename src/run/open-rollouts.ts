@@ -83,7 +83,8 @@ export class OpenRollouts implements SessionJournal {
 
   /** What the last process left, in the order it was opened. Throws STORE_FAILED if a file is damaged. */
   async restore(): Promise<readonly OpenRollout[]> {
-    const numbers = (await readdir(this.#folder)).flatMap((name) => (name === SECRET ? [] : [Number.parseInt(name, 10)]));
+    const names = (await readdir(this.#folder)).filter((name) => /^\d+\.jsonl$/.test(name));
+    const numbers = names.map((name) => Number.parseInt(name, 10));
     const found: OpenRollout[] = [];
     for (const number of numbers.toSorted((a, b) => a - b)) {
       const bytes = await readFile(this.#path(number));

@@ -8,7 +8,7 @@ import { existsSync, readFileSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError, tried } from '../core/errors.ts';
-import { isStoreUrl, openStore, withoutPassword } from '../store/open.ts';
+import { openStore, withoutPassword } from '../store/open.ts';
 import { type RunDirectory, readRunFile, refuseSft, writeWhole } from './directory.ts';
 
 const FILE = 'store.sqlite';
@@ -18,7 +18,7 @@ const SERVED = 'store.json';
 export const STORE_URL = 'expected the URL of a PostgreSQL database, postgres://user@host:5432/database';
 
 export function isDatabaseUrl(url: string): boolean {
-  return isStoreUrl(url) && (URL.parse(url)?.pathname.length ?? 0) > 1;
+  return (URL.parse(tried(() => withoutPassword(url)) ?? '')?.pathname.length ?? 0) > 1;
 }
 
 /** Throws USAGE, without the URL: it may hold a password. */

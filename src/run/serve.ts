@@ -113,7 +113,8 @@ export function serve(settings: ServeSettings, { onTurn, onFailure, warn }: Serv
     const sampling = { temperature: temperature ?? 1, topP: 1, topK: 0, maxTokens };
     const sessionDefaults = { sampling, limits: LIMITS, seed: settings.seed, observer };
     const gateway = new Gateway({ ...sampled, modelName: 'policy', sessionDefaults, onFailure, journal });
-    let isLeaving = false;
+    // What an earlier server left open stays open if this one cannot start.
+    let isLeaving = true;
     opened.defer(() => isLeaving || gateway.sealAll());
     const signal = new AbortController().signal;
     const { pool, flows } =
@@ -140,6 +141,7 @@ export function serve(settings: ServeSettings, { onTurn, onFailure, warn }: Serv
     const known = gateway.session(FIRST.rolloutId);
     const session = known ?? gateway.open({ ...sessionDefaults, identity: FIRST, roles: {}, signal });
     if (known === undefined) await journal.opened(session);
+    isLeaving = false;
     const { baseURL, apiKey } = session.model();
     return {
       ...{
@@ -229,14 +231,18 @@ function keeperIn(
  */
 async function reopen(journal: OpenRollouts, store: Store, reopenOne: (one: OpenRollout) => LiveSession): Promise<number> {
   let goingOn = 0;
-  for (const one of await journal.restore()) {
+  const left = await journal.restore();
+  const lastOf = new Map(left.map(({ identity, number }) => [identity.rolloutId, number]));
+  for (const one of left) {
     const { policy, ended, said, number, identity } = one;
+    // If another session had its name after it, it had been sealed, and was not stored yet.
+    const isOver = lastOf.get(identity.rolloutId) !== number;
     // A flow's trajectory has one name, everywhere.
     const stored = said.length > 0 ? identity.rolloutId : ended;
     if (stored !== undefined && (await store.read(stored)) !== undefined) await journal.remove(number);
     else {
       const session = reopenOne(one);
-      if (ended === undefined && policy === journal.policy) goingOn++;
+      if (ended === undefined && policy === journal.policy && !isOver) goingOn++;
       else session.seal();
       await session.kept;
     }

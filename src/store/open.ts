@@ -3,7 +3,7 @@
  * PostgreSQL is loaded only for such a URL.
  */
 import type { Store } from '../core/contracts.ts';
-import { TrainyardError } from '../core/errors.ts';
+import { TrainyardError, tried } from '../core/errors.ts';
 import { openSqliteStore } from './sqlite.ts';
 
 export function isStoreUrl(where: string): boolean {
@@ -24,7 +24,10 @@ export async function openStore(where: string, run?: string, options?: { readonl
 /** What may be shown and written down. Throws USAGE, without the URL, for what is none. */
 export function withoutPassword(url: string): string {
   const parsed = URL.parse(url);
-  if (parsed === null || !isStoreUrl(url)) {
+  // Of a password with a slash, the rest would be the database's name.
+  const isWhole =
+    parsed !== null && !parsed.pathname.includes('@') && tried(() => decodeURIComponent(parsed.password)) !== undefined;
+  if (!isWhole || !isStoreUrl(url)) {
     const hint = 'write postgres://user:password@host:5432/database, with special characters percent-encoded';
     throw new TrainyardError('USAGE', 'the URL of the store is malformed', { hint });
   }

@@ -24,7 +24,7 @@ const INT8 = 20;
 const PASSING =
   /^(ECONN(REFUSED|RESET|ABORTED)|EPIPE|ETIMEDOUT|EAI_AGAIN|ENETUNREACH|EHOSTUNREACH|08...|57P0.|53300|25P03|40001|40P01)$/;
 const PASSING_TEXT =
-  /connection terminated|connection timeout|timeout expired|query read timeout|client has encountered a connection error/i;
+  /connection terminated|connection timeout|timeout expired|timeout exceeded|query read timeout|client has encountered a connection error/i;
 
 const HINTS: Readonly<Record<string, string>> = {
   '28P01': 'check user and password: they come from the URL of --store, else from PGPASSWORD or ~/.pgpass',
@@ -34,6 +34,7 @@ const HINTS: Readonly<Record<string, string>> = {
   '53100': 'free some disk space on the server and try again; what was acknowledged is kept',
   '57014': 'a statement took longer than a minute; look for locks and load on the server, then try again',
   '25006': 'this server only reads; give the URL of the primary',
+  ENOSPC: 'free some disk space here and try again; what was acknowledged is kept',
   ENOTFOUND: 'check the host name in the URL of --store',
 };
 

@@ -5,6 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { inspect } from 'node:util';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { faultProxy } from '../../test/chaos/fault-proxy.ts';
 import { databaseFor, type PostgresServer, postgresMissing, startPostgres } from '../../test/postgres/server.ts';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
@@ -116,7 +117,9 @@ describe.skipIf(postgresMissing !== undefined)('the store in PostgreSQL', () => 
     expect(withoutPassword('postgres://me:secret@host:1/db?password=secret&sslmode=require')).toBe(
       'postgres://me@host:1/db?sslmode=require',
     );
-    expect(() => withoutPassword('postgres://me:sec ret@[host')).toThrow(/^the URL of the store is malformed$/);
+    for (const wrong of ['me:sec ret@[host', 'me:12/34@host/db', 'me:100%@host/db']) {
+      expect(() => withoutPassword(`postgres://${wrong}`)).toThrow(/^the URL of the store is malformed$/);
+    }
   });
 });
 
@@ -169,6 +172,18 @@ describe.skipIf(postgresMissing !== undefined)('a PostgreSQL server of its own',
     expect(await store.count()).toBe(1);
     await store.append(randomTrajectory(2));
   });
+
+  it('is waited for when its line hangs for longer than a call waits for a connection', async () => {
+    await using proxy = await faultProxy(server.port);
+    const url = new URL(server.url());
+    url.port = `${proxy.port}`;
+    await using store = await openPostgresStore(url.href, 'hung');
+    await store.append(randomTrajectory(1));
+    proxy.set({ kind: 'hang' });
+    const reading = Array.from({ length: 12 }, () => store.read('rollout-1'));
+    const [found] = await Promise.all([Promise.all(reading), sleep(11_000).then(() => proxy.set({ kind: 'pass' }))]);
+    expect(found.every((one) => one?.rolloutId === 'rollout-1')).toBe(true);
+  }, 60_000);
 
   it('is told when it stays away, with what to do, and can be used again when it is back', async () => {
     await using store = await openPostgresStore(server.url(), 'away', { patienceMs: 500 });

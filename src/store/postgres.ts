@@ -344,11 +344,11 @@ function selection(
   return { where: conditions.join(' '), limit: limit === undefined ? '' : `LIMIT ${bound(limit)}`, values };
 }
 
-const BYTEA = 17;
-const TEXT = 25;
+export const BYTEA = 17;
+export const TEXT = 25;
 
 /** PostgreSQL's binary form of an array. The driver would send bytes in an array as hexadecimal text. */
-function binaryArray<T>(type: number, items: readonly T[], bytesOf: (item: T) => Uint8Array): Buffer {
+export function binaryArray<T>(type: number, items: readonly T[], bytesOf: (item: T) => Uint8Array): Buffer {
   const int32 = (...values: readonly number[]): Buffer => {
     const bytes = Buffer.allocUnsafe(4 * values.length);
     for (const [place, value] of values.entries()) bytes.writeInt32BE(value, 4 * place);

@@ -61,6 +61,7 @@ export class Coordinator implements AsyncDisposable {
   readonly #jobs = new Map<string, string>();
   #unsent: RolloutJob[] = [];
   #stored: string[] = [];
+  #refused: string[] = [];
   #version = 0;
   /** May be on its way to workers. */
   #newest = 0;
@@ -85,11 +86,11 @@ export class Coordinator implements AsyncDisposable {
     const { url, run, spec } = options;
     const queue = await WorkQueue.create(url);
     try {
-      await queue.refuseSecond(run);
+      const before = await queue.lastSeen(run);
       const coordinator = new Coordinator(queue, options);
       // Before workers know of the run, which begin with them.
       await coordinator.publish(0);
-      await queue.openRun(run, spec, Number(process.env['TRAINYARD_LEASE_SECONDS'] ?? '') || undefined);
+      await queue.openRun(run, spec, Number(process.env['TRAINYARD_LEASE_SECONDS'] ?? '') || undefined, before);
       coordinator.#watching = coordinator.#watch();
       return coordinator;
     } catch (thrown) {
@@ -196,7 +197,11 @@ export class Coordinator implements AsyncDisposable {
       const since = performance.now();
       const isThere = await this.#queue.seen(run).then(
         () => performance.now() - since < AWAY_MS,
-        () => false,
+        (thrown) => {
+          // Whoever was away for long finds that the run goes on elsewhere.
+          if (thrown.code === 'RUN_LOCKED') for (const job of this.#waiting.keys()) this.#fail(job, thrown);
+          return false;
+        },
       );
       if (!isThere) backAt = performance.now();
       if (performance.now() - backAt > BACK_MS) await this.#queue.watch(run).catch(() => {});
@@ -232,22 +237,25 @@ export class Coordinator implements AsyncDisposable {
   }
 
   async #forget(): Promise<void> {
-    const stored = this.#stored.splice(0);
+    const [stored, refused] = [this.#stored.splice(0), this.#refused.splice(0)];
     if (stored.length > 0) await this.#queue.forget(this.#options.run, stored);
+    if (refused.length > 0) await this.#queue.forget(this.#options.run, refused, true);
   }
 
-  #settle(job: string, trajectory: Trajectory): void {
+  #settle(job: string, trajectory: Trajectory | undefined): void {
     const waiting = this.#waiting.get(job);
     if (waiting === undefined) return;
-    const asked = Object.entries(waiting.spec.identity);
-    const isAsked = asked.every(([name, value]) => trajectory[name as keyof RolloutIdentity] === value);
-    const isOfVersion = trajectory.turns.every(
+    const { identity } = waiting.spec;
+    const isAsked = Object.entries(identity).every(([name, value]) => trajectory?.[name as keyof RolloutIdentity] === value);
+    const isOfVersion = trajectory?.turns.every(
       ({ sampledIds, policyVersion }) =>
         sampledIds.length === 0 || (policyVersion >= waiting.version && policyVersion <= this.#newest),
     );
-    if (!isAsked || !isOfVersion || trajectory.grade.kind !== 'ungraded') {
-      const found = `a worker returned rollout ${trajectory.rolloutId} as another one, of another version, or with a reward`;
-      this.#fail(job, new TrainyardError('STORE_FORMAT', found, { hint: 'who else writes to this database?' }));
+    if (!isAsked || !isOfVersion || trajectory?.grade.kind !== 'ungraded') {
+      const as = trajectory === undefined ? 'damaged' : 'as another one, of another version, or with a reward';
+      const hint = 'who else writes to this database? with --resume the rollout runs again';
+      this.#refused.push(job);
+      this.#fail(job, new TrainyardError('STORE_FORMAT', `a worker returned rollout ${identity.rolloutId} ${as}`, { hint }));
       return;
     }
     this.#waiting.delete(job);

@@ -2,8 +2,10 @@
 import { mkdir } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { isDeepStrictEqual } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { databaseFor, postgresMissing } from '../../test/postgres/server.ts';
+import { until } from '../../test/workers/site.ts';
 import { openPostgresStore } from '../store/postgres.ts';
 import { Connections } from '../store/postgres-connection.ts';
 import { randomTrajectory } from '../testing/trajectories.ts';
@@ -63,6 +65,32 @@ describe.skipIf(postgresMissing !== undefined)('the queue of rollouts', () => {
     expect([...results.values()]).toMatchObject([{ output: 'first' }]);
   });
 
+  it('reads results of many megabytes in time, some at once', async () => {
+    await queue.openRun('giant', SPEC);
+    const jobs = ['a', 'b', 'c'].map(jobOf);
+    await queue.send('giant', jobs);
+    const promptIds = Int32Array.from({ length: 70_000 }, (_, i) => i);
+    for (const claimed of await queue.claim('giant', 3, 'worker')) {
+      const ended = finished(claimed, 'long');
+      const [turn] = randomTrajectory(1).turns;
+      const turns = Array.from({ length: 70 }, (_, index) => ({ ...turn!, index, promptIds }));
+      const trajectory = { ...ended.trajectory, turns };
+      expect(await queue.finish('giant', [{ ...ended, trajectory }])).toEqual([]);
+    }
+    const wanted = jobs.map((job) => jobIdOf('giant', job));
+    const found: unknown[] = [];
+    while (wanted.length > 0) {
+      const results = await queue.results('giant', wanted);
+      expect(results.size).toBeLessThan(3);
+      for (const [job, trajectory] of results) {
+        wanted.splice(wanted.indexOf(job), 1);
+        found.push(trajectory.rolloutId);
+        expect(isDeepStrictEqual(trajectory.turns[69]!.promptIds, promptIds)).toBe(true);
+      }
+    }
+    expect(found.toSorted()).toEqual(['a', 'b', 'c']);
+  }, 90_000);
+
   it('gives no result of an older version of the policy for a rollout that is asked for again', async () => {
     await queue.openRun('older', SPEC);
     const [old, renewed] = [jobOf('a'), { ...jobOf('a'), version: 1 }];
@@ -86,6 +114,31 @@ describe.skipIf(postgresMissing !== undefined)('the queue of rollouts', () => {
     await using _coordinator = await Coordinator.open(options);
     expect(seen).toEqual([undefined]);
     expect(await open()).toMatchObject({ run: 'order' });
+  });
+
+  it('leaves a run alone that another coordinator has taken over, and says so', async () => {
+    const options = { url: database.url, run: 'woken', spec: SPEC, staleness: 0, warn: () => {} };
+    const first = await Coordinator.open(options);
+    const waiting = first.run(
+      { ...jobOf('a'), task: { id: 't', prompt: [], answer: '' } } as never,
+      new AbortController().signal,
+    );
+    waiting.catch(() => {});
+    const sql = 'SELECT seen_at::text AS at FROM trainyard.worker_runs WHERE name = $1';
+    // As if the first had been away for long: nobody has seen it since.
+    await using second = await WorkQueue.create(database.url);
+    await until(async () => {
+      const [{ at }] = (await queue.query<{ at: string }>('look', sql, ['woken'])) as [{ at: string }];
+      return await second.openRun('woken', SPEC, undefined, at).then(
+        () => true,
+        () => undefined,
+      );
+    });
+    await expect(waiting).rejects.toMatchObject({ code: 'RUN_LOCKED' });
+    await first[Symbol.asyncDispose]();
+    expect(await queue.openedRun('woken')).toMatchObject({ run: 'woken' });
+    expect(await queue.claim('woken', 1, 'worker')).toHaveLength(1);
+    await expect(queue.openRun('woken', SPEC)).rejects.toMatchObject({ code: 'RUN_LOCKED' });
   });
 
   it('frees what a cut-off worker holds in a transaction', async () => {

@@ -9,10 +9,11 @@ import { hash } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { PoolClient, QueryResultRow } from 'pg';
 import type { PgBoss as Boss } from 'pg-boss';
-import { messageOf, TrainyardError } from '../core/errors.ts';
+import { messageOf, TrainyardError, tried } from '../core/errors.ts';
 import type { SamplingSettings, TaskView, Trajectory } from '../core/types.ts';
+import { BYTEA, binaryArray, TEXT } from '../store/postgres.ts';
 import { Connections, inTransaction } from '../store/postgres-connection.ts';
-import { decodeTrajectory, encodeTrajectory, keepTrajectory } from '../store/records.ts';
+import { decodeTrajectory, type EncodedRecord, type EncodedTurn, encodeTrajectory, keepTrajectory } from '../store/records.ts';
 import type { RolloutFile } from './files.ts';
 
 /** A rollout for a worker: everything but the answer. */
@@ -143,6 +144,8 @@ const PATIENCE = 60_000;
 export class WorkQueue implements AsyncDisposable {
   readonly #database: Connections;
   readonly #boss: Boss;
+  /** As the database has it: whose run it is. */
+  #openedAt = '';
   /** How long a database may be away: milliseconds, or until the signal. */
   patience: number | AbortSignal;
 
@@ -206,18 +209,20 @@ export class WorkQueue implements AsyncDisposable {
 
   // As coordinator.
 
-  /** Throws RUN_LOCKED while another coordinator says that it goes on with the run. */
-  async refuseSecond(run: string): Promise<void> {
-    const before = await this.#seenAt(run);
-    if (before === undefined) return;
-    await sleep(2 * SEEN_MS + 500);
-    if ((await this.#seenAt(run)) === before) return;
-    const hint = 'stop it first, or wait until it has ended';
-    throw new TrainyardError('RUN_LOCKED', `another process, perhaps on another machine, goes on with run ${run}`, { hint });
+  /** When a coordinator was last seen; waits whether it still is there. Undefined if there was none lately. */
+  async lastSeen(run: string): Promise<string | undefined> {
+    const sql = `SELECT seen_at::text AS at FROM trainyard.worker_runs
+      WHERE name = $1 AND closed_at IS NULL AND seen_at > now() - interval '${ABSENT} seconds'`;
+    const [before] = await this.query<{ at: string }>('look for another coordinator', sql, [run]);
+    if (before !== undefined) await sleep(2 * SEEN_MS + 500);
+    return before?.at;
   }
 
-  /** Opens the run for workers. `lease`: seconds, for tests. */
-  async openRun(run: string, spec: RunSpec, lease = LEASE): Promise<void> {
+  /**
+   * Opens the run for workers. `before`: of `lastSeen`. `lease`: seconds, for tests. Throws RUN_LOCKED if another coordinator has been seen
+   * since. One that comes later takes the run over.
+   */
+  async openRun(run: string, spec: RunSpec, lease = LEASE, before?: string): Promise<void> {
     const options = {
       retryLimit: ATTEMPTS - 1,
       heartbeatSeconds: LEASE,
@@ -228,24 +233,26 @@ export class WorkQueue implements AsyncDisposable {
     await this.#boss.createQueue(queueOf(run), options);
     const shorter = 'UPDATE trainyard_queue.queue SET heartbeat_seconds = $2 WHERE name = $1';
     if (lease !== LEASE) await this.query('shorten the lease', shorter, [queueOf(run), lease]);
-    const sql = `INSERT INTO trainyard.worker_runs (name, spec) VALUES ($1, $2)
-      ON CONFLICT (name) DO UPDATE SET spec = excluded.spec, seen_at = now(), closed_at = NULL`;
-    await this.query('open the run for workers', sql, [run, JSON.stringify(spec)]);
+    const sql = `INSERT INTO trainyard.worker_runs AS known (name, spec) VALUES ($1, $2)
+      ON CONFLICT (name) DO UPDATE SET spec = excluded.spec, opened_at = now(), seen_at = now(), closed_at = NULL
+      WHERE known.closed_at IS NOT NULL OR known.seen_at < now() - interval '${ABSENT} seconds' OR known.seen_at::text = $3
+      RETURNING opened_at::text AS at`;
+    const [opened] = await this.query<{ at: string }>('open the run for workers', sql, [run, JSON.stringify(spec), before]);
+    if (opened === undefined) throw taken(run);
+    this.#openedAt = opened.at;
     // Attempts that were used up before a resume count no more.
-    await this.query('forget failed jobs', "DELETE FROM trainyard_queue.job WHERE name = $1 AND state = 'failed'", [
-      queueOf(run),
-    ]);
+    const failed = "DELETE FROM trainyard_queue.job WHERE name = $1 AND state = 'failed'";
+    await this.query('forget failed jobs', failed, [queueOf(run)]);
   }
 
-  /** Undefined if nobody has been there lately. */
-  async #seenAt(run: string): Promise<string | undefined> {
-    const sql = `SELECT seen_at::text AS at FROM trainyard.worker_runs
-      WHERE name = $1 AND closed_at IS NULL AND seen_at > now() - interval '${ABSENT} seconds'`;
-    return (await this.query<{ at: string }>('look for another coordinator', sql, [run]))[0]?.at;
-  }
-
+  /** Throws RUN_LOCKED if another coordinator has taken the run over. */
   async seen(run: string): Promise<void> {
-    await this.query('say that the run goes on', 'UPDATE trainyard.worker_runs SET seen_at = now() WHERE name = $1', [run]);
+    if (!(await this.#own('say that the run goes on', 'seen_at', run))) throw taken(run);
+  }
+
+  async #own(doing: string, time: 'seen_at' | 'closed_at', run: string): Promise<boolean> {
+    const sql = `UPDATE trainyard.worker_runs SET ${time} = now() WHERE name = $1 AND opened_at::text = $2 RETURNING name`;
+    return (await this.query(doing, sql, [run, this.#openedAt])).length > 0;
   }
 
   /** Gives rollouts whose lease has lapsed to others, or parks them. */
@@ -253,9 +260,9 @@ export class WorkQueue implements AsyncDisposable {
     await this.#boss.supervise(queueOf(run));
   }
 
-  /** Takes back what no worker has begun. What they have begun still gives results, which a resumed run uses. */
+  /** Takes back what no worker has begun, unless another coordinator has the run. What they have begun still gives results, for a resumed run. */
   async closeRun(run: string, isDone: boolean): Promise<void> {
-    await this.query('close the run', 'UPDATE trainyard.worker_runs SET closed_at = now() WHERE name = $1', [run]);
+    if (!(await this.#own('close the run', 'closed_at', run))) return;
     await this.#boss.deleteQueuedJobs(queueOf(run));
     if (!isDone) return;
     for (const table of ['weights', 'attempts', 'result_files', 'results']) {
@@ -268,27 +275,22 @@ export class WorkQueue implements AsyncDisposable {
   /** A job that is there already stays as it is: a resumed run waits for what workers have in hand. */
   async send(run: string, jobs: readonly RolloutJob[]): Promise<void> {
     if (jobs.length === 0) return;
-    const wanted = jobs.map((job) => {
-      // As text, because JSON in PostgreSQL cannot hold U+0000.
-      return { id: jobIdOf(run, job), data: { job: JSON.stringify(job) } };
-    });
+    // As text, because JSON in PostgreSQL cannot hold U+0000.
+    const wanted = jobs.map((job) => ({ id: jobIdOf(run, job), data: { job: JSON.stringify(job) } }));
     await this.#boss.insert(queueOf(run), wanted);
   }
 
-  /** By job. */
-  async results(run: string, jobs: readonly string[]): Promise<ReadonlyMap<string, Trajectory>> {
-    const sql = 'SELECT * FROM trainyard.results WHERE run = $1 AND job = ANY($2) LIMIT 100';
-    const rows = await this.query<ResultRow>('read results of workers', sql, [run, jobs]);
-    const trajectoryOf = ({ record, digest, ...row }: ResultRow): Trajectory => {
-      const turnOf = (words: string, i: number) => ({
-        words,
-        promptIds: row.prompt_ids[i]!,
-        sampledIds: row.sampled_ids[i]!,
-        logprobs: row.logprobs[i]!,
-      });
-      return decodeTrajectory({ record, digest, turns: row.words.map(turnOf) });
-    };
-    return new Map(rows.map((row) => [row.job, trajectoryOf(row)]));
+  /** By job; undefined for one that cannot be read. */
+  async results(run: string, jobs: readonly string[]): Promise<ReadonlyMap<string, Trajectory | undefined>> {
+    const doing = 'read results of workers';
+    const rows = await this.query<EncodedRecord & { readonly job: string }>(doing, RESULTS, [run, jobs, MOST_BYTES]);
+    if (rows.length === 0) return new Map();
+    const ids = rows.map(({ job }) => job);
+    const turns = await this.query<EncodedTurn & { readonly job: string }>(doing, TURNS, [run, ids]);
+    const turnsOf = Map.groupBy(turns, ({ job }) => job);
+    return new Map(
+      rows.map(({ job, ...record }) => [job, tried(() => decodeTrajectory({ ...record, turns: turnsOf.get(job) ?? [] }))]),
+    );
   }
 
   async files(run: string, job: string): Promise<readonly RolloutFile[]> {
@@ -296,8 +298,9 @@ export class WorkQueue implements AsyncDisposable {
     return await this.query<RolloutFile>('read files of workers', sql, [run, job]);
   }
 
-  /** Of rollouts that are in the store. */
-  async forget(run: string, jobs: readonly string[]): Promise<void> {
+  /** Of rollouts that are in the store, or with `again` of those that a resumed run shall queue again. */
+  async forget(run: string, jobs: readonly string[], again = false): Promise<void> {
+    if (again) await this.#boss.deleteJob(queueOf(run), [...jobs]);
     for (const table of ['result_files', 'results']) {
       const sql = `DELETE FROM trainyard.${table} WHERE run = $1 AND job = ANY($2)`;
       await this.query('remove results of workers', sql, [run, jobs]);
@@ -374,9 +377,8 @@ export class WorkQueue implements AsyncDisposable {
     if (held.length === 0) return;
     const sql = `UPDATE trainyard_queue.job SET state = 'retry', retry_limit = retry_limit + 1, heartbeat_on = NULL
       WHERE name = $1 AND state = 'active' AND (id, retry_count) IN (SELECT * FROM unnest($2::uuid[], $3::int[]))`;
-    await this.query('give rollouts back', sql, [
-      ...[queueOf(run), held.map(({ id }) => id), held.map(({ retryCount }) => retryCount)],
-    ]);
+    const [ids, counts] = [held.map(({ id }) => id), held.map(({ retryCount }) => retryCount)];
+    await this.query('give rollouts back', sql, [queueOf(run), ids, counts]);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -385,15 +387,21 @@ export class WorkQueue implements AsyncDisposable {
   }
 }
 
-interface ResultRow {
-  readonly job: string;
-  readonly record: string;
-  readonly digest: Buffer;
-  readonly words: readonly string[];
-  readonly prompt_ids: readonly Buffer[];
-  readonly sampled_ids: readonly Buffer[];
-  readonly logprobs: readonly Buffer[];
-}
+/** Of results that are read at once; one that is larger is read alone. */
+const MOST_BYTES = 32 * 1024 * 1024;
+
+const RESULTS = `
+  SELECT job, record, digest FROM trainyard.results JOIN (
+    SELECT job, sum(bytes) OVER (ORDER BY job) - bytes AS before FROM trainyard.results, LATERAL (
+      SELECT (pg_column_size(record) + pg_column_size(words) + pg_column_size(prompt_ids))::bigint AS bytes) AS size
+    WHERE run = $1 AND job = ANY($2) ORDER BY job LIMIT 100
+  ) AS found USING (job) WHERE run = $1 AND before < $3`;
+
+/** One row for each turn: the driver takes minutes for large arrays. */
+const TURNS = `
+  SELECT job, turn.* FROM trainyard.results,
+    unnest(words, prompt_ids, sampled_ids, logprobs) WITH ORDINALITY AS turn (words, "promptIds", "sampledIds", logprobs, n)
+  WHERE run = $1 AND job = ANY($2) ORDER BY n`;
 
 /** Of one statement: values that are bound have a limit of 65,535. */
 const ROWS = 500;
@@ -403,8 +411,8 @@ async function insertResults(client: PoolClient, run: string, ended: readonly Fi
   const bound = (value: unknown): string => `$${values.push(value)}`;
   const rows = ended.map(({ id, retryCount, trajectory }) => {
     const { record, digest, turns } = encodeTrajectory(keepTrajectory(trajectory));
-    const column = (name: 'promptIds' | 'sampledIds' | 'logprobs') => turns.map((turn) => Buffer.from(turn[name]));
-    const row = [id, retryCount + 1, record, digest, turns.map(({ words }) => words)];
+    const column = (name: 'promptIds' | 'sampledIds' | 'logprobs') => binaryArray(BYTEA, turns, (turn) => turn[name]);
+    const row = [id, retryCount + 1, record, digest, binaryArray(TEXT, turns, ({ words }) => Buffer.from(words))];
     return `($1, ${[...row, column('promptIds'), column('sampledIds'), column('logprobs')].map(bound)})`;
   });
   const columns = 'run, job, attempt, record, digest, words, prompt_ids, sampled_ids, logprobs';
@@ -414,6 +422,11 @@ async function insertResults(client: PoolClient, run: string, ended: readonly Fi
   for (const { id, files } of ended) {
     for (const [i, { path, mode, bytes }] of files.entries()) await client.query(sql, [run, id, i, path, mode, bytes]);
   }
+}
+
+function taken(run: string): TrainyardError {
+  const hint = 'stop it first, or wait until it has ended';
+  return new TrainyardError('RUN_LOCKED', `another process, perhaps on another machine, goes on with run ${run}`, { hint });
 }
 
 function attemptOf({ id, retryCount }: JobAttempt): JobAttempt {

@@ -2,7 +2,7 @@
  * The embedded policy's weights in PostgreSQL, by version, for workers. A version is a model folder, or an adapter's, without the
  * optimizer's state, in parts that the database can move. It is complete or absent. Bases of adapters are not in it: a worker has its own.
  */
-import { mkdir, open, readdir, readFile, stat } from 'node:fs/promises';
+import { mkdir, readdir, readFile, stat, writeFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { TrainyardError } from '../core/errors.ts';
 import { digestsOf, filesDigest } from '../run/checkpoint.ts';
@@ -41,23 +41,26 @@ export async function fetchWeights(
   least: number,
   root: string,
 ): Promise<{ readonly folder: string; readonly version: number; readonly digest: string }> {
-  const newest = 'SELECT max(version) AS version FROM trainyard.weights WHERE run = $1';
-  const version = (await queue.query<{ version: number | null }>('look for weights', newest, [run]))[0]?.version ?? -1;
-  if (version < least) {
-    const found = `the newest weights in the store are of version ${version}, and a rollout needs version ${least}`;
-    throw new TrainyardError('POLICY_LOST', found, {
-      hint: 'is the coordinator running? it keeps them there before it queues rollouts',
-    });
-  }
-  const folder = join(root, `version-${version}`);
-  await mkdir(folder, { recursive: true });
-  const list = 'SELECT file, part FROM trainyard.weights WHERE run = $1 AND version = $2 ORDER BY file, part';
-  for (const { file, part } of await queue.query<{ file: string; part: number }>('list weights', list, [run, version])) {
-    const sql = 'SELECT bytes FROM trainyard.weights WHERE run = $1 AND version = $2 AND file = $3 AND part = $4';
-    const [piece] = await queue.query<{ bytes: Buffer }>('read weights', sql, [run, version, file, part]);
-    if (piece === undefined) return await fetchWeights(queue, run, least, root);
-    await using handle = await open(join(folder, basename(file)), part === 0 ? 'w' : 'a');
-    await handle.write(piece.bytes);
-  }
+  const { folder, version } = await queue.transaction('read weights', async (client) => {
+    // All of it as of now: a coordinator may replace them meanwhile.
+    await client.query('SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY');
+    const newest = 'SELECT max(version) AS version FROM trainyard.weights WHERE run = $1';
+    const version = (await client.query<{ version: number | null }>(newest, [run])).rows[0]?.version ?? -1;
+    if (version < least) {
+      const found = `the newest weights in the store are of version ${version}, and a rollout needs version ${least}`;
+      throw new TrainyardError('POLICY_LOST', found, {
+        hint: 'is the coordinator running? it keeps them there before it queues rollouts',
+      });
+    }
+    const folder = join(root, `version-${version}`);
+    await mkdir(folder, { recursive: true });
+    const list = 'SELECT file, part FROM trainyard.weights WHERE run = $1 AND version = $2 ORDER BY file, part';
+    for (const { file, part } of (await client.query<{ file: string; part: number }>(list, [run, version])).rows) {
+      const sql = 'SELECT bytes FROM trainyard.weights WHERE run = $1 AND version = $2 AND file = $3 AND part = $4';
+      const [piece] = (await client.query<{ bytes: Buffer }>(sql, [run, version, file, part])).rows;
+      await writeFile(join(folder, basename(file)), piece!.bytes, { flag: part === 0 ? 'w' : 'a' });
+    }
+    return { folder, version };
+  });
   return { folder, version, digest: filesDigest(await digestsOf(folder)) };
 }

@@ -1,5 +1,5 @@
 /** A server that is killed or stopped, and started again in the same directory: open rollouts go on, token for token, with their keys. */
-import { mkdtemp, readdir, rm, stat } from 'node:fs/promises';
+import { cp, mkdtemp, readdir, rm, stat } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -167,6 +167,43 @@ describe('open rollouts of a server', () => {
       expect(await store.count()).toBe(3);
     },
   );
+
+  it('stay open when a server cannot start', async () => {
+    const { run, begin } = await scene();
+    const first = await begin();
+    const kept = await open(first, 'kept', 'g');
+    await ask(kept, [user('Hello?')]);
+    await first.end('SIGKILL');
+    const other = createServer().listen(Number(new URL(first.origin).port), '127.0.0.1');
+    expect(await begin()).toMatchObject({ type: 'error', code: 'USAGE' });
+    await new Promise((resolve) => other.close(resolve));
+    const second = await begin();
+    expect(second.restored).toBe(2);
+    await ask(kept, [user('Still there?')]);
+    await second.end('SIGINT');
+    await using store = await openSqliteStore(join(run, 'store.sqlite'));
+    expect((await store.read('kept'))?.turns).toHaveLength(2);
+  });
+
+  it('are stored apart if one that was sealed, and not stored before a kill, has the name of a later one', async () => {
+    const { run, begin } = await scene();
+    const first = await begin();
+    await ask(first, [user('Hello?')]);
+    await first.end('SIGKILL');
+    const [name] = (await readdir(join(run, 'open'))).filter((one) => one !== 'secret');
+    const later = `${Number.parseInt(name!, 10) + 1}`;
+    await cp(join(run, 'open', name!), join(run, 'open', `${later}.jsonl`));
+    const second = await begin();
+    expect(second.restored).toBe(1);
+    await ask(second, [user('Hello?'), user('And?')]);
+    await second.end('SIGINT');
+    await using store = await openSqliteStore(join(run, 'store.sqlite'));
+    const kept = await store.query();
+    expect(kept.map(({ rolloutId, turns }) => [rolloutId, turns.length])).toEqual([
+      ['local', 1],
+      ['local-2', 2],
+    ]);
+  });
 
   it('lose nothing that was answered, however often the server is killed in the middle of calls', async () => {
     const { run, begin } = await scene();

@@ -41,13 +41,13 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   tuner: [5, 750],
   view: [18, 2960],
   init: [2, 220],
-  workers: [5, 945],
+  workers: [5, 950],
 };
 /** Files that are loaded with one, itself included. */
 const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 127 };
 const WORDS = 30;
 const REPEATED_NAMES = 14;
-const TEST_LINES = 59_700;
+const TEST_LINES = 59_850;
 
 const sources = shippedSources();
 const over = ({ files, code }: Size, [mostFiles, mostCode]: readonly [number, number]): boolean =>
