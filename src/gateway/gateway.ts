@@ -22,7 +22,7 @@ import { chat } from './dialects/chat.ts';
 import type { Dialect } from './dialects/dialect.ts';
 import { messages } from './dialects/messages.ts';
 import { responses } from './dialects/responses.ts';
-import { inOurNames, readRequest } from './generate-request.ts';
+import { inOurNames, readRequest, withOwnCalls } from './generate-request.ts';
 import { authorize, callerOf, checkRollout, checkThread, type Grant, Keyring, nameCallers } from './identity.ts';
 import { answerCall, countTokens } from './model-call.ts';
 import { answer, type SamplerParts, type ServedPolicy, type TokenPolicy, tokenPolicy } from './sampling.ts';
@@ -335,8 +335,8 @@ async function generate(parts: GenerateParts, caller: Caller, given: GenerateReq
   checkThread(session, role, thread);
   parts.checkReady();
   return await session.calling(caller, given?.signal, async (call) => {
-    const { request, bytes } = readRequest(given, session.knownTools);
-    session.knownTools = request.tools;
+    const { request, parameters, bytes } = readRequest(given, session.parameters);
+    session.parameters = parameters;
     session.receive(bytes);
     const { signal, release } = session.join({ signal: given.signal });
     try {
@@ -352,7 +352,7 @@ async function generate(parts: GenerateParts, caller: Caller, given: GenerateReq
 
 /** Returns a copy, so that the caller cannot change the recorded turn. */
 function generationOf({ session }: Caller, recorded: Turn): Generated {
-  const message = deepCopy(recorded.response);
+  const message = withOwnCalls({ ...recorded.response });
   let turn: Turn | undefined;
   return {
     id: completionId(session.spec.identity, recorded.sampling.seed),

@@ -7,10 +7,11 @@ import { abortWith, type LinkedSignal } from '../core/async.ts';
 import type { Clock, ModelHandle, Role, SeatOptions, Session, SessionSpec } from '../core/contracts.ts';
 import { checkDefaultModel } from '../core/define.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { LIMIT_NAMES, type LimitName, type SamplingSettings, type Tool, type Turn, type UnansweredCall } from '../core/types.ts';
+import { LIMIT_NAMES, type LimitName, type SamplingSettings, type Turn, type UnansweredCall } from '../core/types.ts';
 import type { HttpRequest } from '../http/message.ts';
 import { sideCalls } from '../tokens/history.ts';
 import { Answers, lostTurns } from './answers.ts';
+import type { ModelRequest } from './dialects/dialect.ts';
 import { Seeds } from './seeds.ts';
 import { GATEWAY_LIMITS, refused } from './wire-protocol.ts';
 
@@ -64,8 +65,8 @@ export class LiveSession implements Session {
   readonly seeds: Seeds;
   readonly answers: Answers<readonly Turn[]>;
   readonly unanswered: UnansweredCall[] = [];
-  /** The tools of the last call in process. */
-  knownTools: readonly Tool[] = [];
+  /** All of the last call in process but its messages: as JSON, and as it was read. */
+  parameters: { readonly text: string; readonly read: Omit<ModelRequest, 'messages'> } | undefined;
   /** Aborts when the session is sealed or the rollout is cancelled. */
   readonly signal: AbortSignal;
   readonly number: number;

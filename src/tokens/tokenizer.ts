@@ -60,13 +60,17 @@ export function createTokenizer({ definition, config, chatTemplate }: TokenizerF
   const encodeSection = rememberSections(encodeBytes ?? sectionEncoder(plain));
 
   function encodeRendered(rendered: string, restore: (text: string) => string = (text) => text): Int32Array {
+    // Texts at the even places, control tokens between them.
     const pieces = rendered.split(controlPattern);
-    const tokens = pieces.filter((_, i) => i % 2 === 1).map((text) => controlByText.get(text)!);
-    const texts = pieces.filter((_, i) => i % 2 === 0).map((text) => restore(text).toWellFormed());
     const ids: number[] = [];
-    for (const [i, text] of stripAround(texts, tokens).entries()) {
+    for (let i = 0; i < pieces.length; i += 2) {
+      const next = controlByText.get(pieces[i + 1]!);
+      let text = restore(pieces[i]!).toWellFormed();
+      // Some control tokens swallow the white space around them.
+      if (controlByText.get(pieces[i - 1]!)?.rstrip) text = text.trimStart();
+      if (next?.lstrip) text = text.trimEnd();
       if (text !== '') for (const id of encodeSection(text, i === 0)) ids.push(id);
-      if (tokens[i]) ids.push(tokens[i].id);
+      if (next) ids.push(next.id);
     }
     return new Int32Array(ids);
   }
@@ -115,14 +119,6 @@ function patternOf(tokens: readonly string[]): RegExp {
   const longestFirst = tokens.toSorted((a, b) => b.length - a.length);
   const alternatives = longestFirst.map((token) => token.replace(/[\\^$.*+?()[\]{}|/-]/g, '\\$&'));
   return new RegExp(alternatives.length === 0 ? '((?!))' : `(${alternatives.join('|')})`);
-}
-
-/** Removes the white space that some control tokens swallow. There is one text more than there are tokens. */
-function stripAround(texts: readonly string[], tokens: readonly AddedToken[]): string[] {
-  return texts.map((text, i) => {
-    const left = tokens[i - 1]?.rstrip ? text.trimStart() : text;
-    return tokens[i]?.lstrip ? left.trimEnd() : left;
-  });
 }
 
 function specialTokensOf(config: TokenizerConfig): Record<string, string> {

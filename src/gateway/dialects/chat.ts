@@ -162,7 +162,7 @@ function toolsOf({ tools, tool_choice: choice }: Rest): readonly Tool[] {
   return choice === 'none' ? [] : (tools ?? []).map((one) => toolOf(one.function));
 }
 
-function toMessage(wire: z.infer<typeof message>, index: number): Message {
+export function toMessage(wire: z.infer<typeof message>, index: number): Message {
   const at = `messages.${index}.content`;
   if (wire.role === 'assistant') {
     const calls = wire.tool_calls ?? [];
