@@ -11,7 +11,7 @@ import type { PoolClient, QueryResultRow } from 'pg';
 import type { PgBoss as Boss } from 'pg-boss';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { SamplingSettings, TaskView, Trajectory } from '../core/types.ts';
-import { Connections, inTransaction } from '../store/postgres-connection.ts';
+import { BYTEA, binaryArray, Connections, inTransaction, TEXT } from '../store/postgres-connection.ts';
 import { decodeTrajectory, encodeTrajectory, keepTrajectory } from '../store/records.ts';
 import type { RolloutFile } from './files.ts';
 
@@ -105,6 +105,8 @@ const TABLES = `
     logprobs bytea[] NOT NULL,
     PRIMARY KEY (run, job)
   );
+  ALTER TABLE trainyard.results ALTER record SET STORAGE EXTERNAL, ALTER words SET STORAGE EXTERNAL,
+    ALTER prompt_ids SET STORAGE EXTERNAL, ALTER sampled_ids SET STORAGE EXTERNAL, ALTER logprobs SET STORAGE EXTERNAL;
   CREATE TABLE IF NOT EXISTS trainyard.result_files (
     run text NOT NULL,
     job uuid NOT NULL,
@@ -403,8 +405,8 @@ async function insertResults(client: PoolClient, run: string, ended: readonly Fi
   const bound = (value: unknown): string => `$${values.push(value)}`;
   const rows = ended.map(({ id, retryCount, trajectory }) => {
     const { record, digest, turns } = encodeTrajectory(keepTrajectory(trajectory));
-    const column = (name: 'promptIds' | 'sampledIds' | 'logprobs') => turns.map((turn) => Buffer.from(turn[name]));
-    const row = [id, retryCount + 1, record, digest, turns.map(({ words }) => words)];
+    const column = (name: 'promptIds' | 'sampledIds' | 'logprobs') => binaryArray(BYTEA, turns, (turn) => turn[name]);
+    const row = [id, retryCount + 1, record, digest, binaryArray(TEXT, turns, ({ words }) => Buffer.from(words))];
     return `($1, ${[...row, column('promptIds'), column('sampledIds'), column('logprobs')].map(bound)})`;
   });
   const columns = 'run, job, attempt, record, digest, words, prompt_ids, sampled_ids, logprobs';
