@@ -2,9 +2,9 @@
  * Group commit: concurrent writes share one transaction, and transactions share one disk sync. Writes apply in call order.
  *
  * A write is acknowledged only when it is on disk: after COMMIT and a sync that started later. The sync runs off the main thread; writes
- * that arrive meanwhile are committed and join the next sync. A refused write is rolled back alone, by its savepoint. If the transaction
- * fails, every write in it fails. If a sync fails, the state of the disk is unknown and a later sync would not reveal it, so no write is
- * acknowledged from then on.
+ * that arrive meanwhile are committed and join the next sync. A refused write is rolled back alone. If the transaction fails, every write
+ * in it fails. If a sync fails, the state of the disk is unknown and a later sync would not reveal it, so no write is acknowledged from
+ * then on. Writes of a batch in which one is refused are applied twice.
  */
 
 import { closeSync, fdatasync, fdatasyncSync, openSync } from 'node:fs';
@@ -101,32 +101,38 @@ export class GroupCommit {
     });
   }
 
-  #transaction(batch: readonly PendingWrite[]): readonly Verdict[] {
+  /** Refusals are rare, and a savepoint copies each page that is touched after it: only a batch that had one is written again with them. */
+  #transaction(batch: readonly PendingWrite[], isAgain = false): readonly Verdict[] {
     this.#database.exec('BEGIN IMMEDIATE');
     try {
-      const verdicts = batch.map((write) => this.#applyOne(write));
+      const verdicts = batch.map((write) => this.#applyOne(write, isAgain));
       this.#database.exec('COMMIT');
       return verdicts;
     } catch (cause) {
+      const isRefused = this.#database.isTransaction && cause instanceof Refused;
       if (this.#database.isTransaction) this.#database.exec('ROLLBACK');
+      if (isRefused) return this.#transaction(batch, true);
       throw cause;
     }
   }
 
-  #applyOne(write: PendingWrite): Verdict {
-    this.#database.exec('SAVEPOINT one_write');
+  #applyOne(write: PendingWrite, isAgain: boolean): Verdict {
+    if (isAgain) this.#database.exec('SAVEPOINT one_write');
     try {
       write.apply();
     } catch (cause) {
       // On a full disk SQLite may roll back the whole transaction, including the other writes.
       if (!this.#database.isTransaction) throw cause;
+      if (!isAgain) throw new Refused();
       this.#database.exec('ROLLBACK TO one_write; RELEASE one_write');
       return { kind: 'refused', cause };
     }
-    this.#database.exec('RELEASE one_write');
+    if (isAgain) this.#database.exec('RELEASE one_write');
     return { kind: 'written' };
   }
 }
+
+class Refused extends Error {}
 
 function settle(writes: readonly PendingWrite[], sync: () => void): void {
   if (writes.length === 0) return;

@@ -139,6 +139,21 @@ export async function inTransaction<T>(client: PoolClient, fn: () => Promise<T>)
   return result;
 }
 
+export const BYTEA = 17;
+export const TEXT = 25;
+
+/** PostgreSQL's binary form of an array. The driver would send bytes in an array as hexadecimal text. */
+export function binaryArray<T>(type: number, items: readonly T[], bytesOf: (item: T) => Uint8Array): Buffer {
+  const int32 = (...values: readonly number[]): Buffer => {
+    const bytes = Buffer.allocUnsafe(4 * values.length);
+    for (const [place, value] of values.entries()) bytes.writeInt32BE(value, 4 * place);
+    return bytes;
+  };
+  const dimensions = items.length === 0 ? [0, 0, type] : [1, 0, type, items.length, 1];
+  const pieces = items.map(bytesOf).flatMap((bytes) => [int32(bytes.byteLength), bytes]);
+  return Buffer.concat([int32(...dimensions), ...pieces]);
+}
+
 function isPassing(cause: unknown): boolean {
   return !(cause instanceof TrainyardError) && (PASSING.test(codeOf(cause)) || PASSING_TEXT.test(messageOf(cause)));
 }

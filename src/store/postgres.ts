@@ -14,7 +14,7 @@ import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import { type Summarised, summaryOf } from '../core/turns.ts';
 import type { BatchManifest, Mark, RolloutSummary, Trajectory } from '../core/types.ts';
-import { Connections, inTransaction } from './postgres-connection.ts';
+import { BYTEA, binaryArray, Connections, inTransaction, TEXT } from './postgres-connection.ts';
 import { cell, idIn, prepareSchema } from './postgres-schema.ts';
 import {
   checkFilter,
@@ -342,21 +342,6 @@ function selection(
       WHERE trained.run = trajectories.run AND trained.rollout_id = trajectories.rollout_id)`);
   }
   return { where: conditions.join(' '), limit: limit === undefined ? '' : `LIMIT ${bound(limit)}`, values };
-}
-
-export const BYTEA = 17;
-export const TEXT = 25;
-
-/** PostgreSQL's binary form of an array. The driver would send bytes in an array as hexadecimal text. */
-export function binaryArray<T>(type: number, items: readonly T[], bytesOf: (item: T) => Uint8Array): Buffer {
-  const int32 = (...values: readonly number[]): Buffer => {
-    const bytes = Buffer.allocUnsafe(4 * values.length);
-    for (const [place, value] of values.entries()) bytes.writeInt32BE(value, 4 * place);
-    return bytes;
-  };
-  const dimensions = items.length === 0 ? [0, 0, type] : [1, 0, type, items.length, 1];
-  const pieces = items.map(bytesOf).flatMap((bytes) => [int32(bytes.byteLength), bytes]);
-  return Buffer.concat([int32(...dimensions), ...pieces]);
 }
 
 type Short = Omit<Summarised, 'turns'> & {

@@ -11,8 +11,7 @@ import type { PoolClient, QueryResultRow } from 'pg';
 import type { PgBoss as Boss } from 'pg-boss';
 import { messageOf, TrainyardError, tried } from '../core/errors.ts';
 import type { SamplingSettings, TaskView, Trajectory } from '../core/types.ts';
-import { BYTEA, binaryArray, TEXT } from '../store/postgres.ts';
-import { Connections, inTransaction } from '../store/postgres-connection.ts';
+import { BYTEA, binaryArray, Connections, inTransaction, TEXT } from '../store/postgres-connection.ts';
 import { decodeTrajectory, type EncodedRecord, type EncodedTurn, encodeTrajectory, keepTrajectory } from '../store/records.ts';
 import type { RolloutFile } from './files.ts';
 
@@ -106,6 +105,8 @@ const TABLES = `
     logprobs bytea[] NOT NULL,
     PRIMARY KEY (run, job)
   );
+  ALTER TABLE trainyard.results ALTER record SET STORAGE EXTERNAL, ALTER words SET STORAGE EXTERNAL,
+    ALTER prompt_ids SET STORAGE EXTERNAL, ALTER sampled_ids SET STORAGE EXTERNAL, ALTER logprobs SET STORAGE EXTERNAL;
   CREATE TABLE IF NOT EXISTS trainyard.result_files (
     run text NOT NULL,
     job uuid NOT NULL,
@@ -288,9 +289,8 @@ export class WorkQueue implements AsyncDisposable {
     const ids = rows.map(({ job }) => job);
     const turns = await this.query<EncodedTurn & { readonly job: string }>(doing, TURNS, [run, ids]);
     const turnsOf = Map.groupBy(turns, ({ job }) => job);
-    return new Map(
-      rows.map(({ job, ...record }) => [job, tried(() => decodeTrajectory({ ...record, turns: turnsOf.get(job) ?? [] }))]),
-    );
+    const decoded = rows.map((row) => tried(() => decodeTrajectory({ ...row, turns: turnsOf.get(row.job) ?? [] })));
+    return new Map(ids.map((job, place) => [job, decoded[place]]));
   }
 
   async files(run: string, job: string): Promise<readonly RolloutFile[]> {
@@ -315,11 +315,9 @@ export class WorkQueue implements AsyncDisposable {
       FROM trainyard_queue.job WHERE name = $1 AND state = 'failed'`;
     const rows = await this.query<Record<'id' | 'reason', string>>('read failed jobs', failed, [queueOf(run)]);
     if (rows.length === 0) return new Map();
-    const tried = 'SELECT job, attempt, worker, at FROM trainyard.attempts WHERE run = $1 AND job = ANY($2) ORDER BY attempt';
-    const attempts = await this.query<LostAttempt & { readonly job: string }>('read attempts', tried, [
-      run,
-      rows.map(({ id }) => id),
-    ]);
+    const begun = 'SELECT job, attempt, worker, at FROM trainyard.attempts WHERE run = $1 AND job = ANY($2) ORDER BY attempt';
+    const ids = rows.map(({ id }) => id);
+    const attempts = await this.query<LostAttempt & { readonly job: string }>('read attempts', begun, [run, ids]);
     const byId = Map.groupBy(attempts, (row) => row.job);
     return new Map(rows.map(({ id, reason }) => [id, { reason, attempts: byId.get(id) ?? [] }]));
   }
