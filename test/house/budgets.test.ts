@@ -21,7 +21,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   cli: [28, 3720],
   core: [18, 2955],
   dataset: [6, 843],
-  flows: [13, 2135],
+  flows: [13, 2180],
   gateway: [21, 3775],
   grader: [4, 460],
   graders: [19, 3934],
@@ -33,7 +33,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   processes: [11, 1760],
   rollout: [7, 1205],
   run: [42, 7200],
-  store: [11, 1725],
+  store: [11, 1770],
   testing: [8, 1736],
   tinker: [21, 4775],
   tokens: [15, 2738],
@@ -47,7 +47,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
 const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 127 };
 const WORDS = 30;
 const REPEATED_NAMES = 14;
-const TEST_LINES = 59_850;
+const TEST_LINES = 60_100;
 
 const sources = shippedSources();
 const over = ({ files, code }: Size, [mostFiles, mostCode]: readonly [number, number]): boolean =>
