@@ -42,6 +42,11 @@ function oneOf(names: readonly string[], or = ', '): (text: string) => string {
   };
 }
 
+function external(text: string): string {
+  if (text === 'external') return text;
+  throw refused('external (start workers with trainyard worker; --concurrency is how many rollouts run at once)', text);
+}
+
 function roles(text: string): string[] {
   const names = text.split(',').map((name) => name.trim());
   if (names.some((name) => name === '')) throw new InvalidArgumentError('expected names separated by commas');
@@ -183,8 +188,8 @@ export const SHARED: readonly Flag[] = [
   ],
   [
     '--workers <where>',
-    'external: rollouts run on trainyard workers that share the store (default: in this process)',
-    ['external'],
+    'external: rollouts run in processes of trainyard worker, which share the store (default: in this process)',
+    external,
   ],
   ['--held-out <file>', `tasks to evaluate on: ${FILES} (default: held-out.jsonl beside the entry)`],
   ...ROLLOUTS,
@@ -396,7 +401,7 @@ export const EXPORT: readonly Flag[] = [
 export const WORKER: readonly Flag[] = [
   ['--store <url>', 'PostgreSQL database that the coordinator keeps its rollouts in: postgres://user@host/database'],
   ['--concurrency <n>', 'rollouts at once (default: 8)', positive],
-  ['--run <id>', 'work only for this run (default: whichever is open)'],
+  ['--run <id>', 'work only for the run with this id, as its run.json has it (default: the one that has been open for longest)'],
   ['--threads <n>', 'threads of the embedded policy', positive],
   ['--grace <seconds>', 'time for rollouts in hand to end after SIGTERM, before they are given back (default: 60)', positive],
 ];

@@ -144,7 +144,7 @@ function refused({ status, code, message }: Refusal, path: string): Parameters<S
 function welcome({ temperature, engine, run }: ServeSettings, served: Served): readonly string[] {
   const { origin, baseURL, apiKey, adminKey, flowKey, name, restored } = served;
   const { url, id } = keptStore(run);
-  const kept = url === undefined ? run : `${url}, by the id ${id},`;
+  const kept = url === undefined ? run : `${url}, under the id ${id},`;
   const sampling = temperature === undefined && isApi(engine) ? 'as agents ask it' : `at temperature ${temperature ?? 1}`;
   return [
     `Serving ${styleText('bold', printableLine(engine === 'embedded' ? (hubNameOf(name) ?? shortPath(name)) : name))} ${sampling}. Point an agent at it; everything it samples is captured.`,
@@ -159,7 +159,9 @@ function welcome({ temperature, engine, run }: ServeSettings, served: Served): r
     `  curl -X POST -H "authorization: Bearer ${adminKey}" ${origin}/sessions`,
     '',
     ...(flowKey === undefined ? [] : flowLines(origin, flowKey)),
-    ...(restored === 0 ? [] : [`${count(restored, 'open rollout')} of the last server go on, with the keys they had.`, '']),
+    ...(restored === 0
+      ? []
+      : [`The last server left ${count(restored, 'open rollout')} to go on with, under the same keys.`, '']),
     `Any model name will do. Rollouts are kept in ${kept} when they end; Ctrl-C ends them all. If the server stops in another way, start it`,
     'with the same --run: open rollouts go on.',
     '',

@@ -270,7 +270,7 @@ function conflictsIn(settings: EvaluationSettings | TrainSettings | SftSettings)
       `baseURL: expected the address of the server, or a key for ${APIS[engine].baseURL} in ${apiKeyEnv ?? APIS[engine].keyEnv}`,
     (workers && limits && limits.deadlineMs > 82_800_000) === true &&
       'limits.deadlineMs: expected 23 hours at most beside workers',
-    workers !== undefined && store === undefined && 'store: expected a database beside workers: they share it, found none',
+    workers !== undefined && store === undefined && 'store: expected a PostgreSQL database, for the workers to share, found none',
     run === undefined && store !== undefined && 'store: expected a run beside it: without one, nothing is kept',
     username + password !== '' && 'baseURL: expected an address without a password; apiKeyEnv names the variable with the key',
     ...('steps' in settings ? conflictsInTraining(settings) : []),

@@ -30,7 +30,9 @@ const HINTS: Readonly<Record<string, string>> = {
   '28P01': 'check user and password: they come from the URL of --store, else from PGPASSWORD or ~/.pgpass',
   '28000': 'check the user, and whether the server lets it connect from here (pg_hba.conf)',
   '3D000': 'create the database first: createdb <name>',
-  '42501': 'the user must own the schema "trainyard", or be let create it: GRANT CREATE ON DATABASE … TO …',
+  '42501':
+    'a coordinator’s user must own the schema "trainyard", or be allowed to create it: GRANT CREATE ON DATABASE … TO …; a worker’s role ' +
+    'must be called trainyard_worker, and have existed when the coordinator started, which grants it its rights: start that again',
   '53100': 'free some disk space on the server and try again; what was acknowledged is kept',
   '57014': 'a statement took longer than a minute; look for locks and load on the server, then try again',
   '25006': 'this server only reads; give the URL of the primary',
@@ -123,11 +125,14 @@ export class Connections {
     if (cause instanceof DecodeError) {
       return damageError(this.shown, `could not ${doing}: ${cause.message}`, cause, 'restore the database from a backup');
     }
-    let told = `${this.shown}: could not ${doing}: ${messageOf(cause) || codeOf(cause)}`;
+    // The driver has its own words for a password that it needs and was not given.
+    const [code, why] = /client password must be a string/.test(messageOf(cause))
+      ? ['28P01', 'the server asks for a password, found none']
+      : [codeOf(cause), messageOf(cause) || codeOf(cause)];
+    let told = `${this.shown}: could not ${doing}: ${why}`;
     for (const secret of this.#secrets) told = told.replaceAll(secret, '***');
     const hint =
-      HINTS[codeOf(cause)] ??
-      'check that PostgreSQL runs there and can be reached, then try again; what was acknowledged is kept';
+      HINTS[code] ?? 'check that PostgreSQL runs there and can be reached, then try again; what was acknowledged is kept';
     return new TrainyardError('STORE_FAILED', told, { hint });
   }
 }

@@ -20,8 +20,8 @@ const LEAVE_MS = 3_000;
 const LOOK_MS = 25;
 /** Milliseconds between looks for parked rollouts. */
 const PARKED_MS = 1_000;
-/** Milliseconds without a result before it is told. */
-const TELL_MS = 15_000;
+/** Milliseconds without a result before it is told, and the longest before it is told again. */
+const [TELL_MS, TELL_MOST_MS] = [15_000, 600_000];
 /** A database that was away for longer kept workers from renewing their leases; back for so long, it has heard of those that live. */
 const [AWAY_MS, BACK_MS] = [2_000, 4_000];
 
@@ -211,7 +211,7 @@ export class Coordinator implements AsyncDisposable {
   /** Runs while rollouts are waited for. A database that stays away fails them all. */
   async #look(): Promise<void> {
     const { run, warn } = this.#options;
-    let [parkedAt, toldAt] = [performance.now(), performance.now()];
+    let [parkedAt, resultAt, tellAfter] = [performance.now(), performance.now(), TELL_MS];
     try {
       while (this.#waiting.size > 0 && !this.#isClosed) {
         await this.#queue.send(run, this.#unsent.splice(0));
@@ -219,11 +219,11 @@ export class Coordinator implements AsyncDisposable {
         for (const [job, trajectory] of results) this.#settle(job, trajectory);
         await this.#forget();
         const now = performance.now();
-        if (results.size > 0) toldAt = now;
-        if (now - toldAt > TELL_MS) {
-          toldAt = now;
-          const found = `no result of ${this.#waiting.size} queued rollouts for ${TELL_MS / 1000} s`;
+        if (results.size > 0) [resultAt, tellAfter] = [now, TELL_MS];
+        if (now - resultAt > tellAfter) {
+          const found = `no result of ${this.#waiting.size} queued rollouts for ${Math.round((now - resultAt) / 1000)} s`;
           warn('WAITING_FOR_WORKERS', `${found}; are workers running? trainyard worker --store URL`);
+          tellAfter += Math.min(tellAfter, TELL_MOST_MS);
         }
         if (now - parkedAt > PARKED_MS) {
           parkedAt = now;

@@ -19,6 +19,7 @@ import type { TrainSettings } from '../run/check-settings.ts';
 import { openParts, type RunParts } from '../run/parts.ts';
 import { changedSources, preflight, sourcesOf } from '../run/preflight.ts';
 import { EVAL_DEFAULTS, isApi, ownRelease } from '../run/settings.ts';
+import { withoutPassword } from '../store/open.ts';
 import { filesIn } from './files.ts';
 import { type ClaimedJob, type FinishedJob, type JobAttempt, type RunSpec, WorkQueue } from './queue.ts';
 import { fetchWeights } from './sent-weights.ts';
@@ -54,6 +55,9 @@ const LOADED = new Map<string, RunSpec['sources']>();
 /** Works until it is told to leave. Returns how many rollouts it finished. */
 export async function work(options: WorkerOptions, signals: WorkerSignals): Promise<number> {
   const name = `${hostname()}-${process.pid}`;
+  signals.tell(`looking for ${options.run === undefined ? 'a run' : `run ${options.run}`} in ${withoutPassword(options.store)}`, {
+    type: 'looking',
+  });
   await using queue = await awaited(() => WorkQueue.join(options.store, signals.stop), signals);
   let finished = 0;
   while (queue !== undefined) {
