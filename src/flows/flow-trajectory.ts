@@ -29,7 +29,7 @@ export interface Beginning {
   readonly taskId?: string | undefined;
 }
 
-/** What a trajectory that was opened over HTTP has accepted; of its steps, those after some. */
+/** What a trajectory that was opened over HTTP has accepted since the last time. */
 export interface FlowState extends Beginning {
   readonly metadata?: Readonly<Record<string, Json>> | undefined;
   readonly steps: readonly FlowStep[];
@@ -79,11 +79,14 @@ export class FlowTrajectory {
     return this.#promptUid ?? this.uid;
   }
 
-  /** With the steps that no journal has yet. */
-  get state(): FlowState {
-    const { metadata, taskId, journaled } = this;
-    const named = { purpose: this.#purpose, promptUid: this.#promptUid };
-    return { ...named, taskId, metadata, steps: this.#steps.slice(journaled.steps) };
+  get names(): Omit<FlowState, 'steps'> {
+    return { purpose: this.#purpose, promptUid: this.#promptUid, taskId: this.taskId, metadata: this.metadata };
+  }
+
+  /** What no journal has yet. */
+  get unsaid(): FlowState {
+    const { names, journaled } = this;
+    return { ...(JSON.stringify(names) !== journaled.said && names), steps: this.#steps.slice(journaled.steps) };
   }
 
   get steps(): readonly FlowStep[] {

@@ -23,7 +23,7 @@ export interface FlowJournal {
   /** For generation ids that outlive the process. */
   readonly secret: Uint8Array;
   /** On disk when it resolves, in the order of the calls. */
-  said(session: LiveSession, state: () => FlowState): Promise<void>;
+  said(session: LiveSession, unsaid: () => FlowState): Promise<void>;
   remove(sessionNumber: number): Promise<void>;
 }
 
@@ -105,7 +105,7 @@ export class TrajectoryTable {
   reopen(uid: string, said: readonly object[], restored: RestoredSession): FlowTrajectory {
     const states = said as readonly FlowState[];
     const steps = [...new Map(states.flatMap((state) => state.steps).map((step) => [step.index, step])).values()];
-    const { metadata, ...beginning } = states.at(-1)!;
+    const { metadata, ...beginning } = Object.assign({}, ...states) as FlowState;
     const trajectory = this.open(beginning, uid, restored);
     trajectory.take(steps);
     trajectory.metadata = metadata;
@@ -117,10 +117,9 @@ export class TrajectoryTable {
   async journal(trajectory: FlowTrajectory): Promise<void> {
     const { journal } = this.#parts;
     if (journal === undefined || trajectory.isHeld || trajectory.kept !== undefined) return;
-    const { steps: _, ...named } = trajectory.state;
-    const [said, count] = [JSON.stringify(named), trajectory.steps.length];
+    const [said, count] = [JSON.stringify(trajectory.names), trajectory.steps.length];
     if (trajectory.journaled.said === said && trajectory.journaled.steps >= count) return;
-    await journal.said(trajectory.session, () => trajectory.state);
+    await journal.said(trajectory.session, () => trajectory.unsaid);
     trajectory.journaled = { said, steps: Math.max(count, trajectory.journaled.steps) };
   }
 
