@@ -197,11 +197,19 @@ function keeperIn(
 ): { readonly keep: NonNullable<SessionObserver['sealed']>; kept(): Promise<unknown> } {
   const keeping = new Set<Promise<void>>();
   const naming = new Mutex();
+  const awaited = (kept: Promise<void>): Promise<void> => {
+    keeping.add(kept);
+    kept.then(
+      () => keeping.delete(kept),
+      () => undefined,
+    );
+    return kept;
+  };
   return {
     keep: (identity, session) => {
       const { turns, unanswered } = session;
       const number = session instanceof LiveSession ? session.number : -1;
-      if (turns.length === 0 && unanswered.length === 0) return journal.remove(number);
+      if (turns.length === 0 && unanswered.length === 0) return awaited(journal.remove(number));
       const endedAt = Date.now();
       const grade = { kind: 'ungraded', why: 'nothing grades what is served' } as const;
       const startedAt = turns[0]?.startedAt ?? endedAt;
@@ -213,13 +221,7 @@ function keeperIn(
         await store.append({ ...trajectory, rolloutId });
         await journal.remove(number);
       };
-      const kept = naming.run(append);
-      keeping.add(kept);
-      kept.then(
-        () => keeping.delete(kept),
-        () => undefined,
-      );
-      return kept;
+      return awaited(naming.run(append));
     },
     kept: () => Promise.all(keeping),
   };
