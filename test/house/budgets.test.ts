@@ -18,7 +18,7 @@ import {
 const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> = {
   '*': [16, 381],
   areal: [6, 840],
-  cli: [28, 3720],
+  cli: [28, 3725],
   core: [18, 2955],
   dataset: [6, 843],
   flows: [13, 2180],
@@ -33,7 +33,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   processes: [11, 1760],
   rollout: [7, 1205],
   run: [42, 7200],
-  store: [11, 1770],
+  store: [11, 1780],
   testing: [8, 1736],
   tinker: [21, 4775],
   tokens: [15, 2738],
@@ -41,7 +41,7 @@ const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> 
   tuner: [5, 750],
   view: [18, 2960],
   init: [2, 220],
-  workers: [5, 950],
+  workers: [5, 960],
 };
 /** Files that are loaded with one, itself included. */
 const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 127 };
