@@ -6,6 +6,7 @@
  * Counted is what was acknowledged to a worker. All parts share this process and the server's machine. Also: what looks cost that find nothing, for
  * a worker that is free and for a coordinator that waits for many.
  */
+import { randomUUID } from 'node:crypto';
 import { loadavg } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Trajectory } from '../src/core/types.ts';
@@ -134,7 +135,7 @@ async function emptyLooks(coordinator: WorkQueue, worker: WorkQueue): Promise<re
   await coordinator.openRun(idle, { release: '', entry: '', settings: {}, sources: {}, kernels: '' });
   const looks = [await timed('a worker for a rollout', () => worker.claim(idle, 8, 'worker'))];
   for (const waited of WAITED) {
-    const ids = Array.from({ length: waited }, (_, n) => `waited-${n}`);
+    const ids = Array.from({ length: waited }, () => randomUUID());
     looks.push(await timed(`the coordinator for ${waited} results`, () => coordinator.results(RUN, ids)));
   }
   for (const { look, ms } of looks) console.log(`${look}: ${ms} ms`);
