@@ -27,10 +27,15 @@ const { store } = values;
 const isBoth = store === undefined && postgresMissing === undefined;
 if (store === undefined && postgresMissing !== undefined) say(`without external workers: ${postgresMissing}`);
 const url = store === undefined || store === 'postgres' ? undefined : store;
-await using database = isBoth || (store !== undefined && store !== 'file') ? await postgresSite(workers, url) : undefined;
-const sites = database === undefined ? [FILES] : isBoth ? [FILES, database] : [database];
-const outcome = await chaos({ seed, faults, minutes, say }, sites);
-for (const problem of outcome.problems) say(problem);
-console.log(JSON.stringify(outcome));
-const { lost, duplicated, torn, weightsEqual } = outcome;
-process.exitCode = lost + duplicated + torn === 0 && weightsEqual && outcome.faults > 0 ? 0 : 1;
+async function main(): Promise<number> {
+  await using database = isBoth || (store !== undefined && store !== 'file') ? await postgresSite(workers, url) : undefined;
+  const sites = database === undefined ? [FILES] : isBoth ? [FILES, database] : [database];
+  const outcome = await chaos({ seed, faults, minutes, say }, sites);
+  for (const problem of outcome.problems) say(problem);
+  console.log(JSON.stringify(outcome));
+  const { lost, duplicated, torn, weightsEqual } = outcome;
+  return lost + duplicated + torn === 0 && weightsEqual && outcome.faults > 0 ? 0 : 1;
+}
+
+// A connection that was cut must not keep the process.
+process.exit(await main());
