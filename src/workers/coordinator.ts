@@ -41,7 +41,7 @@ export interface CoordinatorOptions {
 
 interface Waiting {
   readonly spec: RolloutSpec;
-  /** That it was asked for. */
+  /** Of the policy when it was queued; its turns must not be older. */
   readonly version: number;
   readonly resolve: (trajectory: Trajectory) => void;
   readonly reject: (thrown: unknown) => void;
@@ -63,7 +63,7 @@ export class Coordinator implements AsyncDisposable {
   #stored: string[] = [];
   #refused: string[] = [];
   #version = 0;
-  /** May be on its way to workers. */
+  /** The newest version of the policy that workers may sample with. */
   #newest = 0;
   #weights = '';
   #looking: Promise<void> | undefined;

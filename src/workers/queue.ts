@@ -210,7 +210,7 @@ export class WorkQueue implements AsyncDisposable {
 
   // As coordinator.
 
-  /** When a coordinator was last seen; waits whether it still is there. Undefined if there was none lately. */
+  /** When a coordinator was last seen, asked so early that a living one is seen again before this resolves. Undefined if none was lately. */
   async lastSeen(run: string): Promise<string | undefined> {
     const sql = `SELECT seen_at::text AS at FROM trainyard.worker_runs
       WHERE name = $1 AND closed_at IS NULL AND seen_at > now() - interval '${ABSENT} seconds'`;

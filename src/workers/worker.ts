@@ -104,7 +104,7 @@ class Work implements AsyncDisposable {
   /** By job. */
   readonly #held = new Map<string, ClaimedJob & { readonly leave: AbortController }>();
   #ended: FinishedJob[] = [];
-  /** Results in one transaction. */
+  /** Results in one transaction: 1 after a failure, to find the result that cannot be written. */
   #most = Infinity;
   #batch: readonly FinishedJob[] = [];
   #writing: Promise<void> | undefined;
