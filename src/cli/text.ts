@@ -50,6 +50,7 @@ export function agreementText({ ratio = 1, offPolicyKl = 0, clipped = 0, largest
 export const STOPPED: Readonly<Record<RunEnding, string | null>> = {
   steps: null,
   solved: 'every rollout is perfect, there is nothing left to learn',
+  'no-signal': 'the last tries had no group with two different rewards',
   patience: 'no evaluation on the way was better than an earlier one for as long as --patience allows',
   'max-time': 'the time it was given is used up',
   'max-tokens': 'the tokens it was given are used up',

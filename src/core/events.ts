@@ -114,10 +114,10 @@ export interface StepReport extends Measured {
 export type Phase = 'evaluating' | 'rolling-out' | 'training' | 'saving' | 'teaching';
 
 /**
- * Why a run ended: all steps done, every rollout perfect, no better evaluation for a while, a budget or the rollouts of another run used up,
- * or Ctrl-C.
+ * Why a run ended: all steps done, every rollout perfect, no group with signal any more, no better evaluation for a while, a budget or the
+ * rollouts of another run used up, or Ctrl-C.
  */
-export type RunEnding = 'steps' | 'solved' | 'patience' | 'max-time' | 'max-tokens' | 'rollouts' | 'interrupted';
+export type RunEnding = 'steps' | 'solved' | 'no-signal' | 'patience' | 'max-time' | 'max-tokens' | 'rollouts' | 'interrupted';
 
 /** The checkpoint to use: the last, unless an earlier one did significantly better on the same held-out tasks (`success`). */
 export interface Best {

@@ -30,14 +30,16 @@ describe('what is wrong', () => {
     const misspelt = Array.from({ length: 9 }, () => ({ prompt: 'a', anwser: 1, difficulty: 2 }));
     await expect(rows(...misspelt)).rejects.toMatchObject(
       refused(
-        /^rows: row 1: unknown column anwser, did you mean answer\?; row 1: unknown column difficulty, put it into metadata$/,
+        /^rows: row 1: unknown column anwser, did you mean answer\?; row 1: unknown column difficulty: put what the agent may read/,
       ),
     );
     await expect(rows({ question: 'a', gold: 1 })).rejects.toMatchObject(
       refused(/unknown column question, did you mean prompt\?; row 1: unknown column gold, did you mean answer\?/),
     );
     // A row that has one already means another thing by it.
-    await expect(rows({ prompt: 'a', question: 'b' })).rejects.toMatchObject(refused('column question, put it into metadata'));
+    await expect(rows({ prompt: 'a', question: 'b' })).rejects.toMatchObject(
+      refused('column question: put what the agent may read into metadata, and what only the grader may read into answer'),
+    );
     await expect(rows({ answer: 1 }, { answer: 2 })).rejects.toMatchObject(refused(/^rows row 1: missing required columns/));
   });
 
@@ -172,6 +174,17 @@ describe('an answer that an agent could read', () => {
     ]);
     expect(await codes({ id: `task of ${long}`, prompt: 'a', answer: long })).toEqual(['LABEL_IN_ID']);
     expect(await codes({ id: '7', prompt: '7', answer: '7', metadata: { k: '7' } })).toEqual([]);
+  });
+
+  it('is seen in other case, as a key of metadata, and where it is part of an answer', async () => {
+    const long = 'The quick brown fox';
+    expect(await codes({ prompt: 'say the QUICK brown fox', answer: long })).toEqual(['LABEL_IN_PROMPT']);
+    expect(await codes({ prompt: 'a', answer: long, metadata: { seen: { [long]: true } } })).toEqual(['LABEL_IN_METADATA']);
+    const expected = [{ args: ['some long input'], expected: long }];
+    expect(await codes({ prompt: `a ${long}`, answer: expected })).toEqual(['LABEL_IN_PROMPT']);
+    expect(await codes({ prompt: `a ${long}`, answer: ['another answer', long] })).toEqual(['LABEL_IN_PROMPT']);
+    // What a test is given may be part of the question.
+    expect(await codes({ prompt: 'try it with some long input', answer: expected })).toEqual([]);
   });
 });
 

@@ -109,11 +109,13 @@ function shown(name: string): string {
   return /^[\w.-]{1,60}$/.test(name) ? name : JSON.stringify(name.slice(0, 60));
 }
 
+const WHERE_IT_BELONGS = ': put what the agent may read into metadata, and what only the grader may read into answer';
+
 function unknownColumn(name: string, names: readonly string[]): string {
   const word = name.toLowerCase();
   const called = ELSEWHERE.find(({ ours, theirs }) => theirs.includes(word) && !ours.some((own) => names.includes(own)));
   const meant = nearName(word, COLUMNS) ?? called?.ours[0];
-  return `unknown column ${shown(name)}${meant === undefined ? ', put it into metadata' : `, did you mean ${meant}?`}`;
+  return `unknown column ${shown(name)}${meant === undefined ? WHERE_IT_BELONGS : `, did you mean ${meant}?`}`;
 }
 
 /** Lower case, without hyphens and underscores. Omits `target` and `expected`, which are often part of the question. */
@@ -128,18 +130,27 @@ type Labelled = Pick<Task, 'answer' | 'prompt' | 'metadata'> & { readonly id?: s
 /** Path of a metadata key that holds the answer and is named like one. Does not search lists: they may be choices. */
 export function labelInMetadata({ answer, metadata }: Pick<Task, 'answer' | 'metadata'>): string | undefined {
   if (answer === undefined || answer === null) return undefined;
-  return labelIn(metadata, answer, 'metadata');
+  return labelIn(metadata, (value) => isSame(value, answer));
 }
 
-function labelIn(object: unknown, answer: Json, path: string): string | undefined {
+/** Path of a metadata key that is named like an answer, for tasks that have none of their own. */
+export function namedLikeAnswer({ metadata }: Pick<Task, 'metadata'>): string | undefined {
+  return labelIn(metadata, (value) => value !== null && value !== '');
+}
+
+function labelIn(object: unknown, isAnswer: (value: unknown) => boolean, path = 'metadata'): string | undefined {
   if (!isObject(object)) return undefined;
   for (const [key, value] of Object.entries(object)) {
     const here = `${path}.${key.slice(0, 40)}`;
-    if (LABEL_KEYS.has(key.toLowerCase().replace(/[-_]/g, '')) && isSame(value, answer)) return here;
-    const below = labelIn(value, answer, here);
+    if (LABEL_KEYS.has(plainName(key)) && isAnswer(value)) return here;
+    const below = labelIn(value, isAnswer, here);
     if (below !== undefined) return below;
   }
   return undefined;
+}
+
+function plainName(key: string): string {
+  return key.toLowerCase().replace(/[-_]/g, '');
 }
 
 function isSame(found: unknown, answer: Json): boolean {
@@ -158,18 +169,38 @@ export function labelPlaces({ id, answer, prompt, metadata }: Labelled): readonl
   return places;
 }
 
-/** Returns a test for whether a value contains the answer; undefined if the answer is too short to tell. */
+/**
+ * Returns a test for whether a value contains the answer, in upper or lower case, or one of the texts that an answer of several parts
+ * expects. Undefined if all of it is too short to tell.
+ */
 function finderOf(answer: Json | undefined): ((value: unknown) => boolean) | undefined {
+  const texts = expectedTexts(answer);
+  const isWhole = typeof answer === 'object' && answer !== null && JSON.stringify(answer).length >= TELLING_CHARS;
+  if (texts.length === 0 && !isWhole) return undefined;
+  return (value) => {
+    if (typeof value === 'object') return isWhole && sameJson(value, answer);
+    if (typeof value !== 'string' && typeof value !== 'number') return false;
+    const found = String(value).toLowerCase();
+    return texts.some((text) => (typeof value === 'string' ? found.includes(text) : found === text));
+  };
+}
+
+/** Names in an answer of several parts. What stands under others (`args`, `language`) may belong to the question. */
+const EXPECTED_KEYS: ReadonlySet<string> = new Set([...LABEL_KEYS, 'expected', 'output', 'result', 'stdout', 'target', 'value']);
+
+/** In lower case. */
+function expectedTexts(answer: unknown): readonly string[] {
   if (typeof answer === 'string' || typeof answer === 'number') {
-    const text = String(answer).trim();
-    if (text.length < TELLING_CHARS) return undefined;
-    return (value) => (typeof value === 'string' ? value.includes(text) : typeof value === 'number' && String(value) === text);
+    const text = String(answer).trim().toLowerCase();
+    return text.length < TELLING_CHARS ? [] : [text];
   }
-  if (typeof answer !== 'object' || answer === null || JSON.stringify(answer).length < TELLING_CHARS) return undefined;
-  return (value) => typeof value === 'object' && sameJson(value, answer);
+  if (Array.isArray(answer)) return answer.flatMap(expectedTexts);
+  if (!isObject(answer)) return [];
+  return Object.entries(answer).flatMap(([key, value]) => (EXPECTED_KEYS.has(plainName(key)) ? expectedTexts(value) : []));
 }
 
 function holds(value: unknown, isThere: (value: unknown) => boolean): boolean {
   if (isThere(value)) return true;
-  return typeof value === 'object' && value !== null && Object.values(value).some((item) => holds(item, isThere));
+  if (typeof value !== 'object' || value === null) return false;
+  return Object.entries(value).some(([key, item]) => isThere(key) || holds(item, isThere));
 }

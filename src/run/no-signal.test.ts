@@ -41,7 +41,7 @@ function warnings(tried: ReturnType<typeof batch>, workflow: { accepts?: () => b
 function failure(tried: ReturnType<typeof batch>, model = '/models/other', accepts?: () => boolean): string {
   const workflow = accepts === undefined ? {} : { accepts };
   try {
-    return endingWithoutSignal([tried], { model, workflow });
+    return endingWithoutSignal([tried], { model, workflow }, 0);
   } catch (thrown) {
     if (!(thrown instanceof TrainyardError)) throw thrown;
     return `${thrown.code}: ${thrown.message}\n${thrown.hint}`;
@@ -63,8 +63,9 @@ describe('a run without signal', () => {
   it('is solved only if every rollout of every try succeeded', () => {
     const [solved, missed] = [batch([1, 1]), batch([0, 0])];
     const trained = { model: '/models/other', workflow: {} };
-    expect(endingWithoutSignal([solved, solved, solved], trained)).toBe('solved');
-    expect(() => endingWithoutSignal([missed, solved, solved], trained)).toThrow('2 × 0 by the grader');
+    expect(endingWithoutSignal([solved, solved, solved], trained, 0)).toBe('solved');
+    expect(() => endingWithoutSignal([missed, solved, solved], trained, 0)).toThrow('2 × 0 by the grader');
+    expect(endingWithoutSignal([missed, solved, solved], trained, 1), 'after a step').toBe('no-signal');
   });
 
   it('says which rewards were given, and by whom', () => {

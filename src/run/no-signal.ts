@@ -44,10 +44,14 @@ export function tellNoSignalYet(batch: GroupBatch, { workflow }: Pick<Trained, '
   tell({ type: 'warning', code: 'NO_SIGNAL', message: `${message}; trying others` });
 }
 
-/** Several tries had no signal: returns `solved` if every rollout of all of them succeeded, otherwise throws NO_SIGNAL. */
-export function endingWithoutSignal(tries: readonly Tried[], trained: Trained): RunEnding {
+/**
+ * Several tries had no signal: how the run ends. Throws NO_SIGNAL if it never took a step, unless every rollout of all tries succeeded. After
+ * a step it has learned what its tasks could teach: the others may be unsolvable, or have wrong answers.
+ */
+export function endingWithoutSignal(tries: readonly Tried[], trained: Trained, step: number): RunEnding {
   const unsolved = tries.findLast((batch) => !isSolved(batch));
   if (unsolved === undefined) return 'solved';
+  if (step > 0) return 'no-signal';
   throw noSignal(unsolved, trained, 'in several tries ');
 }
 

@@ -31,6 +31,15 @@ it('says nothing where all that there is to grade by is metadata', () => {
   expect(codes('a.jsonl', [...only, ...tasks('7')])).toEqual(['NO_ANSWERS']);
 });
 
+it('says that metadata are named like an answer where the task has none', () => {
+  const [task] = tasks(undefined);
+  const leaking = { ...task!, metadata: { reward_model: { ground_truth: '7' } } };
+  expect(answerWarnings(grader, {}, { tasks: [leaking], heldOut: [] })).toMatchObject([
+    { code: 'NO_ANSWERS', message: expect.stringContaining('metadata.reward_model.ground_truth is named like one') },
+  ]);
+  expect(codes('a.jsonl', [{ ...leaking, answer: '9' }])).toEqual([]);
+});
+
 it.each<[string, Json[], boolean]>([
   ['a.csv', ['1', ' -2.50 ', '1,200', '.5', '+3'], true],
   ['A.CSV', ['7'], true],

@@ -8,6 +8,7 @@ import { missingEnv } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Task } from '../core/types.ts';
 import type { TaskSource } from '../dataset/rows.ts';
+import { namedLikeAnswer } from '../dataset/rules.ts';
 import { type Dataset, readDataset, type Split, seenInTraining, splitTasks } from '../dataset/tasks.ts';
 import { fileOf, type Sources, sourceDigests } from '../processes/user-modules.ts';
 import { type Entry, inspectEntry, type ModuleExport, together } from '../rollout/discovery.ts';
@@ -131,6 +132,13 @@ function withoutAnswer(tasks: readonly Task[], what: string): Warnings {
   const without = tasks.filter((task) => !hasAnswer(task)).length;
   if (without === 0) return [];
   // The metadata then holds what the grader needs.
+  const named = tasks.map((task) => (hasAnswer(task) ? undefined : namedLikeAnswer(task))).find((path) => path !== undefined);
+  if (named !== undefined) {
+    const where = `${named} is named like one, and the workflow reads metadata`;
+    return [
+      { code: 'NO_ANSWERS', message: `a ${what} has no answer, but ${where}: give it as "answer", which only the grader reads` },
+    ];
+  }
   if (without === tasks.length && tasks.every(({ metadata }) => metadata !== undefined)) return [];
   const are = without === tasks.length ? `no ${what} has an answer` : `${without} of ${tasks.length} ${what}s have no answer`;
   return [{ code: 'NO_ANSWERS', message: `${are}, and there is a grader: fine if it does not need one, else add "answer"` }];

@@ -68,7 +68,7 @@ export async function stepOf(
   store: Store,
   manifest: BatchManifest,
   settings: TrainSettings,
-): Promise<Pick<NextStep, 'step' | 'batch' | 'learningRate'>> {
+): Promise<Pick<NextStep, 'step' | 'batch' | 'learningRate' | 'isCompared'>> {
   const members = await Promise.all(manifest.rolloutIds.map((id) => store.read(id)));
   const groupIds = new Set(members.flatMap((trajectory) => trajectory?.groupId ?? []));
   // Whole groups: a rollout without samples still counts in its group's mean.
@@ -80,7 +80,8 @@ export async function stepOf(
       hint: 'the store was changed by something else; begin a new run',
     });
   }
-  return { step: manifest.step, batch, learningRate: manifest.metrics['learningRate'] ?? settings.learningRate };
+  const { learningRate = settings.learningRate, comparedTokens } = manifest.metrics;
+  return { step: manifest.step, batch, learningRate, isCompared: settings.from === undefined || comparedTokens !== undefined };
 }
 
 /** Consecutive losses without a completed step, after which the server is not trusted any more. */

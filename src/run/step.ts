@@ -35,7 +35,7 @@ export function staleRuleAt(policyVersion: number, { staleness, stale }: TrainSe
 /** Deterministic: the same batch, learning rate and settings on the same weights give the same weights. */
 export async function update(
   trainer: Trainer,
-  { step, batch, learningRate }: Pick<NextStep, 'step' | 'batch' | 'learningRate'>,
+  { step, batch, learningRate, isCompared = true }: Pick<NextStep, 'step' | 'batch' | 'learningRate' | 'isCompared'>,
   settings: TrainSettings,
 ): Promise<Update> {
   const { samples, loss: minimised, reported } = await objectiveOf(trainer, batch, settings);
@@ -45,8 +45,7 @@ export async function update(
     trainer.optimStep({ ...settings.adam, learningRate }),
   ]);
   const means = Object.entries(metrics).map(([name, sum]) => [name, sum / batch.trainedTokens]);
-  // Rollouts of another run were sampled by other policies, whatever their versions.
-  const agreement = settings.from === undefined ? agreementOf(samples, logprobs, step - 1) : undefined;
+  const agreement = isCompared ? agreementOf(samples, logprobs, step - 1) : undefined;
   const { tokens, meanDifference, largestDifference, meanSquare } = agreement ?? {};
   const compared = defined({ comparedTokens: tokens, meanDifference, largestDifference, meanSquareDifference: meanSquare });
   const told = { ...Object.fromEntries(means), ...reported?.metrics, ...compared };
@@ -89,6 +88,8 @@ export interface StepLog {
 export interface NextStep {
   readonly step: number;
   readonly batch: Batch;
+  /** Whether the version in training sampled the turns that carry its number. Rollouts of another run may be of other policies. Default true. */
+  readonly isCompared?: boolean;
   readonly excluded?: readonly Exclusion[];
   readonly stale?: StaleRule | undefined;
   readonly learningRate: number;
@@ -142,9 +143,11 @@ function requireAgreement({ bound, settings, warn }: StepLog, step: number, { ag
   const seen = `largest ${largestDifference.toPrecision(3)}, mean ratio ${ratio.toPrecision(3)}, ${(100 * clipped).toFixed(0)} % clipped`;
   const message = `step ${step}: the log-probabilities of the engine and of the trainer, of the same ${tokens} tokens under the same weights, differ by ${meanDifference.toPrecision(3)} on average (${seen}), expected ${expected}`;
   if (settings.staleness === 0) {
-    throw new TrainyardError('POLICY_DISAGREES', message, {
-      hint: 'nothing of this step was kept: the engine samples from other weights than those in training, or reports other log-probabilities than it sampled with; check the server, then go on with --resume',
-    });
+    const why =
+      settings.from === undefined
+        ? 'the engine samples from other weights than those in training, or reports other log-probabilities than it sampled with; check the server, then go on with --resume'
+        : `the rollouts were sampled by other weights than ${settings.from} began with, or their log-probabilities were changed; check it with trainyard verify`;
+    throw new TrainyardError('POLICY_DISAGREES', message, { hint: `nothing of this step was kept: ${why}` });
   }
   warn('POLICY_DISAGREES', message);
 }

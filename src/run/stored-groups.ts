@@ -1,10 +1,11 @@
 /**
  * Training from rollouts that another run kept (`train --from`), instead of new ones: its settings, unless others are given, and its groups
  * with their marks, which are copied into the new run's store before the first step, so that the run can be resumed and verified without
- * the other. Rollouts of held-out tasks and of unfinished groups are left out. The policies that sampled are not the one in training, so their log-probabilities only
- * weigh the gradient, and none is compared with the trainer's.
+ * the other. Rollouts of held-out tasks and of unfinished groups are left out. Log-probabilities are compared with the trainer's in the first
+ * step, of turns that the same model sampled before its first step; later policies are not the one in training, so theirs only weigh the
+ * gradient.
  */
-import { existsSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
@@ -64,6 +65,8 @@ export interface GroupSource {
   readonly position: Position;
   /** Whether `take` has nothing left to give. New rollouts never end. */
   readonly isExhausted?: boolean;
+  /** Whether version 0 of the rollouts' run is version 0 of this one. */
+  readonly isSameModel?: boolean;
   published(version: number): void;
   close(): Promise<void>;
 }
@@ -85,6 +88,7 @@ export async function storedGroups(options: StoredGroupsOptions, next: number): 
   // Written last: a killed run may have copied only some.
   const copied = join(dirname(options.directory.storePath), 'copied.json');
   if (!existsSync(copied)) await writeWhole(copied, `${JSON.stringify(await copyGroups(options))}\n`);
+  const { sameModel: isSameModel = false } = JSON.parse(readFileSync(copied, 'utf8')) as { readonly sameModel?: boolean };
   const ids = await store.groupIds({ purpose: 'train' });
   let place = next;
   const read = async (groupId: string): Promise<Group> => {
@@ -109,6 +113,7 @@ export async function storedGroups(options: StoredGroupsOptions, next: number): 
     get isExhausted() {
       return place > ids.length;
     },
+    isSameModel,
     published: () => {},
     close: async () => {},
   };
@@ -148,7 +153,8 @@ async function copyGroups({ plan, store, renderer, warn }: StoredGroupsOptions):
   const why = 'by id, or because they ask what a held-out task asks';
   if (heldOut > 0) warn('LEFT_OUT', `${heldOut} rollouts of held-out tasks in ${from} are not trained (${why})`);
   if (unfinished > 0) warn('LEFT_OUT', `${unfinished} rollouts of groups that ${from} did not finish are not trained`);
-  if (copied.size > 0) return { from, rollouts: copied.size, heldOut, unfinished };
+  const sameModel = model === plan.record.model;
+  if (copied.size > 0) return { from, rollouts: copied.size, heldOut, unfinished, sameModel };
   const hint = 'give the directory of a run that rolled out training tasks; trainyard show lists what it holds';
   throw new TrainyardError('DATASET_INVALID', `${from} holds no rollouts to train from`, { hint });
 }

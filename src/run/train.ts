@@ -133,16 +133,18 @@ async function learn(training: Training): Promise<TrainResult> {
       const [trajectories, stale] = [trajectoriesOf(groups.groups), staleRuleAt(step, settings)];
       const batch = batchOf(trajectories, settings, stale);
       if (batch.trainedTokens === 0) {
-        if (trajectories.length > 0) throw nothingTrainable(trajectories);
-        if (scheduler.isExhausted) ending = step > 0 ? 'rollouts' : endingWithoutSignal([groups], trained);
+        if (trajectories.length > 0 && step === 0) throw nothingTrainable(trajectories);
+        if (scheduler.isExhausted) ending = step > 0 ? 'rollouts' : endingWithoutSignal([groups], trained, step);
         else tellNoSignalYet(groups, entry, tell);
-        if (tries.push(groups) >= MOST_WITHOUT_SIGNAL && !settings.from) ending ??= endingWithoutSignal(tries, trained);
+        if (tries.push(groups) >= MOST_WITHOUT_SIGNAL && !settings.from) ending ??= endingWithoutSignal(tries, trained, step);
         continue;
       }
       tries = [];
       step++;
       const [learningRate, means, { excluded }] = [learningRateAt(step, settings), meansOf(trajectories), groups];
-      const next = { step, batch, excluded, stale, learningRate, groups: scheduler.position, means, best: heldOut.best?.step };
+      const isCompared = settings.from === undefined || (step === 1 && scheduler.isSameModel === true);
+      const best = heldOut.best?.step;
+      const next = { step, batch, isCompared, excluded, stale, learningRate, groups: scheduler.position, means, best };
       const published = (): void => scheduler.published(next.step);
       const { loss, gradNorm, metrics, trainSeconds, saveSeconds } = await takeStep(log, next, progress, published);
       tell({

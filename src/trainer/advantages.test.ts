@@ -37,6 +37,8 @@ describe.each(ALGORITHMS)('advantages by %s', (algorithm) => {
     expect(advantagesOf([rollout('g', 'a', graded(1))], algorithm).size).toBe(0);
     expect(advantagesOf([rollout('g', 'a', graded(1)), rollout('h', 'b', graded(0))], algorithm).size).toBe(0);
     expect(advantagesOf(rewarded(1, 1), algorithm).size).toBe(0);
+    expect(advantagesOf(rewarded(0.3, 0.1 + 0.2, 0.3 + 9e-10), algorithm).size, 'but for rounding').toBe(0);
+    expect(advantagesOf(rewarded(0, 1.1e-9), algorithm).size).toBe(2);
     expect(hasSignal([rollout('g', 'a', graded(1)), rollout('g', 'b', failed)])).toBe(false);
   });
 

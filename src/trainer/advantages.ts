@@ -24,6 +24,9 @@ export type Weighting = (typeof WEIGHTINGS)[number];
 /** Keeps the quotient finite if a group's rewards hardly differ. */
 const EPSILON = 1e-4;
 
+/** Rewards that differ by less are the same reward after rounding, and no signal: normalised, they would become a full gradient of noise. */
+export const LEAST_DIFFERENCE = 1e-9;
+
 /** Maps a reward, and the rollout that got it, to its advantage. */
 type Comparison = (reward: number, rolloutId: string) => number;
 
@@ -148,7 +151,11 @@ function poolsAskedBy(trajectory: Trajectory): ReadonlySet<string> {
  * less, and would be trained away even if all rollouts did equally well. Nor are different numbers of turns if all of them earned the same.
  */
 function differ(pool: Pool | undefined): boolean {
-  const [first = [], ...others] = [...(pool?.values() ?? [])].map((rewards) => rewards.toSorted((a, b) => a - b));
-  if (others.flat().every((reward) => reward === first[0]) && first[0] === first.at(-1)) return false;
-  return others.some((rewards) => rewards.length !== first.length || rewards.some((reward, i) => reward !== first[i]));
+  const all = [...(pool?.values() ?? [])].map((rewards) => rewards.toSorted((a, b) => a - b));
+  const isFar = (a: number, b: number): boolean => Math.abs(a - b) >= LEAST_DIFFERENCE;
+  const lowest = Math.min(...all.map((rewards) => rewards[0]!));
+  const highest = Math.max(...all.map((rewards) => rewards.at(-1)!));
+  if (!isFar(lowest, highest)) return false;
+  const [first = [], ...others] = all;
+  return others.some((rewards) => rewards.length !== first.length || rewards.some((reward, i) => isFar(reward, first[i]!)));
 }

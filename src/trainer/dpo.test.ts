@@ -25,6 +25,7 @@ describe('a pair', () => {
       grade: { kind: 'failed', code: 'GRADER_TIMEOUT', message: '' },
     } as Trajectory;
     expect(idsOf([rollout('a', { value: 1 }, turns), rollout('b', { value: 1 }, turns), failed])).toEqual([]);
+    expect(idsOf([rollout('a', { value: 5e-324 }, turns), rollout('b', { value: 0 }, turns)])).toEqual([]);
     expect(idsOf([rollout('a', { value: 1 }, turns), rollout('b', { value: 0 }, [])])).toEqual([]);
     const others = [rollout('a', { value: 1 }, turns), rollout('b', { value: 0 }, []), rollout('d', { value: 0.5 }, turns)];
     expect(idsOf(others)).toEqual(['a', 'd']);

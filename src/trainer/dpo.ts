@@ -9,6 +9,7 @@
 import { earnedBy } from '../core/reward.ts';
 import type { Sample, Trajectory } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';
+import { LEAST_DIFFERENCE } from './advantages.ts';
 import { type Batch, byIdentity, tokensIn } from './batch.ts';
 
 /** Of one pair: the loss, and how fast it falls with the margin. */
@@ -37,7 +38,7 @@ function pairIn(group: readonly Trajectory[]): { readonly preferred: Trajectory;
   if (first === undefined) return undefined;
   const preferred = candidates.reduce((best, one) => (value(one) > value(best) ? one : best), first);
   const other = candidates.reduce((worst, one) => (value(one) < value(worst) ? one : worst), first);
-  return value(preferred) > value(other) ? { preferred, other } : undefined;
+  return value(preferred) - value(other) >= LEAST_DIFFERENCE ? { preferred, other } : undefined;
 }
 
 /** None of a rollout without a grade. */

@@ -1,5 +1,5 @@
 /** Training from the rollouts that a run kept: without marks it is the same training, with marks it is without what they exclude. */
-import { cp, readFile } from 'node:fs/promises';
+import { cp, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -48,8 +48,32 @@ describe('training from a run', () => {
     expect((await weights(run)).equals(await weights(source))).toBe(true);
     const { different, steps, rewards, unchecked } = await verify({ run });
     expect({ different, steps }).toEqual({ different: 0, steps: STEPS });
+    await using store = await storeOf(run);
+    const compared = (await store.manifests()).map(({ metrics }) => metrics['comparedTokens']);
+    expect(compared, 'of the policy that both runs began with').toEqual([expect.any(Number), undefined, undefined]);
     expect(rewards).toBeGreaterThan(0);
     expect(unchecked.join()).toContain('which made them');
+  });
+
+  it('is refused if the log-probabilities are not those of the model that both runs began with', async () => {
+    const lying = at('lying');
+    await cp(source, lying, { recursive: true });
+    await using kept = await storeOf(source);
+    await Promise.all(['', '-wal', '-shm'].map((end) => rm(join(lying, `store.sqlite${end}`), { force: true })));
+    {
+      await using store = await storeOf(lying);
+      for (const trajectory of await kept.query({ purpose: 'train' })) {
+        const turns = trajectory.turns.map((turn) => ({ ...turn, logprobs: turn.logprobs.map(() => -3) }));
+        await store.append({ ...trajectory, turns });
+      }
+    }
+    const run = at('from-false');
+    await expect(train({ from: lying, run })).rejects.toMatchObject({
+      code: 'POLICY_DISAGREES',
+      hint: expect.stringContaining(`sampled by other weights than ${lying} began with`),
+    });
+    await using store = await storeOf(run);
+    expect(await store.manifests()).toEqual([]);
   });
 
   it('trains nothing that is excluded, each rollout once, and ends when all are used', async () => {

@@ -131,6 +131,25 @@ describe('other ways to learn', () => {
   });
 });
 
+it('a run whose signal ends after a step ends as others do, with its evaluation', async () => {
+  const entry = await home.write(
+    'once.ts',
+    `import { defineWorkflow } from 'trainyard';
+export default defineWorkflow(async (ctx) => {
+  await ctx.model().generate({ messages: ctx.prompt, maxTokens: 4 });
+  const { groupId, rolloutId } = ctx;
+  return { reward: groupId <= 'g000002' && rolloutId.endsWith('-0') ? 1 : 0 };
+});
+`,
+  );
+  const [, , ...flags] = home.flags(join(home.dir, 'once'), 5);
+  const { code, stdout } = await trainyard('train', entry, ...flags, '--json');
+  expect(code).toBe(0);
+  const events = jsonLines<RunEvent>(stdout);
+  expect(events.at(-1)).toMatchObject({ type: 'done', ending: 'no-signal', steps: 1, after: { n: 5 } });
+  expect(events.filter((event) => event.type === 'warning' && event.code === 'NO_SIGNAL')).toHaveLength(3);
+});
+
 describe('the demo', () => {
   it('earns more in each window of its steps than in the one before', async () => {
     const flags = [
