@@ -30,7 +30,7 @@ describe('what is wrong', () => {
     const misspelt = Array.from({ length: 9 }, () => ({ prompt: 'a', anwser: 1, difficulty: 2 }));
     await expect(rows(...misspelt)).rejects.toMatchObject(
       refused(
-        /^rows: row 1: unknown column anwser, did you mean answer\?; row 1: unknown column difficulty: put what the agent may read/,
+        /^rows: row 1: unknown column anwser, did you mean answer\?; row 1: unknown column difficulty; put what the agent may read/,
       ),
     );
     await expect(rows({ question: 'a', gold: 1 })).rejects.toMatchObject(
@@ -38,7 +38,7 @@ describe('what is wrong', () => {
     );
     // A row that has one already means another thing by it.
     await expect(rows({ prompt: 'a', question: 'b' })).rejects.toMatchObject(
-      refused('column question: put what the agent may read into metadata, and what only the grader may read into answer'),
+      refused('column question; put what the agent may read into metadata, and what only the grader may read into answer'),
     );
     await expect(rows({ answer: 1 }, { answer: 2 })).rejects.toMatchObject(refused(/^rows row 1: missing required columns/));
   });

@@ -83,7 +83,7 @@ const ELSEWHERE = [
 ];
 
 export function columnProblems(names: readonly string[]): readonly string[] {
-  const unknown = names.filter((name) => !KNOWN.has(name)).map((name) => unknownColumn(name, names));
+  const unknown = unknownColumns(names);
   const has = (name: string): boolean => names.includes(name);
   if (has('prompt') && has('user_prompt')) return [...unknown, 'expected either prompt or user_prompt, found both'];
   if (has('prompt') || has('user_prompt') || has('metadata')) return unknown;
@@ -102,20 +102,34 @@ export function difference(names: readonly string[], first: ReadonlySet<string>)
 
 function listed(what: string, names: readonly string[]): string {
   if (names.length === 0) return '';
-  return `${what}: ${names.slice(0, 8).map(shown).join(', ')}${names.length > 8 ? ', …' : ''}`;
+  return `${what}: ${shownNames(names)}`;
+}
+
+function shownNames(names: readonly string[]): string {
+  return `${names.slice(0, 8).map(shown).join(', ')}${names.length > 8 ? ', …' : ''}`;
 }
 
 function shown(name: string): string {
   return /^[\w.-]{1,60}$/.test(name) ? name : JSON.stringify(name.slice(0, 60));
 }
 
-const WHERE_IT_BELONGS = ': put what the agent may read into metadata, and what only the grader may read into answer';
+/** Never says that one belongs into metadata: it may hold the answer, which the agent would read there. */
+function unknownColumns(names: readonly string[]): readonly string[] {
+  const unknown = names.filter((name) => !KNOWN.has(name)).map((name) => ({ name, meant: meantBy(name, names) }));
+  const misspelt = unknown.flatMap(({ name, meant }) =>
+    meant === undefined ? [] : [`unknown column ${shown(name)}, did you mean ${meant}?`],
+  );
+  const others = unknown.filter(({ meant }) => meant === undefined).map(({ name }) => name);
+  if (others.length === 0) return misspelt;
+  const where = 'put what the agent may read into metadata, and what only the grader may read into answer';
+  const columns = others.length === 1 ? 'column' : 'columns';
+  return [...misspelt, `unknown ${columns} ${shownNames(others)}; ${where}`];
+}
 
-function unknownColumn(name: string, names: readonly string[]): string {
+function meantBy(name: string, names: readonly string[]): string | undefined {
   const word = name.toLowerCase();
   const called = ELSEWHERE.find(({ ours, theirs }) => theirs.includes(word) && !ours.some((own) => names.includes(own)));
-  const meant = nearName(word, COLUMNS) ?? called?.ours[0];
-  return `unknown column ${shown(name)}${meant === undefined ? WHERE_IT_BELONGS : `, did you mean ${meant}?`}`;
+  return nearName(word, COLUMNS) ?? called?.ours[0];
 }
 
 /** Lower case, without hyphens and underscores. Omits `target` and `expected`, which are often part of the question. */
