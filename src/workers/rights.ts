@@ -162,7 +162,7 @@ async function migrate(client: PoolClient, hasWorkers: boolean): Promise<void> {
 
 async function superuser(client: PoolClient): Promise<readonly string[]> {
   const { rows } = await client.query("SELECT current_user AS name WHERE current_setting('is_superuser') = 'on'");
-  const advice = 'a user that owns the database is enough (docs/guide/scale.md, "Roles and passwords")';
+  const advice = 'one that owns the database is enough: trainyard help scale';
   return rows.map(({ name }) => `the database user of this coordinator, ${name}, is a superuser; ${advice}`);
 }
 

@@ -65,7 +65,7 @@ describe.skipIf(binaries() === undefined)('in a database of its own', () => {
     await psql('-c', 'CREATE DATABASE trainyard');
     const [superuser, worker] = [url('postgres', '', 'trainyard'), url('trainyard_worker', 'another "secret"', 'trainyard')];
     expect(await opened(superuser, worker)).toEqual([expect.stringContaining('postgres, is a superuser')]);
-    const [, sql] = /<<'SQL'\n([\s\S]*?)\nSQL\n/.exec(readText('docs/guide/scale.md'))!;
+    const [, sql] = /```sql\n([\s\S]*?\n)```/.exec(readText('docs/guide/scale.md'))!;
     await psql('-d', 'trainyard', '-v', 'ON_ERROR_STOP=1', '-f', await home.write('hand-over.sql', sql!));
     await psql('-c', "ALTER ROLE me PASSWORD 'mine'");
     expect(await opened(url('me', 'mine', 'trainyard'), worker)).toEqual([]);
