@@ -65,6 +65,8 @@ export class Connections {
       idle_in_transaction_session_timeout: IDLE_MS,
       query_timeout: STATEMENT_MS + CONNECT_MS,
       application_name: 'trainyard',
+      // Where anybody may create functions, as in `public` of databases before PostgreSQL 15, nothing of ours shall call them.
+      onConnect: (client) => client.query('SET search_path TO pg_catalog'),
       // Counts and places of ours are far below 2^53.
       types: { getTypeParser: (type, format) => (type === INT8 ? Number : pg.types.getTypeParser(type, format as 'text')) },
     });

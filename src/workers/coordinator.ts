@@ -83,8 +83,8 @@ export class Coordinator implements AsyncDisposable {
   }
 
   static async open(options: CoordinatorOptions): Promise<Coordinator> {
-    const { url, run, spec } = options;
-    const queue = await WorkQueue.create(url);
+    const { url, run, spec, warn } = options;
+    const queue = await WorkQueue.create(url, warn);
     try {
       const before = await queue.lastSeen(run);
       const coordinator = new Coordinator(queue, options);

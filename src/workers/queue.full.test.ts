@@ -57,6 +57,22 @@ describe.skipIf(postgresMissing !== undefined)('the queue of rollouts', () => {
     expect(await queue.results('counts', [first.id])).toEqual(new Map());
   });
 
+  it('fails a job that cannot be read by itself, and gives out the others', async () => {
+    await queue.openRun('unread', SPEC);
+    const jobs = ['a', 'b', 'c', 'd', 'e'].map(jobOf);
+    await queue.send('unread', jobs);
+    const [good, ...bad] = jobs.map((job) => jobIdOf('unread', job));
+    const damaged = ['{"job":"not JSON"}', '{"job":"null"}', '{"job":"{}"}', 'null'];
+    const damage = 'UPDATE trainyard_queue.job SET data = $2 WHERE id = $1';
+    for (const [i, data] of damaged.entries()) await queue.query('damage a job', damage, [bad[i], data]);
+    const claimed: string[] = [];
+    for (let time = 0; time <= ATTEMPTS; time++) claimed.push(...(await queue.claim('unread', 8, 'worker')).map(({ id }) => id));
+    expect(claimed).toEqual([good]);
+    const parked = await queue.parked('unread');
+    expect([...parked.keys()].toSorted()).toEqual(bad.toSorted());
+    expect(parked.get(bad[0]!)).toMatchObject({ reason: 'its job in the queue cannot be read', attempts: [{}, {}, {}] });
+  });
+
   it('keeps the first result of a rollout that ran again because its job was forgotten', async () => {
     await queue.openRun('again', SPEC);
     for (const text of ['first', 'second']) {

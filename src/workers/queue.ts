@@ -10,10 +10,12 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { PoolClient, QueryResultRow } from 'pg';
 import type { PgBoss as Boss } from 'pg-boss';
 import { messageOf, TrainyardError, tried } from '../core/errors.ts';
+import type { Warn } from '../core/events.ts';
 import type { SamplingSettings, TaskView, Trajectory } from '../core/types.ts';
 import { BYTEA, binaryArray, Connections, inTransaction, TEXT } from '../store/postgres-connection.ts';
 import { decodeTrajectory, type EncodedRecord, type EncodedTurn, encodeTrajectory, keepTrajectory } from '../store/records.ts';
 import type { RolloutFile } from './files.ts';
+import { prepareTables, SCHEMA } from './rights.ts';
 
 /** A rollout for a worker: everything but the answer. */
 export interface RolloutJob {
@@ -70,75 +72,6 @@ const ABSENT = 30;
 const WAITING = { retentionSeconds: 31_536_000 };
 /** Seconds that pg-boss keeps a finished job. */
 const KEPT = 3_600;
-/** The role that may run workers, if the database has it. */
-const WORKER_ROLE = 'trainyard_worker';
-const LOCK = 0x54726e79;
-/** Of pg-boss: other applications in the database may have one of their own. */
-const SCHEMA = 'trainyard_queue';
-
-const TABLES = `
-  CREATE TABLE IF NOT EXISTS trainyard.worker_runs (
-    name text PRIMARY KEY,
-    spec jsonb NOT NULL,
-    opened_at timestamptz NOT NULL DEFAULT now(),
-    seen_at timestamptz NOT NULL DEFAULT now(),
-    closed_at timestamptz
-  );
-  CREATE TABLE IF NOT EXISTS trainyard.weights (
-    run text NOT NULL,
-    version integer NOT NULL,
-    file text NOT NULL,
-    part integer NOT NULL,
-    bytes bytea NOT NULL,
-    PRIMARY KEY (run, version, file, part)
-  );
-  ALTER TABLE trainyard.weights ALTER COLUMN bytes SET STORAGE EXTERNAL;
-  CREATE TABLE IF NOT EXISTS trainyard.results (
-    run text NOT NULL,
-    job uuid NOT NULL,
-    attempt integer NOT NULL,
-    record text NOT NULL,
-    digest bytea NOT NULL,
-    words text[] NOT NULL,
-    prompt_ids bytea[] NOT NULL,
-    sampled_ids bytea[] NOT NULL,
-    logprobs bytea[] NOT NULL,
-    PRIMARY KEY (run, job)
-  );
-  ALTER TABLE trainyard.results ALTER record SET STORAGE EXTERNAL, ALTER words SET STORAGE EXTERNAL,
-    ALTER prompt_ids SET STORAGE EXTERNAL, ALTER sampled_ids SET STORAGE EXTERNAL, ALTER logprobs SET STORAGE EXTERNAL;
-  CREATE TABLE IF NOT EXISTS trainyard.result_files (
-    run text NOT NULL,
-    job uuid NOT NULL,
-    number integer NOT NULL,
-    path text NOT NULL,
-    mode integer NOT NULL,
-    bytes bytea NOT NULL,
-    PRIMARY KEY (run, job, number)
-  );
-  CREATE TABLE IF NOT EXISTS trainyard.attempts (
-    run text NOT NULL,
-    job uuid NOT NULL,
-    attempt integer NOT NULL,
-    worker text NOT NULL,
-    at timestamptz NOT NULL DEFAULT now()
-  );
-  CREATE INDEX IF NOT EXISTS attempts_by_job ON trainyard.attempts (run, job);
-`;
-
-/** No answers, no rewards: a worker cannot read trajectories, and can only add results. */
-const GRANTS = `
-  DO $$ BEGIN
-    IF EXISTS (SELECT FROM pg_roles WHERE rolname = '${WORKER_ROLE}') THEN
-      GRANT USAGE ON SCHEMA trainyard, trainyard_queue TO ${WORKER_ROLE};
-      GRANT SELECT ON trainyard.worker_runs, trainyard.weights TO ${WORKER_ROLE};
-      GRANT INSERT ON trainyard.results, trainyard.result_files, trainyard.attempts TO ${WORKER_ROLE};
-      GRANT SELECT ON ALL TABLES IN SCHEMA trainyard_queue TO ${WORKER_ROLE};
-      GRANT UPDATE, DELETE, INSERT ON ALL TABLES IN SCHEMA trainyard_queue TO ${WORKER_ROLE};
-    END IF;
-  END $$;
-`;
-
 /** Milliseconds that a database may be away: for a coordinator, and when a worker begins. */
 const PATIENCE = 60_000;
 
@@ -157,13 +90,11 @@ export class WorkQueue implements AsyncDisposable {
   }
 
   /** As coordinator: creates what is missing. The store must have been opened before. */
-  static async create(url: string): Promise<WorkQueue> {
-    const queue = await WorkQueue.#open(url, PATIENCE, { monitorIntervalSeconds: 1 });
-    await queue.transaction('prepare the queue', async (client) => {
-      await client.query('SELECT pg_advisory_xact_lock($1)', [LOCK]);
-      await client.query(`${TABLES} ${GRANTS}`);
-    });
-    return queue;
+  static async create(url: string, warn?: Warn): Promise<WorkQueue> {
+    const database = await Connections.to(url);
+    const surplus = await database.use('prepare the queue', PATIENCE, prepareTables).finally(() => database.close());
+    for (const found of surplus) warn?.('DATABASE_RIGHTS', found);
+    return await WorkQueue.#open(url, PATIENCE);
   }
 
   /**
@@ -177,15 +108,16 @@ export class WorkQueue implements AsyncDisposable {
       .use('look for a coordinator', PATIENCE, (client) => client.query(sql))
       .finally(() => database.close());
     if (rowCount === 0) return undefined;
-    return await WorkQueue.#open(url, stop, { migrate: false, createSchema: false });
+    return await WorkQueue.#open(url, stop);
   }
 
-  static async #open(url: string, patience: number | AbortSignal, options: object): Promise<WorkQueue> {
+  static async #open(url: string, patience: number | AbortSignal): Promise<WorkQueue> {
     const database = await Connections.to(url);
     const { PgBoss } = await import('pg-boss');
     const executeSql = (text: string, values?: unknown[]) =>
       database.use('use the queue of rollouts', patience, (client) => client.query(text, values));
-    const boss = new PgBoss({ db: { executeSql }, schema: SCHEMA, schedule: false, supervise: false, ...options });
+    const off = { migrate: false, schedule: false, supervise: false };
+    const boss = new PgBoss({ db: { executeSql }, schema: SCHEMA, monitorIntervalSeconds: 1, ...off });
     // Without a listener, a lost connection would end the process; the next call tries again.
     boss.on('error', () => {});
     try {
@@ -311,11 +243,12 @@ export class WorkQueue implements AsyncDisposable {
   async parked(
     run: string,
   ): Promise<ReadonlyMap<string, { readonly reason: string; readonly attempts: readonly LostAttempt[] }>> {
-    const failed = `SELECT id, coalesce(output->'value'->>'message', output->>'message', 'unknown') AS reason
+    const failed = `SELECT id, left(coalesce(output->'value'->>'message', output->>'message', 'unknown'), 500) AS reason
       FROM trainyard_queue.job WHERE name = $1 AND state = 'failed'`;
     const rows = await this.query<Record<'id' | 'reason', string>>('read failed jobs', failed, [queueOf(run)]);
     if (rows.length === 0) return new Map();
-    const begun = 'SELECT job, attempt, worker, at FROM trainyard.attempts WHERE run = $1 AND job = ANY($2) ORDER BY attempt';
+    const begun =
+      'SELECT job, attempt, left(worker, 200) AS worker, at FROM trainyard.attempts WHERE run = $1 AND job = ANY($2) ORDER BY attempt';
     const ids = rows.map(({ id }) => id);
     const attempts = await this.query<LostAttempt & { readonly job: string }>('read attempts', begun, [run, ids]);
     const byId = Map.groupBy(attempts, (row) => row.job);
@@ -332,18 +265,22 @@ export class WorkQueue implements AsyncDisposable {
     return (await this.query<{ readonly run: string; readonly spec: RunSpec }>('look for a run', sql, [name ?? null]))[0];
   }
 
+  /** A job that cannot be read is failed by itself, and claimed by nobody after its last attempt. */
   async claim(run: string, most: number, worker: string): Promise<readonly ClaimedJob[]> {
     return await this.transaction('claim rollouts', async (client) => {
       const db = { executeSql: (text: string, values?: unknown[]) => client.query(text, values) };
-      const options = { batchSize: most, includeMetadata: true, db } as const;
-      const fetched = await this.#boss.fetch<{ readonly job: string }>(queueOf(run), options);
-      const claimed = fetched.map(({ id, retryCount, data }) => ({ id, retryCount, job: JSON.parse(data.job) as RolloutJob }));
-      if (claimed.length === 0) return [];
+      const fetched = await this.#boss.fetch<unknown>(queueOf(run), { batchSize: most, db });
+      if (fetched.length === 0) return [];
       const sql = `INSERT INTO trainyard.attempts (run, job, attempt, worker)
       SELECT $1, job, attempt, $4 FROM unnest($2::uuid[], $3::int[]) AS claimed (job, attempt)`;
-      const ids = claimed.map(({ id }) => id);
-      await client.query(sql, [run, ids, claimed.map(({ retryCount }) => retryCount + 1), worker]);
-      return claimed;
+      const attempts = fetched.map(attemptOf);
+      await client.query(sql, [run, attempts.map(({ id }) => id), attempts.map(({ retryCount }) => retryCount + 1), worker]);
+      const unread = fetched.filter(({ data }) => jobIn(data) === undefined);
+      if (unread.length > 0) await client.query(FAIL, [...valuesOf(run, unread), 'its job in the queue cannot be read']);
+      return fetched.flatMap(({ data, ...attempt }) => {
+        const job = jobIn(data);
+        return job === undefined ? [] : [{ ...attemptOf(attempt), job }];
+      });
     });
   }
 
@@ -367,16 +304,12 @@ export class WorkQueue implements AsyncDisposable {
 
   /** For jobs that failed here, to be run elsewhere. Counts as one of their attempts. */
   async fail(run: string, held: readonly JobAttempt[], reason: string): Promise<void> {
-    if (held.length > 0) await this.#boss.fail(queueOf(run), held.map(attemptOf), { message: reason });
+    if (held.length > 0) await this.query('return rollouts', FAIL, [...valuesOf(run, held), reason]);
   }
 
   /** For jobs that are not to blame. The next attempt has a number of its own, so they may have one more. */
   async giveBack(run: string, held: readonly JobAttempt[]): Promise<void> {
-    if (held.length === 0) return;
-    const sql = `UPDATE trainyard_queue.job SET state = 'retry', retry_limit = retry_limit + 1, heartbeat_on = NULL
-      WHERE name = $1 AND state = 'active' AND (id, retry_count) IN (SELECT * FROM unnest($2::uuid[], $3::int[]))`;
-    const [ids, counts] = [held.map(({ id }) => id), held.map(({ retryCount }) => retryCount)];
-    await this.query('give rollouts back', sql, [queueOf(run), ids, counts]);
+    if (held.length > 0) await this.query('give rollouts back', GIVE_BACK, valuesOf(run, held));
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -384,6 +317,17 @@ export class WorkQueue implements AsyncDisposable {
     await this.#database.close();
   }
 }
+
+const HELD = "name = $1 AND state = 'active' AND (id, retry_count) IN (SELECT * FROM unnest($2::uuid[], $3::int[]))";
+
+const GIVE_BACK = `UPDATE ${SCHEMA}.job_common SET state = 'retry', retry_limit = retry_limit + 1, heartbeat_on = NULL WHERE ${HELD}`;
+
+/** As pg-boss would, which deletes the job and inserts it anew: rights that no worker needs. */
+const FAIL = `
+  UPDATE ${SCHEMA}.job_common SET heartbeat_on = NULL, output = jsonb_build_object('message', $4::text),
+    state = (CASE WHEN retry_count < retry_limit THEN 'retry' ELSE 'failed' END)::${SCHEMA}.job_state,
+    completed_on = CASE WHEN retry_count < retry_limit THEN NULL ELSE now() END
+  WHERE ${HELD}`;
 
 /** Of results that are read at once; one that is larger is read alone. */
 const MOST_BYTES = 32 * 1024 * 1024;
@@ -429,6 +373,16 @@ function taken(run: string): TrainyardError {
 
 function attemptOf({ id, retryCount }: JobAttempt): JobAttempt {
   return { id, retryCount };
+}
+
+function valuesOf(run: string, held: readonly JobAttempt[]): unknown[] {
+  return [queueOf(run), held.map(({ id }) => id), held.map(({ retryCount }) => retryCount)];
+}
+
+/** Undefined if it is not one that `send` wrote. */
+function jobIn(data: unknown): RolloutJob | undefined {
+  const job = tried(() => JSON.parse((data as { readonly job: string }).job) as RolloutJob | null);
+  return typeof job?.identity?.rolloutId === 'string' ? job : undefined;
 }
 
 /** pg-boss leaves attempts alone whose lease has lapsed, and says which it touched. */

@@ -119,6 +119,8 @@ describe('deploy/compose.yaml', () => {
       );
       expect(inline, name).toEqual([]);
     }
+    // A password of a superuser is the database's alone.
+    expect(services.database.environment).not.toHaveProperty('POSTGRES_USER');
     expect(services.worker.secrets).toEqual(['worker']);
     expect(services.coordinator.secrets).toEqual(['database']);
   });
@@ -145,7 +147,7 @@ describe('deploy/compose.yaml', () => {
   });
 });
 
-it.each(['entrypoint.sh', 'worker-role.sh'])('deploy/%s can be executed', (name) => {
+it.each(['entrypoint.sh', 'roles.sh'])('deploy/%s can be executed', (name) => {
   expect(statSync(join(repository, 'deploy', name)).mode & 0o111).toBeGreaterThan(0);
   expect(readText(`deploy/${name}`)).toMatch(/^#!\/bin\/sh\n/);
 });
