@@ -45,18 +45,18 @@ export async function coordinatorOf({
   const { Coordinator } = await import('../workers/coordinator.ts');
   const { trainer } = parts.policy;
   const sources = await sourcesOf(file, settings.flows, entry);
-  const hidden = await hiddenFor(file, settings, entry);
+  const own = { ...shared(settings), hidden: await hiddenFor(file, settings, entry) };
   return await Coordinator.open({
     ...{ url, run: id, warn, staleness: 'staleness' in settings ? settings.staleness : 0 },
     ...(trainer && {
       save: (folder: string) => savedFiles(trainer, folder, model, { optimizer: false }),
       forget: (folder: string) => trainer.forget(folder),
     }),
-    spec: { release: ownRelease(), entry: relative(process.cwd(), file), settings: shared(settings), hidden, sources, kernels },
+    spec: { release: ownRelease(), entry: relative(process.cwd(), file), settings: own, sources, kernels },
   });
 }
 
-/** What isolated rollouts must not read: where it is on this machine, and from the entry. */
+/** Paths that isolated rollouts must not read: where they are on this machine, and from the folder of the entry. */
 async function hiddenFor(file: string, settings: TrainSettings | EvaluationSettings, entry: Entry): Promise<readonly string[]> {
   const module = entry.workflowModule ?? entry.flowModule;
   if (module === undefined || entry.workflow.isolation === 'none') return [];

@@ -47,8 +47,6 @@ export interface RunSpec {
   /** Relative to the folder that the coordinator was started in. */
   readonly entry: string;
   readonly settings: Readonly<Record<string, unknown>>;
-  /** Paths that isolated rollouts must not read; relative ones are from the folder of the worker's entry. */
-  readonly hidden?: readonly string[];
   readonly sources: Readonly<Record<string, string>>;
   readonly kernels: string;
 }

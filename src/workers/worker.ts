@@ -294,7 +294,7 @@ async function openRun(
     const found = `the run is of Trainyard ${spec.release}, and this worker of ${ownRelease()}`;
     throw new TrainyardError('WORKER_MISMATCH', found, { hint: 'install the same release on both' });
   }
-  const { flows: listed } = spec.settings as Pick<TrainSettings, 'flows'>;
+  const { flows: listed, hidden = [] } = spec.settings as Pick<TrainSettings, 'flows'> & { readonly hidden?: readonly string[] };
   const own = defined({ threads, flows: listed && resolve(listed) });
   const given = { threads: EVAL_DEFAULTS.threads, ...spec.settings, ...own } as unknown as TrainSettings;
   const path = resolve(here ?? spec.entry);
@@ -317,7 +317,7 @@ async function openRun(
     const fetched = isServed ? undefined : await fetchWeights(queue, run, 0, folder);
     const kernels = KERNEL_VARIANTS.find((name) => name === spec.kernels) as KernelVariant | undefined;
     const settings = { ...given, entry: path, ...(fetched && { model: fetched.folder }) };
-    const tasks = (spec.hidden ?? []).map((hidden) => resolve(dirname(path), hidden));
+    const tasks = hidden.map((one) => resolve(dirname(path), one));
     const options = { stop, warn, kernels, files: { run: folder, tasks, store, isWorker: true }, isWorker: true };
     const parts = await openParts(settings, entry, options);
     if (fetched !== undefined) await parts.policy.trainer?.publish(fetched.version);
