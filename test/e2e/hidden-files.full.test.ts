@@ -85,6 +85,7 @@ beforeAll(() => {
   const usual = ['.pgpass', '.pg_service.conf', '.postgresql/postgresql.key'].map((name) => write(`home/${name}`));
   passwords = [...Object.values(named), ...usual, write('named/url.key')];
   tasks = at('here/data/more.jsonl');
+  Object.assign(environment, { TMPDIR: dirname(dirname(write('tmp/trainyard-isolated-1/artifacts'))) });
 });
 afterAll(() => rmSync(root, { recursive: true, force: true }));
 
@@ -118,7 +119,7 @@ function said(): readonly { readonly found: Record<string, string>; readonly env
 describe.skipIf(!hasSandbox)('an isolated rollout', () => {
   it('alone finds no answers and no passwords, in their usual places and where flags, variables and its workflow name them', async () => {
     const readable = at('here/tasks/t1/environment/README');
-    const paths = [...secretsIn('here'), ...passwords.slice(0, -1), at('runs/earlier'), at('runs/alone'), readable];
+    const paths = [...secretsIn('here'), ...passwords.slice(0, -1), at('runs/earlier'), at('runs/alone'), at('tmp'), readable];
     giveTasks([{ paths }]);
     expect(await trainyardHere(...evaluation('alone')).ended).toMatchObject({ code: 0 });
     const [{ found, environment } = { found: {}, environment: '' }] = said();
@@ -140,6 +141,7 @@ describe.skipIf(!hasSandbox)('an isolated rollout', () => {
         ...secretsIn('copy'),
         ...passwords,
         at('runs/earlier'),
+        at('tmp'),
         run,
         at('copy/tasks/t1/environment/README'),
       ];
