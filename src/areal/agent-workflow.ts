@@ -52,11 +52,13 @@ export interface AgentOptions {
   readonly isolation?: 'process';
   /** Names of environment variables that such a process inherits. */
   readonly env?: readonly string[];
+  /** Paths that such a process cannot read, from the entry's folder; a name may hold `*`. */
+  readonly hidden?: readonly string[];
   /** The most rollouts at once. Absent: the run's own limit. */
   readonly concurrency?: number;
 }
 
-const OPTIONS = ['name', 'turnDiscount', 'export', 'shouldAccept', 'isolation', 'env', 'concurrency'];
+const OPTIONS = ['name', 'turnDiscount', 'export', 'shouldAccept', 'isolation', 'env', 'hidden', 'concurrency'];
 
 export function agentWorkflow<Metadata = Json | undefined>(agent: Agent<Metadata>, options: AgentOptions = {}): Workflow {
   const { name, make } = partsOf(agent as Agent<never>);

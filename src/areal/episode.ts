@@ -56,7 +56,7 @@ export interface EpisodeGroup {
 
 export interface ArealWorkflowParts<T> {
   readonly name: string;
-  readonly settings?: Partial<Pick<Workflow, 'isolation' | 'env' | 'concurrency' | 'usesTokens'>>;
+  readonly settings?: Partial<Pick<Workflow, 'isolation' | 'env' | 'hidden' | 'concurrency' | 'usesTokens'>>;
   /** Called once per process. */
   make(): T;
   /** Null rejects the rollout. */

@@ -19,7 +19,7 @@ import { withModelPath } from '../run/model-path.ts';
 import { checkModelNamed } from '../run/open-policy.ts';
 import { openParts } from '../run/parts.ts';
 import { preflight } from '../run/preflight.ts';
-import { samplingAt } from '../run/settings.ts';
+import { hiddenFiles, samplingAt } from '../run/settings.ts';
 import { memoryStore } from '../store/memory.ts';
 import { checkpointConflict } from './eval.ts';
 import { guarded } from './guarded.ts';
@@ -76,7 +76,7 @@ export async function tryCommand(given: string | undefined, flags: TryFlags): Pr
       if ((await filesIn()).length === 0) await removeFolder(run);
     });
     await using parts = await openParts({ ...settings, limits: { ...settings.limits, deadlineMs: DEADLINE_MS } }, found, {
-      ...{ stop, observer, files: { run, tasks: [settings.heldOut] } },
+      ...{ stop, observer, files: { ...hiddenFiles(settings), run } },
       warn: (code, message) => emit({ type: 'warning', code, message }),
     });
     await using store = memoryStore();

@@ -120,6 +120,8 @@ export interface Workflow {
   readonly isolation: 'none' | 'process';
   /** Names of extra environment variables that an isolated process receives. */
   readonly env?: readonly string[];
+  /** Paths that an isolated process cannot read, from the entry's folder; a name may hold `*`. */
+  readonly hidden?: readonly string[];
   /** Its rollouts render, send and decode token ids themselves, so their isolated processes load the tokenizer. */
   readonly usesTokens?: true;
   /** Whether the grader always runs, or only if the workflow returned no reward. */

@@ -1,6 +1,15 @@
 import { describe, expect, it } from 'vitest';
 import type { GraderContext, GraderInput, WorkflowContext } from './contracts.ts';
-import { asGrader, asWorkflow, defineGrader, defineWorkflow, type GraderOptions, rejected, unscorable } from './define.ts';
+import {
+  asGrader,
+  asWorkflow,
+  defineGrader,
+  defineWorkflow,
+  type GraderOptions,
+  processOf,
+  rejected,
+  unscorable,
+} from './define.ts';
 
 const contextNamed = (rolloutId: string): WorkflowContext => ({ rolloutId }) as WorkflowContext;
 
@@ -25,6 +34,7 @@ describe('defineWorkflow', () => {
       { roles: ['judge'], trainable: [house] },
       { isolation: 'process', env: { HOUSE_KEY: key } },
       { isolation: 'process', env: `HOUSE_KEY=${key}` },
+      { isolation: 'process', hidden: key },
       { isolation: house },
     ];
     for (const options of wrong) {
@@ -33,6 +43,24 @@ describe('defineWorkflow', () => {
         expect.objectContaining({ code: 'WORKFLOW_INVALID', message: expect.not.stringContaining(key) }),
       );
     }
+  });
+
+  it('hides paths of an isolated workflow only, and says so where it could not', () => {
+    const hidden = ['tests', 'tasks/*/solution'];
+    expect(defineWorkflow(async () => {}, { isolation: 'process', hidden }).hidden).toEqual(hidden);
+    const Agent = { isolation: 'process', hidden };
+    expect(processOf(Agent, {})).toEqual(Agent);
+    const wrong: readonly (readonly [() => unknown, RegExp])[] = [
+      [() => defineWorkflow(async () => {}, { hidden }), /hidden: files are hidden only with isolation "process"/],
+      [() => processOf({ hidden }), /only with isolation/],
+      [() => processOf(Agent, { hidden }), /a field hidden, expected a static one/],
+      [() => defineWorkflow(async () => {}, { isolation: 'process', hidden: [1] as never }), /a list of paths, found a list/],
+      [() => defineWorkflow(async () => {}, { isolation: 'process', hidden: [''] }), /a list of paths/],
+    ];
+    for (const [define, message] of wrong) {
+      expect(define).toThrowError(expect.objectContaining({ code: 'WORKFLOW_INVALID', message: expect.stringMatching(message) }));
+    }
+    expect(processOf({}, { hidden })).toEqual({ isolation: 'none' });
   });
 
   it('takes an async function or an object with an async run, bound to it', async () => {

@@ -27,7 +27,7 @@ type Run<Config, RoleName extends string> = (ctx: WorkflowContext<Config, RoleNa
 type WorkflowClass<Config, RoleName extends string> = new (config: Config) => { run: Run<Config, RoleName> };
 
 export interface WorkflowOptions<Config, RoleName extends string>
-  extends Partial<Pick<Workflow, 'name' | 'concurrency' | 'env' | 'grading' | 'accepts'>> {
+  extends Partial<Pick<Workflow, 'name' | 'concurrency' | 'env' | 'hidden' | 'grading' | 'accepts'>> {
   /** Becomes `ctx.config`. Plain data is copied for each rollout; functions, tools and other instances are shared. */
   readonly config?: Config;
   /** Names of the roles that the model plays, optionally each with the model that answers for it while it is not trained. */
@@ -65,7 +65,7 @@ export function defineWorkflow(
   }
   const settings = (typeof given === 'function' ? options : given) ?? {};
   const { run, name } = runOf(given);
-  const { config, concurrency, env, accepts, setup, teardown } = settings;
+  const { config, concurrency, env, hidden, accepts, setup, teardown } = settings;
   checkOptions(settings);
   return {
     [workflowSymbol]: true,
@@ -75,7 +75,7 @@ export function defineWorkflow(
     isolation: settings.isolation ?? 'none',
     grading: settings.grading ?? 'always',
     run,
-    ...defined({ config, concurrency, env, accepts }),
+    ...defined({ config, concurrency, env, hidden, accepts }),
     ...(setup === undefined ? {} : { setup: async () => setup.call(settings) }),
     ...(teardown === undefined ? {} : { teardown: async () => teardown.call(settings) }),
   };
@@ -103,18 +103,20 @@ function checkAsync(run: unknown, where: string, given: unknown = run): asserts 
 }
 
 /**
- * What a workflow class says about its process, in static fields: `static isolation = 'process'`, `static env = […]`. Throws
- * WORKFLOW_INVALID, also for an instance that says it: that is known too late.
+ * What a workflow class says about its process, in static fields: `static isolation = 'process'`, `static env = […]`, `static hidden = […]`.
+ * Throws WORKFLOW_INVALID, also for an instance that says it: that is known too late.
  */
-export function processOf(Class: object, instance: object = {}): Pick<Workflow, 'isolation' | 'env'> {
-  const { isolation, env } = Class as Partial<Pick<WorkflowOptions<unknown, string>, 'isolation' | 'env'>>;
-  checkOptions({ isolation, env } as WorkflowOptions<unknown, string>);
-  if (Object.hasOwn(instance, 'isolation')) {
-    throw new TrainyardError('WORKFLOW_INVALID', `${instance.constructor.name} has a field isolation, expected a static one`, {
-      hint: "write static isolation = 'process'; or start the run with --isolation process",
+export function processOf(Class: object, instance: object = {}): Pick<Workflow, 'isolation' | 'env' | 'hidden'> {
+  const { isolation, env, hidden } = Class as Pick<WorkflowOptions<unknown, string>, 'isolation' | 'env' | 'hidden'>;
+  checkOptions({ isolation, env, hidden } as WorkflowOptions<unknown, string>);
+  // An agent without isolation may call anything of its own `hidden`.
+  const field = (isolation === undefined ? ['isolation'] : ['isolation', 'hidden']).find((name) => Object.hasOwn(instance, name));
+  if (field !== undefined) {
+    throw new TrainyardError('WORKFLOW_INVALID', `${instance.constructor.name} has a field ${field}, expected a static one`, {
+      hint: "write static isolation = 'process' and static hidden = […]; or start the run with --isolation process",
     });
   }
-  return { isolation: isolation ?? 'none', ...defined({ env }) };
+  return { isolation: isolation ?? 'none', ...defined({ env, hidden }) };
 }
 
 /** The roles of a class that declares them as `defineWorkflow` takes them, in `static roles`. Throws WORKFLOW_INVALID. */
@@ -126,7 +128,8 @@ export function rolesIn(Class: object, trainable: readonly string[] | undefined)
   return { roles: rolesOf(options), ...(trainable === undefined ? {} : { othersTrainable: false }) };
 }
 
-function checkOptions({ concurrency, isolation, env, grading, roles, trainable }: WorkflowOptions<unknown, string>): void {
+function checkOptions(options: WorkflowOptions<unknown, string>): void {
+  const { concurrency, isolation, env, hidden, grading, roles, trainable } = options;
   const mistakes: string[] = [];
   const check = (isRight: boolean, mistake: string): void => void (isRight || mistakes.push(mistake));
   check(
@@ -141,6 +144,9 @@ function checkOptions({ concurrency, isolation, env, grading, roles, trainable }
     !isNames || env === undefined || isIsolated,
     'env: only a workflow with isolation "process" has an environment of its own',
   );
+  const isPaths = hidden === undefined || (Array.isArray(hidden) && hidden.every(isName));
+  check(isPaths, `hidden: expected a list of paths, found ${described(hidden)}`);
+  check(!isPaths || hidden === undefined || isIsolated, 'hidden: files are hidden only with isolation "process"');
   check(
     [undefined, 'always', 'when-missing'].includes(grading),
     `grading: expected "always" or "when-missing", found ${shown(grading)}`,

@@ -31,7 +31,7 @@ import { openProcessPool } from '../processes/process-pool.ts';
 import type { ModuleExport } from '../rollout/discovery.ts';
 import { MOST_REASON, type OwnContext, Rejection, type RolloutNote } from '../rollout/rollout-context.ts';
 import type { HiddenFiles, IsolationOptions } from '../rollout/runner.ts';
-import { explained, HOME_INSIDE, type OwnFolders, sandboxCommand, TMP_INSIDE, viewOf } from './rollout-sandbox.ts';
+import { explained, HOME_INSIDE, hiddenBy, type OwnFolders, sandboxCommand, TMP_INSIDE, viewOf } from './rollout-sandbox.ts';
 import type { RolloutEnding, RolloutOrder } from './workflow-child.ts';
 
 interface IsolatedWorkflow extends AsyncDisposable {
@@ -91,7 +91,7 @@ function importable(workflow: Workflow, module: ModuleExport | undefined): Modul
 
 type Explain = (message: string) => string;
 
-interface Surroundings extends Pick<ChildProgram, 'env' | 'within' | 'left'> {
+interface Surroundings extends Pick<ChildProgram, 'env' | 'within' | 'outdated' | 'left'> {
   readonly explain: Explain;
   readonly files: RolloutFiles | undefined;
 }
@@ -107,13 +107,27 @@ async function surroundingsOf(
   const bubblewrap = findBubblewrap();
   if (hidden.run !== undefined) opened.use(await reserved(hidden.run));
   const files = opened.use(new RolloutFiles());
-  const view = viewOf(hidden, url, [files.root]);
+  const all = { ...hidden, tasks: [...hidden.tasks, ...hiddenBy(workflow, url, hidden.isWorker)] };
+  const viewNow = () => viewOf(all, url, [files.root]);
+  const first = viewNow();
+  const views = new Map<number, typeof first>();
   return {
     env,
     files,
-    explain: (message) => explained(message, view),
-    within: (process) => sandboxCommand(bubblewrap, view, files.open(process)),
-    left: (process) => void files.leave(process),
+    explain: (message) => explained(message, first),
+    within: (process) => {
+      const view = viewNow();
+      views.set(process, view);
+      return sandboxCommand(bubblewrap, view, files.open(process));
+    },
+    outdated: (process) => {
+      const replaced = views.get(process)?.replaced();
+      return replaced && `was no longer kept from ${replaced}, which was replaced during the run,`;
+    },
+    left: (process) => {
+      views.delete(process);
+      void files.leave(process);
+    },
   };
 }
 

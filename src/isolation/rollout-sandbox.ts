@@ -2,15 +2,17 @@
  * The sandbox of an isolated rollout: what it sees of this machine, and the bubblewrap command that starts its process.
  *
  * Only its own temporary folder, which contains its home, and the folder for its artifacts are writable. Hidden are the task files, the run
- * and its neighbours (a rewarded trajectory there reveals an answer), the Git history of tasks and project, sockets in /run, devices, and
- * other processes. It has the network and can read this user's other files, including copies of the tasks elsewhere.
+ * and its neighbours (a rewarded trajectory there reveals an answer), the Git history of tasks and project, what opens the store, what the
+ * workflow lists, sockets in /run, devices, and other processes. It has the network and can read this user's other files, including copies
+ * of the tasks elsewhere. Where another file replaces a hidden one, the kernel shows that: `replaced` finds it.
  */
 
-import { existsSync, lstatSync, readdirSync, readFileSync, realpathSync } from 'node:fs';
+import { existsSync, globSync, lstatSync, readdirSync, readFileSync, realpathSync, statSync } from 'node:fs';
 import { homedir, tmpdir } from 'node:os';
 import { basename, dirname, join, relative, resolve, sep } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { tried } from '../core/errors.ts';
+import type { Workflow } from '../core/contracts.ts';
+import { TrainyardError, tried } from '../core/errors.ts';
 import { type Bubblewrap, COMMON_OPTIONS, procOptions } from '../processes/bubblewrap.ts';
 import type { HiddenFiles } from '../rollout/runner.ts';
 
@@ -21,26 +23,83 @@ export interface RolloutView {
   readonly sources: readonly string[];
   /** Where rollouts find their artifacts folder, inside a hidden folder. */
   readonly artifacts: string | undefined;
+  /** A file with answers or passwords that has come, gone or been replaced since: what is there now is not hidden. */
+  replaced(): string | undefined;
 }
 
 /** Resolves all paths. The run's folder must exist: what is created later cannot be hidden now. `more`: further paths to hide. */
-export function viewOf({ run, tasks }: HiddenFiles, entryUrl: string, more: readonly string[] = []): RolloutView {
+export function viewOf(files: HiddenFiles, entryUrl: string, more: readonly string[] = []): RolloutView {
   const entry = realpathSync(fileURLToPath(entryUrl));
-  const files = tasks.filter((path) => typeof path === 'string' && existsSync(path)).map((path) => realpathSync(String(path)));
+  const secrets = (): ReadonlyMap<string, string> => identities(secretPaths(files, dirname(entry)));
+  const before = secrets();
+  const found = [...before.keys()].flatMap(existing);
   const sources = sourcesOf(entry);
-  const root = run === undefined || !existsSync(run) ? undefined : realpathSync(run);
-  const projects = [process.cwd(), dirname(entry), ...files.map(dirname)];
+  const [root] = existing(files.run);
+  const runs = [...existing(files.run), ...found.filter(isRun)];
+  const needed = [...sources, process.cwd(), homedir(), TMP_INSIDE];
+  const projects = [process.cwd(), dirname(entry), ...found.map(dirname)];
   return {
     hidden: [
       ...more,
-      ...files,
+      ...found,
       ...projects.flatMap((folder) => above(folder, '.git')).flatMap(historyOf),
-      ...(root === undefined ? [] : [root, ...neighboursOf(root, [...sources, process.cwd(), homedir(), tmpdir(), TMP_INSIDE])]),
-      ...[process.cwd(), dirname(entry)].map((folder) => join(folder, 'runs')).filter((folder) => existsSync(folder)),
-    ].map((path) => realpathSync(path)),
+      ...runs.flatMap((run) => [run, ...neighboursOf(run, [...needed, tmpdir()])]),
+      ...[process.cwd(), dirname(entry)].map((folder) => join(folder, 'runs')),
+      // Files of other rollouts and workers.
+      ...(needed.some((path) => isWithin(path, realPath(tmpdir()))) ? [] : [tmpdir()]),
+    ].flatMap(existing),
     sources,
     artifacts: root && join(root, 'artifacts'),
+    replaced: () => {
+      const now = secrets();
+      return [...before.keys(), ...now.keys()].find((path) => before.get(path) !== now.get(path));
+    },
   };
+}
+
+/** What a workflow hides. Throws WORKFLOW_INVALID where its rollouts need it, or there is nothing, which on a worker is as good. */
+export function hiddenBy({ name, hidden = [] }: Workflow, entryUrl: string, isWorker = false): readonly string[] {
+  const entry = realpathSync(fileURLToPath(entryUrl));
+  const cwd = dirname(entry);
+  return hidden.flatMap((given) => {
+    const path = resolve(cwd, given);
+    const found = existsSync(path) ? [path] : globSync(given, { cwd }).map((one) => resolve(cwd, one));
+    const needed = [entry, ...sourcesOf(entry)].find((one) => found.some((folder) => isWithin(one, realPath(folder))));
+    if (needed === undefined && (found.length > 0 || isWorker)) return found;
+    const why = needed === undefined ? `there is no ${path}` : `rollouts need ${needed}`;
+    throw new TrainyardError('WORKFLOW_INVALID', `workflow ${name} hides ${JSON.stringify(given)}: ${why}`, {
+      hint: 'hidden lists files and folders, from the folder of the entry; * stands for any name: tasks/*/tests',
+    });
+  });
+}
+
+const USUAL_TASKS = /^(train|held-out)\.(.+\.)?(jsonl?|ndjson|csv|tsv|parquet)$/i;
+const PASSWORD_VARIABLES = ['PGPASSFILE', 'PGPASSWORD_FILE', 'PGSERVICEFILE', 'PGSSLKEY', 'PGSSLCERT'];
+const IN_HOME = ['.pgpass', '.pg_service.conf', '.postgresql'];
+
+/**
+ * Answers, given or as other runs find them beside the entry; and where clients of PostgreSQL look for passwords and keys, because other
+ * runs may have a store there.
+ */
+export function secretPaths({ tasks, store = '' }: HiddenFiles, entryFolder: string): readonly string[] {
+  const { searchParams } = URL.parse(store) ?? {};
+  return [
+    ...tasks,
+    ...readdirSync(entryFolder).flatMap((name) => (USUAL_TASKS.test(name) ? [join(entryFolder, name)] : [])),
+    ...[...PASSWORD_VARIABLES.map((name) => process.env[name]), searchParams?.get('sslkey'), searchParams?.get('sslcert')],
+    ...IN_HOME.map((name) => join(homedir(), name)),
+  ].flatMap((path) => (typeof path === 'string' && path !== '' ? [resolve(path)] : []));
+}
+
+/** An identity stays when the file is written to, and changes when another one takes its place. */
+function identities(paths: readonly string[]): ReadonlyMap<string, string> {
+  const found = paths.map((path) => [path, tried(() => statSync(path, { bigint: true }))] as const);
+  return new Map(found.map(([path, file]) => [path, file ? `${file.dev} ${file.ino} ${file.birthtimeNs}` : '']));
+}
+
+/** The real path, if there is one. */
+function existing(path: string | undefined): readonly string[] {
+  return path !== undefined && existsSync(path) ? [realpathSync(path)] : [];
 }
 
 /** The entry's folder, project and packages (linked ones too), Trainyard itself, and Node. */
@@ -85,7 +144,11 @@ function neighboursOf(run: string, needed: readonly string[]): readonly string[]
   const folder = dirname(run);
   if (!needed.some((path) => isWithin(path, folder))) return [folder];
   const beside = readdirSync(folder, { withFileTypes: true }).filter((entry) => entry.isDirectory());
-  return beside.map(({ name }) => join(folder, name)).filter((path) => OURS.some((file) => existsSync(join(path, file))));
+  return beside.map(({ name }) => join(folder, name)).filter(isRun);
+}
+
+function isRun(path: string): boolean {
+  return OURS.some((file) => existsSync(join(path, file)));
 }
 
 /** Paths with this name in the folder and its ancestors, nearest first. */
@@ -167,7 +230,7 @@ function nameServers(): readonly string[] {
 const FILE_ERROR = /\b(EROFS|EACCES|EPERM|ENOENT): [^,\n]*, \w+ '([^'\n]+)'(?: -> '([^'\n]+)')?/;
 const READ_ONLY = 'files are read-only under isolation: write to ctx.artifactsDir or os.tmpdir()';
 const HIDDEN =
-  'tasks, runs and the Git history are hidden under isolation: read from ctx.task, write to ctx.artifactsDir or os.tmpdir()';
+  'tasks, runs, the Git history and what the workflow lists are hidden under isolation: read from ctx.task, write to ctx.artifactsDir or os.tmpdir()';
 
 export function explained(message: string, { hidden, artifacts }: RolloutView): string {
   const [, code, ...paths] = FILE_ERROR.exec(message) ?? [];

@@ -81,6 +81,8 @@ export interface ChildProgram {
   readonly memoryMb?: number;
   /** The command prefix to start a process through, given its number. It must exec the command that follows. */
   readonly within?: (process: number) => readonly string[];
+  /** Asked before and after each call: why a process is to be replaced, and what it answered is void. Continues "the process …". */
+  readonly outdated?: (process: number) => string | undefined;
   /** Called with its number when a process is gone. */
   readonly left?: (process: number) => void;
   /** Digests, by file, of the user code that processes import. A process that would import other code than the first is not used. */

@@ -119,7 +119,7 @@ class Pool implements ProcessPool {
     for (let index = 0; index < this.#queue.length && this.#idle.length > 0; ) {
       const child = this.#idleFor(this.#queue[index]!);
       if (child === undefined) index += 1;
-      else void this.#serve(child, this.#queue.splice(index, 1)[0]!);
+      else if (this.#outdated(child) === undefined) void this.#serve(child, this.#queue.splice(index, 1)[0]!);
     }
   }
 
@@ -133,9 +133,20 @@ class Pool implements ProcessPool {
     this.#running.add(job);
     this.#fruitless = 0;
     job.options.onBegun?.(child.number);
-    job.settle(await child.ask(job.input, job.options));
+    const answer = await child.ask(job.input, job.options);
+    const how = this.#outdated(child);
+    job.settle(how !== undefined && answer.kind === 'answered' ? { kind: 'ended', how } : answer);
     this.#running.delete(job);
     this.#offer(child);
+  }
+
+  #outdated(child: PooledProcess): string | undefined {
+    const how = this.#options.program.outdated?.(child.number);
+    if (how === undefined) return undefined;
+    // It did not fail while it was idle.
+    child.wasAsked = true;
+    void child.kill();
+    return how;
   }
 
   #offer(child: PooledProcess): void {

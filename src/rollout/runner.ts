@@ -37,8 +37,12 @@ export interface IsolationOptions {
 export interface HiddenFiles {
   /** The run's directory, created if missing. */
   readonly run?: string | undefined;
-  /** Paths of files with answers. Anything else is ignored. */
+  /** Paths of files with answers, and of other runs. Anything else is ignored. */
   readonly tasks: readonly unknown[];
+  /** The URL of the store, which may name files with its keys. */
+  readonly store?: string | undefined;
+  /** Whether this is a worker, which need not have what the workflow hides. */
+  readonly isWorker?: boolean;
 }
 
 /**

@@ -29,7 +29,7 @@ import {
 } from './plan.ts';
 import { endingOf, type Pending, Results, reportOf, scoreOf, type TaskResult } from './results.ts';
 import { openRunStore } from './run-store.ts';
-import { costOf, EVAL_DEFAULTS, plannedFor, samplingAt, shortPath, usualHeldOut } from './settings.ts';
+import { costOf, EVAL_DEFAULTS, hiddenFiles, plannedFor, samplingAt, shortPath, usualHeldOut } from './settings.ts';
 
 export interface EvaluationResult extends EvaluationReport {
   /** Null if nothing is kept. */
@@ -85,9 +85,9 @@ async function execute(
   const tell = eventLog(emit, 'eval');
   const warn: Warn = (code, message) => tell({ type: 'warning', code, message });
   const { settings, entry, kernels, isResumed, record } = plan;
-  const { run, heldOut, n } = settings;
+  const { run, n } = settings;
   const results = new Results(plan.tasks, n);
-  const files = { run, tasks: [heldOut] };
+  const files = { ...hiddenFiles(settings), run };
   const opening = (): Promise<RunParts> => openParts(settings, entry, { stop, warn, kernels, watchStalls, files });
   await using early = isResumed ? undefined : await opening();
   const held = { trains: false };

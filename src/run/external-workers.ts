@@ -1,15 +1,16 @@
 /** Opens the coordinator of a run whose rollouts run on external workers: what they must know of it, and its first weights. */
-import { relative } from 'node:path';
+import { dirname, relative, resolve } from 'node:path';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import type { Trainer } from '../core/policy.ts';
+import type { Entry } from '../rollout/discovery.ts';
 import type { RolloutsElsewhere } from '../rollout/runner.ts';
 import type { EvaluationSettings, TrainSettings } from './check-settings.ts';
 import { savedFiles } from './checkpoint.ts';
 import type { RunParts } from './parts.ts';
 import type { EvaluationPlan, TrainPlan } from './plan.ts';
 import { sourcesOf } from './preflight.ts';
-import { ownRelease } from './settings.ts';
+import { hiddenFiles, ownRelease } from './settings.ts';
 
 /** The coordinator, as a run sees it. */
 export interface ExternalWorkers extends RolloutsElsewhere, AsyncDisposable {
@@ -44,14 +45,25 @@ export async function coordinatorOf({
   const { Coordinator } = await import('../workers/coordinator.ts');
   const { trainer } = parts.policy;
   const sources = await sourcesOf(file, settings.flows, entry);
+  const own = { ...shared(settings), hidden: await hiddenFor(file, settings, entry) };
   return await Coordinator.open({
     ...{ url, run: id, warn, staleness: 'staleness' in settings ? settings.staleness : 0 },
     ...(trainer && {
       save: (folder: string) => savedFiles(trainer, folder, model, { optimizer: false }),
       forget: (folder: string) => trainer.forget(folder),
     }),
-    spec: { release: ownRelease(), entry: relative(process.cwd(), file), settings: shared(settings), sources, kernels },
+    spec: { release: ownRelease(), entry: relative(process.cwd(), file), settings: own, sources, kernels },
   });
+}
+
+/** Paths that isolated rollouts must not read: where they are on this machine, and from the folder of the entry. */
+async function hiddenFor(file: string, settings: TrainSettings | EvaluationSettings, entry: Entry): Promise<readonly string[]> {
+  const module = entry.workflowModule ?? entry.flowModule;
+  if (module === undefined || entry.workflow.isolation === 'none') return [];
+  const { hiddenBy, secretPaths } = await import('../isolation/rollout-sandbox.ts');
+  const folder = dirname(resolve(file));
+  const paths = [...hiddenBy(entry.workflow, module.url), ...secretPaths(hiddenFiles(settings), folder)];
+  return [...paths, ...paths.map((path) => relative(folder, path))];
 }
 
 /** Without what a worker must not know, or has of its own: answers, the database and its password. It finds files as it finds the entry. */

@@ -25,7 +25,7 @@ import type { TrainPlan } from './plan.ts';
 import { type Checked, preflight } from './preflight.ts';
 import { scoreOf, tokensIn, trajectoriesOf } from './results.ts';
 import type { Resumption } from './resume.ts';
-import { costOf, plannedFor, samplingAt, TRAIN_DEFAULTS } from './settings.ts';
+import { costOf, hiddenFiles, plannedFor, samplingAt, TRAIN_DEFAULTS } from './settings.ts';
 import type { StepLog } from './step.ts';
 import type { GroupSource } from './stored-groups.ts';
 
@@ -225,7 +225,7 @@ export async function probe(
   { stop, tell }: { readonly stop: AbortSignal; readonly tell: Emit },
 ) {
   const warn: Warn = (code, message) => tell({ type: 'warning', code, message });
-  const files = { tasks: [settings.tasks, settings.heldOut] };
+  const files = hiddenFiles(settings);
   await using parts = await openParts(settings, entry, { stop, warn, files, trains: true });
   const { workflow } = entry;
   const { name: model, plan, sampled } = parts.policy;

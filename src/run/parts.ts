@@ -42,7 +42,7 @@ import type { TrainPlan } from './plan.ts';
 import { sourcesOfModule } from './preflight.ts';
 import { tokensIn } from './results.ts';
 import { Recovery } from './resume.ts';
-import { isApi, shellWord } from './settings.ts';
+import { hiddenFiles, isApi, shellWord } from './settings.ts';
 
 export interface RunParts extends AsyncDisposable {
   readonly entryName: string;
@@ -116,7 +116,7 @@ export async function openTraining(
   const interrupt = (): void => begun.abort(new TrainyardError('CANCELLED', 'interrupted before the run began'));
   if (finish.aborted) interrupt();
   finish.addEventListener('abort', interrupt);
-  const files = { run: settings.run, tasks: [settings.tasks, settings.heldOut] };
+  const files = { ...hiddenFiles(settings), run: settings.run };
   const own = { stop: begun.signal, warn, kernels, engine: through?.engine, files, watchStalls, trains: true };
   return openParts(settings, entry, own).finally(() => finish.removeEventListener('abort', interrupt));
 }

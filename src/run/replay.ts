@@ -20,7 +20,7 @@ import type { SampledPolicy } from './open-policy.ts';
 import { openGrader, openParts } from './parts.ts';
 import { planReplay, type ReplayPlan } from './plan.ts';
 import { keptStore, openStoreOf, requireDirectory } from './run-store.ts';
-import { isApi, samplingAt } from './settings.ts';
+import { hiddenFiles, isApi, samplingAt } from './settings.ts';
 import { comparable, regraded } from './verify.ts';
 
 export interface StoredRollout {
@@ -96,7 +96,7 @@ async function runAgain(stored: StoredRollout, recorded: Recording, options: Rep
   const { rolloutId, groupId, purpose } = stored.trajectory;
   const run = realpathSync(temporaryFolder('trainyard-replay'));
   try {
-    const files = { run, tasks: [settings.tasks, settings.heldOut, settings.run] };
+    const files = { ...hiddenFiles(settings), run };
     const again = { recorded, policy: await standIn(stored) };
     await using parts = await openParts(settings, gradable(entry), { ...options, files, again });
     await using store = memoryStore();

@@ -10,6 +10,7 @@ import type { Planned } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import type { Limits, SamplingSettings, StaleRule } from '../core/types.ts';
 import type { Entry } from '../rollout/discovery.ts';
+import type { HiddenFiles } from '../rollout/runner.ts';
 import type { Algorithm, Weighting } from '../trainer/advantages.ts';
 import type { KlEstimator } from '../trainer/penalties.ts';
 
@@ -173,6 +174,12 @@ export function usualHeldOut(entry: string | Entry): string {
 
 function beside(entry: string | Entry, name: string): string {
   return join(typeof entry === 'string' ? dirname(entry) : '.', name);
+}
+
+/** What isolated rollouts of a run must not find: answers, also those of runs that it learns from, and what opens its store. */
+export function hiddenFiles(settings: object & { readonly store?: string | undefined }): HiddenFiles {
+  const { tasks, heldOut, from, warmStart, run } = settings as Readonly<Record<string, unknown>>;
+  return { tasks: [tasks, heldOut, from, warmStart, run], store: settings.store };
 }
 
 /** Such as runs/shop-20261115-081703: the entry's folder and the time, with a number appended if that exists. */

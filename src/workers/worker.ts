@@ -4,7 +4,7 @@
  * and kernels are checked against the run's before it takes anything.
  */
 import { hostname } from 'node:os';
-import { join, resolve } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
 import { linkSignals } from '../core/async.ts';
@@ -286,12 +286,15 @@ interface OpenedRun {
   readonly weights: string;
 }
 
-async function openRun({ queue, run, spec, entry: here, threads }: RunWork, { stop, warn }: WorkerSignals): Promise<OpenedRun> {
+async function openRun(
+  { queue, run, spec, store, entry: here, threads }: RunWork,
+  { stop, warn }: WorkerSignals,
+): Promise<OpenedRun> {
   if (spec.release !== ownRelease()) {
     const found = `the run is of Trainyard ${spec.release}, and this worker of ${ownRelease()}`;
     throw new TrainyardError('WORKER_MISMATCH', found, { hint: 'install the same release on both' });
   }
-  const { flows: listed } = spec.settings as Pick<TrainSettings, 'flows'>;
+  const { flows: listed, hidden = [] } = spec.settings as Pick<TrainSettings, 'flows'> & { readonly hidden?: readonly string[] };
   const own = defined({ threads, flows: listed && resolve(listed) });
   const given = { threads: EVAL_DEFAULTS.threads, ...spec.settings, ...own } as unknown as TrainSettings;
   const path = resolve(here ?? spec.entry);
@@ -314,7 +317,8 @@ async function openRun({ queue, run, spec, entry: here, threads }: RunWork, { st
     const fetched = isServed ? undefined : await fetchWeights(queue, run, 0, folder);
     const kernels = KERNEL_VARIANTS.find((name) => name === spec.kernels) as KernelVariant | undefined;
     const settings = { ...given, entry: path, ...(fetched && { model: fetched.folder }) };
-    const options = { stop, warn, kernels, files: { run: folder, tasks: [] }, isWorker: true };
+    const tasks = hidden.map((one) => resolve(dirname(path), one));
+    const options = { stop, warn, kernels, files: { run: folder, tasks, store, isWorker: true }, isWorker: true };
     const parts = await openParts(settings, entry, options);
     if (fetched !== undefined) await parts.policy.trainer?.publish(fetched.version);
     return { folder, parts, version: fetched?.version ?? 0, weights: fetched?.digest ?? '' };

@@ -3,7 +3,7 @@
  * them. Nobody has built the image or started the services from here.
  */
 import { existsSync, globSync, statSync } from 'node:fs';
-import { join } from 'node:path';
+import { join, resolve } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { parse } from 'yaml';
 import { buildProgram } from '../../src/cli/program.ts';
@@ -128,7 +128,7 @@ describe('deploy/compose.yaml', () => {
   it('mounts what exists, and builds from the Dockerfile', () => {
     for (const volume of Object.values(services).flatMap((service) => service.volumes ?? [])) {
       const from = volume.replace(/\$\{AGENT:-([^}]*)\}/, '$1').split(':')[0]!;
-      if (from.startsWith('.')) expect(existsSync(join(repository, 'deploy', from)), volume).toBe(true);
+      if (/^[./]/.test(from)) expect(existsSync(resolve(repository, 'deploy', from)), volume).toBe(true);
       else expect(Object.keys(volumes)).toContain(from);
     }
     for (const { build } of [services.coordinator, services.worker]) {
@@ -144,6 +144,14 @@ describe('deploy/compose.yaml', () => {
     expect(coordinator).toEqual(['agent/agent.ts', expect.stringMatching(/:\/app\/agent:ro$/)]);
     expect(worker).toEqual(coordinator);
     expect(rests('WORKDIR').at(-1)).toBe('/app');
+  });
+
+  it('gives the tasks to the coordinator, and to workers empty files in their places', () => {
+    const empty = globSync('*.jsonl', { cwd: join(repository, 'examples/shop') }).map(
+      (name) => `/dev/null:/app/agent/${name}:ro`,
+    );
+    expect(services.worker.volumes!.slice(1).toSorted()).toEqual(empty.toSorted());
+    expect(services.coordinator.volumes!.filter((volume) => volume.startsWith('/dev/null'))).toEqual([]);
   });
 });
 
