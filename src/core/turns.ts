@@ -1,4 +1,5 @@
 /** How turns and rollouts are named, summarised, weighted by age and excluded from training. Reads no store. */
+import type { Warn } from './events.ts';
 import { defined } from './json.ts';
 import type {
   Exclusion,
@@ -41,6 +42,29 @@ export function turnSummary(turn: Turn) {
 }
 
 export type TurnSummary = ReturnType<typeof turnSummary>;
+
+const MOST_TOLD = 200;
+const SINGLE_CALLS = ['parallel_tool_calls:false', 'tool_choice.disable_parallel_tool_use'];
+
+/**
+ * Tells what agents ask for in vain where it changes what they can do: tools that the policy is never shown, and calls one at a time. Each
+ * name once. Other parameters without effect change no more than words or speed, and stay in the turns.
+ */
+export function tellingUnseen(warn: Warn): (rollout: { rolloutId: string; turns: readonly Pick<Turn, 'request'>[] }) => void {
+  const told = new Set<string>();
+  const isNew = (name: string): boolean => !told.has(name) && told.size < MOST_TOLD && Boolean(told.add(name));
+  return ({ rolloutId, turns }) => {
+    for (const { request } of turns) {
+      // `tools[3]:web_search` or, in Messages, `tools:web_search`.
+      const tools = (request.ignored ?? []).flatMap((name) => /^tools(?:\[\d+\])?:(.*)$/s.exec(name)?.[1] ?? []).filter(isNew);
+      const single = (request.ignored ?? []).filter((name) => SINGLE_CALLS.includes(name)).filter(isNew);
+      const shown = 'the policy is shown functions only, and never these tools of its agent';
+      if (tools.length > 0) warn('TOOLS_UNSEEN', `${shown}: ${tools.join(', ')} (rollout ${rolloutId})`);
+      const many = 'the policy may make several calls at once';
+      if (single.length > 0) warn('CALLS_NOT_SINGLE', `${single[0]} has no effect: ${many} (rollout ${rolloutId})`);
+    }
+  };
+}
 
 /** The grader's `success`, else a reward of at least 1. In a game, the rewards of the trained roles count instead of `value`. */
 export function isSuccess({ grade, turns }: Pick<Summarised, 'grade'> & { readonly turns: readonly Played[] }): boolean {

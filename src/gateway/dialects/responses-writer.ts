@@ -30,12 +30,24 @@ function textItem(kind: TextKind, id: string, status: Status, content: readonly 
 const textPart = (kind: TextKind, text: string, logprobs: readonly object[] = []): object =>
   kind === 'text' ? { type: 'output_text', text, annotations: [], logprobs } : { type: 'reasoning_text', text };
 
-function callItem(id: string, callId: string, status: Status, call: ParsedCall): Item {
-  return { id, type: 'function_call', call_id: callId, name: call.name, arguments: call.arguments, status };
+/** The tool that a client knows by these names. */
+export interface CallNames {
+  readonly name: string;
+  readonly namespace?: string;
+}
+/** By the name that the policy knows. */
+export type NamesOf = (name: string) => CallNames;
+
+function callItem(id: string, callId: string, status: Status, call: CallNames & Pick<ParsedCall, 'arguments'>): Item {
+  return { id, type: 'function_call', call_id: callId, ...call, status };
 }
 
 /** Reasoning, text and calls, in this order. */
-export function itemsOf(turn: Turn, head: AnswerHead, withLogprobs: boolean): readonly Item[] {
+export function itemsOf(
+  turn: Turn,
+  head: AnswerHead,
+  { withLogprobs, namesOf }: { readonly withLogprobs: boolean; readonly namesOf: NamesOf },
+): readonly Item[] {
   const { content, reasoning, tool_calls: calls = [] } = turn.response;
   const items: Item[] = [];
   const add = (kind: TextKind, part: object): void =>
@@ -44,8 +56,9 @@ export function itemsOf(turn: Turn, head: AnswerHead, withLogprobs: boolean): re
   if (content || calls.length === 0) {
     add('text', textPart('text', content ?? '', withLogprobs ? logprobsOf(turn.sampledIds, turn.logprobs, head) : []));
   }
-  for (const [index, call] of calls.entries()) {
-    items.push(callItem(itemId('call', head.id, items.length), head.toolCallId(0, index), 'completed', call.function));
+  for (const [index, { function: said }] of calls.entries()) {
+    const call = { ...namesOf(said.name), arguments: said.arguments };
+    items.push(callItem(itemId('call', head.id, items.length), head.toolCallId(0, index), 'completed', call));
   }
   return items;
 }
@@ -90,11 +103,12 @@ function usageOf(turn: Turn): object {
 interface Streaming {
   /** Whether this response was streamed before. A replay splits items differently if text followed calls, so it gets other ids. */
   readonly isReplay: boolean;
+  readonly namesOf: NamesOf;
   onEnd(turn: Turn, items: readonly Item[]): void;
 }
 
 export function responsesEvents(head: AnswerHead, echo: object, streaming: Streaming): EventEncoder {
-  const output = new Output(head, streaming.isReplay);
+  const output = new Output(head, streaming);
   const lifecycle = (type: string, written: Written): string => output.event(type, { response: responseOf(head, echo, written) });
   return {
     start: () => {
@@ -130,13 +144,15 @@ class Output {
   readonly items: Item[] = [];
   readonly #head: AnswerHead;
   readonly #answerId: string;
+  readonly #namesOf: NamesOf;
   #open: OpenItem | undefined;
   /** Tokens whose text is not written yet, if log-probabilities were requested. */
   #pending: object[] = [];
   #sequence = 0;
 
-  constructor(head: AnswerHead, isReplay: boolean) {
+  constructor(head: AnswerHead, { isReplay, namesOf }: Streaming) {
     this.#head = head;
+    this.#namesOf = namesOf;
     this.#answerId = isReplay ? `${head.id}-again` : head.id;
   }
 
@@ -189,7 +205,8 @@ class Output {
     return events;
   }
 
-  #call(index: number, call: ParsedCall): string {
+  #call(index: number, said: ParsedCall): string {
+    const call = { ...this.#namesOf(said.name), arguments: said.arguments };
     const id = itemId('call', this.#answerId, this.items.length);
     const callId = this.#head.toolCallId(0, index);
     const at = { item_id: id, output_index: this.items.length };

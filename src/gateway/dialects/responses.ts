@@ -6,6 +6,7 @@
  * message.
  */
 import { z } from 'zod';
+import { sameJson } from '../../core/json.ts';
 import type { Message, Tool, ToolCall, Turn } from '../../core/types.ts';
 import { openAIError } from '../wire-protocol.ts';
 import {
@@ -31,11 +32,13 @@ import {
   toolOf,
 } from './dialect.ts';
 import {
+  type CallNames,
   conversationOf,
   type Item,
   itemsOf,
   type KeptResponse,
   memoryOf,
+  type NamesOf,
   type ResponsesMemory,
   responseId,
   responseOf,
@@ -76,18 +79,20 @@ const LOGPROBS = 'message.output_text.logprobs';
 /** Always included. */
 const REASONING = 'reasoning.encrypted_content';
 
+const anyTool = z.looseObject({ type: z.string(), name: z.string().nullish() });
 const functionTool = z.object({
   type: z.literal('function'),
   name: z.string().min(1),
   description: z.string().nullish(),
   parameters: z.json().nullish(),
 });
+const namespace = z.object({ name: z.string().min(1), tools: z.array(anyTool) });
 const body = z.object({
   input: z.union([z.string(), z.array(z.unknown())], 'expected a text or a list of items').nullish(),
   instructions: z.string().nullish(),
   previous_response_id: z.string().nullish(),
   ...commonFields,
-  tools: z.array(z.looseObject({ type: z.string() })).nullish(),
+  tools: z.array(anyTool).nullish(),
   tool_choice: z.unknown().optional(),
   max_output_tokens: tokenLimit,
   include: z.array(z.string()).nullish(),
@@ -102,11 +107,11 @@ export const responses: Dialect = {
   read(raw, session) {
     const memory = memoryOf(session);
     const wire = parsed(body, raw);
-    const ignored = [...ignoredIn(raw as object, responsesParameters), ...ignoredWithin(wire)];
+    const { tools, leftOut, namesOf } = toolsOf(wire);
+    const ignored = [...ignoredIn(raw as object, responsesParameters), ...leftOut, ...ignoredWithin(wire)];
     const previous = previousOf(wire, memory);
     const fresh = inputOf(wire, memory);
     const instructions: Message[] = wire.instructions == null ? [] : [{ role: 'system', content: wire.instructions }];
-    const tools = toolsOf(wire);
     const request: ModelRequest = {
       messages: [...instructions, ...(previous ? conversationOf(previous) : []), ...fresh],
       tools,
@@ -126,13 +131,13 @@ export const responses: Dialect = {
       request,
       writer: {
         whole: ([turn], head) => {
-          const output = itemsOf(turn!, head, request.logprobs);
+          const output = itemsOf(turn!, head, { withLogprobs: request.logprobs, namesOf });
           keep(head, turn!, output);
           return responseOf(head, echo, { status: statusOf(turn!), output, turn: turn! });
         },
         events: (head) => {
           const isReplay = memory.response(responseId(head)) !== undefined;
-          return responsesEvents(head, echo, { isReplay, onEnd: (turn, items) => keep(head, turn, items) });
+          return responsesEvents(head, echo, { isReplay, namesOf, onEnd: (turn, items) => keep(head, turn, items) });
         },
       },
     };
@@ -154,18 +159,47 @@ function inputOf({ input, previous_response_id: previous }: Wire, memory: Respon
   return messages;
 }
 
-/** With the choice `none`, the policy is shown no tools. Tools that only OpenAI can run are never shown. */
-function toolsOf({ tools, tool_choice: choice }: Wire): readonly Tool[] {
-  const read = (tools ?? []).flatMap((tool, place) =>
-    tool.type === 'function' ? [toolOf(parsed(functionTool, tool, `tools.${place}`))] : [],
-  );
-  return choice === 'none' ? [] : read;
+interface Offered {
+  readonly tools: readonly Tool[];
+  /** Names the tools that are not shown: those that only OpenAI can run, and those whose input is no JSON. */
+  readonly leftOut: readonly string[];
+  readonly namesOf: NamesOf;
 }
 
-function ignoredWithin({ tools, include, text }: Wire): readonly string[] {
-  const foreign = (tools ?? []).flatMap(({ type }, place) => (type === 'function' ? [] : [`tools[${place}]:${type}`]));
+/**
+ * The tools to show to the policy. Those of a namespace are functions whose names tell the namespace. With the choice `none`, it is shown
+ * none. Throws REQUEST_INVALID if two tools would have the same name.
+ */
+function toolsOf({ tools: given, tool_choice: choice }: Wire): Offered {
+  const tools: Tool[] = [];
+  const leftOut: string[] = [];
+  const named = new Map<string, CallNames>();
+  const read = (tool: z.infer<typeof anyTool>, at: string, place: number, space?: string): void => {
+    if (tool.type === 'namespace' && space === undefined) {
+      const inside = parsed(namespace, tool, at);
+      for (const [i, one] of inside.tools.entries()) read(one, `${at}.tools.${i}`, place, inside.name);
+    } else if (tool.type === 'function') {
+      const own = parsed(functionTool, tool, at);
+      const name = policyName(own.name, space);
+      const names = { name: own.name, ...(space === undefined ? {} : { namespace: space }) };
+      if (!sameJson(named.get(name) ?? names, names)) throw invalid(`${at}.name`, `another tool is called ${name}, too`);
+      named.set(name, names);
+      tools.push(toolOf({ ...own, name }));
+    } else
+      leftOut.push(
+        [`tools[${place}]`, tool.type, ...(tool.name ? [policyName(tool.name, space)] : [])].join(':').slice(0, SHOWN),
+      );
+  };
+  for (const [place, tool] of (given ?? []).entries()) read(tool, `tools.${place}`, place);
+  return { tools: choice === 'none' ? [] : tools, leftOut, namesOf: (name) => named.get(name) ?? { name } };
+}
+
+/** What the policy calls a tool of a namespace, in its prompt as in its calls. */
+const policyName = (name: string, space: string | null | undefined): string => (space ? `${space}__${name}` : name);
+
+function ignoredWithin({ include, text }: Wire): readonly string[] {
   const unknown = (include ?? []).filter((name) => name !== LOGPROBS && name !== REASONING).map((name) => `include:${name}`);
-  return [...foreign, ...unknown, ...ignoredBeside('text', text)].map((name) => name.slice(0, SHOWN));
+  return [...unknown, ...ignoredBeside('text', text)].map((name) => name.slice(0, SHOWN));
 }
 
 function echoOf(wire: Wire): object {
@@ -191,7 +225,7 @@ const texts = z.array(part).nullish();
 const id = z.string().nullish();
 const KINDS = {
   message: z.object({ role: z.enum(['user', 'assistant', 'system', 'developer']), content, id }),
-  function_call: z.object({ call_id: z.string(), name: z.string().min(1), arguments: z.string(), id }),
+  function_call: z.object({ call_id: z.string(), name: z.string().min(1), namespace: id, arguments: z.string(), id }),
   function_call_output: z.object({ call_id: z.string(), output: content }),
   reasoning: z.object({ content: texts, summary: texts, encrypted_content: z.string().nullish(), id }),
   item_reference: z.object({ id: z.string() }),
@@ -217,7 +251,7 @@ function read(raw: unknown, at: string, entries: Entry[], memory: ResponsesMemor
     entries.push({ role: 'tool', content: textOf(output, `${at}.output`, '\n'), tool_call_id: call_id });
   } else if (kind === 'function_call') {
     const call = parsed(KINDS.function_call, raw, at);
-    const made = { name: call.name, arguments: call.arguments };
+    const made = { name: policyName(call.name, call.namespace), arguments: call.arguments };
     spokenFor(entries, memory, call.id, call.call_id).calls.push({ id: call.call_id, type: 'function', function: made });
   } else if (kind === 'reasoning') {
     readReasoning(parsed(KINDS.reasoning, raw, at), at, entries, memory);
