@@ -44,25 +44,22 @@ export function turnSummary(turn: Turn) {
 export type TurnSummary = ReturnType<typeof turnSummary>;
 
 const MOST_TOLD = 200;
-const SINGLE_CALLS = ['parallel_tool_calls:false', 'tool_choice.disable_parallel_tool_use'];
 
 /**
- * Tells what agents ask for in vain where it changes what they can do: tools that the policy is never shown, and calls one at a time. Each
- * name once. Other parameters without effect change no more than words or speed, and stay in the turns.
+ * Tells, each name once, what agents ask for in vain where it changes what they can do: tools that the policy is never shown, and calls one
+ * at a time. Other parameters without effect change no more than words or speed, and are only kept in the turns.
  */
-export function tellingUnseen(warn: Warn): (rollout: { rolloutId: string; turns: readonly Pick<Turn, 'request'>[] }) => void {
+export function tellingIgnored(warn: Warn): (rollout: { rolloutId: string; turns: readonly Pick<Turn, 'request'>[] }) => void {
   const told = new Set<string>();
-  const isNew = (name: string): boolean => !told.has(name) && told.size < MOST_TOLD && Boolean(told.add(name));
   return ({ rolloutId, turns }) => {
-    for (const { request } of turns) {
-      // `tools[3]:web_search` or, in Messages, `tools:web_search`.
-      const tools = (request.ignored ?? []).flatMap((name) => /^tools(?:\[\d+\])?:(.*)$/s.exec(name)?.[1] ?? []).filter(isNew);
-      const single = (request.ignored ?? []).filter((name) => SINGLE_CALLS.includes(name)).filter(isNew);
-      const shown = 'the policy is shown functions only, and never these tools of its agent';
-      if (tools.length > 0) warn('TOOLS_UNSEEN', `${shown}: ${tools.join(', ')} (rollout ${rolloutId})`);
-      const many = 'the policy may make several calls at once';
-      if (single.length > 0) warn('CALLS_NOT_SINGLE', `${single[0]} has no effect: ${many} (rollout ${rolloutId})`);
-    }
+    const ignored = turns
+      .flatMap(({ request }) => request.ignored ?? [])
+      .map((name) => name.replace(/^tools(\[\d+\])?:/, 'the tool '));
+    const asked = ignored.filter((name) => /^(the tool |parallel_tool_calls:false|tool_choice\.)/.test(name));
+    const news = [...new Set(asked)].filter((name) => !told.has(name)).slice(0, MOST_TOLD - told.size);
+    for (const name of news) told.add(name);
+    const what = 'the policy is not shown, or not held to, what its agent asks for';
+    if (news.length > 0) warn('WITHOUT_EFFECT', `${what}: ${news.join(', ')} (rollout ${rolloutId})`);
   };
 }
 

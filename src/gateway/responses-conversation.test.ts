@@ -191,7 +191,7 @@ describe('the tools of a namespace', () => {
     expect(await refused.json()).toMatchObject({
       error: {
         param: 'tools.1.tools.0.name',
-        message: expect.stringContaining('another tool is called mcp__w__get_secret, too'),
+        message: expect.stringContaining('two tools are called mcp__w__get_secret'),
       },
     });
   });

@@ -265,9 +265,7 @@ async function sample(
   const asked = { promptIds, sampling: { ...sampling }, stopIds: renderer.stopIds, seed, affinity };
   const request = constraint ? { ...asked, constraint } : asked;
   const servedBefore = engine.policyVersion;
-  const given = await engine.sample(request, signal, view && onTokens).catch((thrown: unknown) => {
-    throw ofEngine(thrown, signal);
-  });
+  const given = await sampledBy(engine, request, signal, view && onTokens);
   const kept = view?.stoppedAt === undefined ? undefined : seen;
   const expected = { engine, request: { ...request, sampling }, servedBefore, kept };
   const { ids, logprobs, policyVersion, stopReason } = checkSampled(given, expected);
@@ -281,9 +279,13 @@ async function sample(
 }
 
 /** Whatever an engine throws is its failure, for the client as in `unanswered`; a call that was given up ends with its signal's reason. */
-function ofEngine(thrown: unknown, signal: AbortSignal): unknown {
-  if (thrown instanceof TrainyardError || signal.aborted) return thrown;
-  return new TrainyardError('ENGINE_FAILED', messageOf(thrown), { cause: thrown });
+async function sampledBy(engine: Engine, ...asked: Parameters<Engine['sample']>): Promise<SampleResult> {
+  try {
+    return await engine.sample(...asked);
+  } catch (cause) {
+    if (cause instanceof TrainyardError || asked[1]?.aborted) throw cause;
+    throw new TrainyardError('ENGINE_FAILED', messageOf(cause), { cause });
+  }
 }
 
 /** A policy with tools may call one first, so its response need not be of the format. */

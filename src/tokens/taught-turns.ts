@@ -26,7 +26,8 @@ const PLAIN: SamplingSettings = { temperature: 1, topP: 1, topK: 0, maxTokens: 1
 
 /** `given`: the calls of one rollout in the order of their indices. */
 export function taughtTurns(renderer: Renderer, given: readonly AnsweredCall[]): TaughtTurns {
-  const calls = withFittingIds(renderer, given.map(withOrderedResults));
+  const ordered = given.map((call) => ({ ...call, request: { ...call.request, messages: inCallOrder(call.request.messages) } }));
+  const calls = withFittingIds(renderer, ordered);
   const turns: Turn[] = [];
   const unsaid: string[] = [];
   for (const call of calls) {
@@ -72,11 +73,6 @@ function promptOf(renderer: Renderer, { thread, role, request }: AnsweredCall, b
   const { continues } = relate(before, { thread, role, messages, tools });
   const grown = continues && renderer.extend(continues.turn, continues.newMessages);
   return grown ?? renderer.open(messages, tools);
-}
-
-/** As the gateway reads requests. Those of older runs were stored as their clients sent them. */
-function withOrderedResults({ request, ...call }: AnsweredCall): AnsweredCall {
-  return { ...call, request: { ...request, messages: inCallOrder(request.messages) } };
 }
 
 /** Some templates demand tool-call ids of a certain length. Which ids they are means nothing, only which result belongs to which call. */

@@ -47,7 +47,7 @@ describe('tool results', () => {
       fc.property(fc.array(text, { maxLength: 12 }), (script) => {
         const given = messagesOf(script);
         const ordered = inCallOrder(given);
-        expect(inCallOrder(ordered)).toBe(ordered);
+        expect(inCallOrder(ordered)).toEqual(ordered);
         expect(new Set(ordered)).toEqual(new Set(given));
         for (const [i, message] of given.entries()) if (message.role !== 'tool') expect(ordered[i]).toBe(message);
       }),

@@ -42,12 +42,13 @@ async function askThrice(door: Door): Promise<void> {
   await post(door, 'messages', MESSAGES);
 }
 
-const unseen = 'the policy is shown functions only, and never these tools of its agent';
-const expected = (rollout: string) => [
-  ['TOOLS_UNSEEN', `${unseen}: web_search, custom:apply_patch (rollout ${rollout})`],
-  ['CALLS_NOT_SINGLE', `parallel_tool_calls:false has no effect: the policy may make several calls at once (rollout ${rollout})`],
-  ['TOOLS_UNSEEN', `${unseen}: bash (rollout ${rollout})`],
-];
+const expected = (rollout: string) => {
+  const told = (names: string) => [
+    'WITHOUT_EFFECT',
+    `the policy is not shown, or not held to, what its agent asks for: ${names} (rollout ${rollout})`,
+  ];
+  return [told('parallel_tool_calls:false, the tool web_search, the tool custom:apply_patch'), told('the tool bash')];
+};
 
 async function folder(): Promise<string> {
   const made = await mkdtemp(join(tmpdir(), 'trainyard-unseen-'));
@@ -66,10 +67,9 @@ describe('tools that the policy never sees, and calls that it cannot be held to 
     const tasks = ['a', 'b', 'c', 'd'].map((prompt) => ({ prompt }));
     const settings = { steps: 1, group: 2, groupsPerStep: 1, threads: 1, concurrency: 1, run: await folder() };
     await train({ entry: { workflow }, tasks, ...settings }, (event) => events.push(event));
-    const told = events.flatMap((event) => (event.type === 'warning' ? [[event.code, event.message]] : []));
-    const codes = ['TOOLS_UNSEEN', 'CALLS_NOT_SINGLE'];
-    const [first] = told.find(([code]) => codes.includes(code!))![1]!.match(/\S+(?=\)$)/)!;
-    expect(told.filter(([code]) => codes.includes(code!))).toEqual(expected(first!));
+    const told = events.filter((event) => event.type === 'warning' && event.code === 'WITHOUT_EFFECT');
+    const names = ['parallel_tool_calls:false, the tool web_search, the tool custom:apply_patch, the tool bash'];
+    expect(told).toMatchObject(names.map((text) => ({ message: expect.stringContaining(`: ${text} (rollout g`) })));
   });
 
   it('are told once by a server', async () => {

@@ -67,10 +67,7 @@ export interface Dialect {
   failure(failure: Failure): object;
 }
 
-/**
- * A well-formed request as the gateway prompts with it, compares it and records it, whatever it was read from: tool results in the order
- * of their calls. Throws REQUEST_INVALID if it exceeds a limit on counts.
- */
+/** What is prompted with, compared and recorded: tool results are in the order of their calls. Throws REQUEST_INVALID if there is too much. */
 export function admitted(request: ModelRequest): ModelRequest {
   const { messages, tools, ignored } = request;
   const check = (count: number, what: string, most: number, param?: string): void => {

@@ -30,24 +30,16 @@ function textItem(kind: TextKind, id: string, status: Status, content: readonly 
 const textPart = (kind: TextKind, text: string, logprobs: readonly object[] = []): object =>
   kind === 'text' ? { type: 'output_text', text, annotations: [], logprobs } : { type: 'reasoning_text', text };
 
-/** The tool that a client knows by these names. */
-export interface CallNames {
-  readonly name: string;
-  readonly namespace?: string;
-}
-/** By the name that the policy knows. */
-export type NamesOf = (name: string) => CallNames;
+/** What a client calls a tool. The policy knows it by one name. */
+export type ClientName = Pick<ParsedCall, 'name'> & { readonly namespace: string | undefined };
+type Head = AnswerHead & { clientName(name: string): ClientName };
 
-function callItem(id: string, callId: string, status: Status, call: CallNames & Pick<ParsedCall, 'arguments'>): Item {
+function callItem(id: string, callId: string, status: Status, call: ClientName & Pick<ParsedCall, 'arguments'>): Item {
   return { id, type: 'function_call', call_id: callId, ...call, status };
 }
 
 /** Reasoning, text and calls, in this order. */
-export function itemsOf(
-  turn: Turn,
-  head: AnswerHead,
-  { withLogprobs, namesOf }: { readonly withLogprobs: boolean; readonly namesOf: NamesOf },
-): readonly Item[] {
+export function itemsOf(turn: Turn, head: Head, withLogprobs: boolean): readonly Item[] {
   const { content, reasoning, tool_calls: calls = [] } = turn.response;
   const items: Item[] = [];
   const add = (kind: TextKind, part: object): void =>
@@ -57,7 +49,7 @@ export function itemsOf(
     add('text', textPart('text', content ?? '', withLogprobs ? logprobsOf(turn.sampledIds, turn.logprobs, head) : []));
   }
   for (const [index, { function: said }] of calls.entries()) {
-    const call = { ...namesOf(said.name), arguments: said.arguments };
+    const call = { ...head.clientName(said.name), arguments: said.arguments };
     items.push(callItem(itemId('call', head.id, items.length), head.toolCallId(0, index), 'completed', call));
   }
   return items;
@@ -103,12 +95,11 @@ function usageOf(turn: Turn): object {
 interface Streaming {
   /** Whether this response was streamed before. A replay splits items differently if text followed calls, so it gets other ids. */
   readonly isReplay: boolean;
-  readonly namesOf: NamesOf;
   onEnd(turn: Turn, items: readonly Item[]): void;
 }
 
-export function responsesEvents(head: AnswerHead, echo: object, streaming: Streaming): EventEncoder {
-  const output = new Output(head, streaming);
+export function responsesEvents(head: Head, echo: object, streaming: Streaming): EventEncoder {
+  const output = new Output(head, streaming.isReplay);
   const lifecycle = (type: string, written: Written): string => output.event(type, { response: responseOf(head, echo, written) });
   return {
     start: () => {
@@ -142,17 +133,15 @@ const PART_EVENTS = { text: 'response.output_text', reasoning: 'response.reasoni
 
 class Output {
   readonly items: Item[] = [];
-  readonly #head: AnswerHead;
+  readonly #head: Head;
   readonly #answerId: string;
-  readonly #namesOf: NamesOf;
   #open: OpenItem | undefined;
   /** Tokens whose text is not written yet, if log-probabilities were requested. */
   #pending: object[] = [];
   #sequence = 0;
 
-  constructor(head: AnswerHead, { isReplay, namesOf }: Streaming) {
+  constructor(head: Head, isReplay: boolean) {
     this.#head = head;
-    this.#namesOf = namesOf;
     this.#answerId = isReplay ? `${head.id}-again` : head.id;
   }
 
@@ -206,7 +195,7 @@ class Output {
   }
 
   #call(index: number, said: ParsedCall): string {
-    const call = { ...this.#namesOf(said.name), arguments: said.arguments };
+    const call = { ...this.#head.clientName(said.name), arguments: said.arguments };
     const id = itemId('call', this.#answerId, this.items.length);
     const callId = this.#head.toolCallId(0, index);
     const at = { item_id: id, output_index: this.items.length };

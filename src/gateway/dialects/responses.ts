@@ -6,7 +6,6 @@
  * message.
  */
 import { z } from 'zod';
-import { sameJson } from '../../core/json.ts';
 import type { Message, Tool, ToolCall, Turn } from '../../core/types.ts';
 import { openAIError } from '../wire-protocol.ts';
 import {
@@ -32,13 +31,12 @@ import {
   toolOf,
 } from './dialect.ts';
 import {
-  type CallNames,
+  type ClientName,
   conversationOf,
   type Item,
   itemsOf,
   type KeptResponse,
   memoryOf,
-  type NamesOf,
   type ResponsesMemory,
   responseId,
   responseOf,
@@ -107,7 +105,7 @@ export const responses: Dialect = {
   read(raw, session) {
     const memory = memoryOf(session);
     const wire = parsed(body, raw);
-    const { tools, leftOut, namesOf } = toolsOf(wire);
+    const { tools, leftOut, clientName } = toolsOf(wire);
     const ignored = [...ignoredIn(raw as object, responsesParameters), ...leftOut, ...ignoredWithin(wire)];
     const previous = previousOf(wire, memory);
     const fresh = inputOf(wire, memory);
@@ -131,13 +129,13 @@ export const responses: Dialect = {
       request,
       writer: {
         whole: ([turn], head) => {
-          const output = itemsOf(turn!, head, { withLogprobs: request.logprobs, namesOf });
+          const output = itemsOf(turn!, { ...head, clientName }, request.logprobs);
           keep(head, turn!, output);
           return responseOf(head, echo, { status: statusOf(turn!), output, turn: turn! });
         },
         events: (head) => {
           const isReplay = memory.response(responseId(head)) !== undefined;
-          return responsesEvents(head, echo, { isReplay, namesOf, onEnd: (turn, items) => keep(head, turn, items) });
+          return responsesEvents({ ...head, clientName }, echo, { isReplay, onEnd: (turn, items) => keep(head, turn, items) });
         },
       },
     };
@@ -159,21 +157,14 @@ function inputOf({ input, previous_response_id: previous }: Wire, memory: Respon
   return messages;
 }
 
-interface Offered {
-  readonly tools: readonly Tool[];
-  /** Names the tools that are not shown: those that only OpenAI can run, and those whose input is no JSON. */
-  readonly leftOut: readonly string[];
-  readonly namesOf: NamesOf;
-}
-
 /**
- * The tools to show to the policy. Those of a namespace are functions whose names tell the namespace. With the choice `none`, it is shown
- * none. Throws REQUEST_INVALID if two tools would have the same name.
+ * The tools to show to the policy, those of a namespace as functions whose names tell it; with the choice `none`, there are none. `leftOut`
+ * names the others, which only OpenAI can run or whose input is no JSON. Throws REQUEST_INVALID if the policy could not tell two apart.
  */
-function toolsOf({ tools: given, tool_choice: choice }: Wire): Offered {
+function toolsOf({ tools: given, tool_choice: choice }: Wire) {
   const tools: Tool[] = [];
   const leftOut: string[] = [];
-  const named = new Map<string, CallNames>();
+  const named = new Map<string, ClientName>();
   const read = (tool: z.infer<typeof anyTool>, at: string, place: number, space?: string): void => {
     if (tool.type === 'namespace' && space === undefined) {
       const inside = parsed(namespace, tool, at);
@@ -181,17 +172,17 @@ function toolsOf({ tools: given, tool_choice: choice }: Wire): Offered {
     } else if (tool.type === 'function') {
       const own = parsed(functionTool, tool, at);
       const name = policyName(own.name, space);
-      const names = { name: own.name, ...(space === undefined ? {} : { namespace: space }) };
-      if (!sameJson(named.get(name) ?? names, names)) throw invalid(`${at}.name`, `another tool is called ${name}, too`);
-      named.set(name, names);
+      if (named.has(name) && named.get(name)!.namespace !== space) throw invalid(`${at}.name`, `two tools are called ${name}`);
+      named.set(name, { name: own.name, namespace: space });
       tools.push(toolOf({ ...own, name }));
-    } else
-      leftOut.push(
-        [`tools[${place}]`, tool.type, ...(tool.name ? [policyName(tool.name, space)] : [])].join(':').slice(0, SHOWN),
-      );
+    } else {
+      const name = tool.name ? `:${policyName(tool.name, space)}` : '';
+      leftOut.push(`tools[${place}]:${tool.type}${name}`.slice(0, SHOWN));
+    }
   };
   for (const [place, tool] of (given ?? []).entries()) read(tool, `tools.${place}`, place);
-  return { tools: choice === 'none' ? [] : tools, leftOut, namesOf: (name) => named.get(name) ?? { name } };
+  const clientName = (name: string): ClientName => named.get(name) ?? { name, namespace: undefined };
+  return { tools: choice === 'none' ? [] : tools, leftOut, clientName };
 }
 
 /** What the policy calls a tool of a namespace, in its prompt as in its calls. */
