@@ -1,4 +1,5 @@
 /** How turns and rollouts are named, summarised, weighted by age and excluded from training. Reads no store. */
+import type { Warn } from './events.ts';
 import { defined } from './json.ts';
 import type {
   Exclusion,
@@ -41,6 +42,26 @@ export function turnSummary(turn: Turn) {
 }
 
 export type TurnSummary = ReturnType<typeof turnSummary>;
+
+const MOST_TOLD = 200;
+
+/**
+ * Tells, each name once, what agents ask for in vain where it changes what they can do: tools that the policy is never shown, and calls one
+ * at a time. Other parameters without effect change no more than words or speed, and are only kept in the turns.
+ */
+export function tellingIgnored(warn: Warn): (rollout: { rolloutId: string; turns: readonly Pick<Turn, 'request'>[] }) => void {
+  const told = new Set<string>();
+  return ({ rolloutId, turns }) => {
+    const ignored = turns
+      .flatMap(({ request }) => request.ignored ?? [])
+      .map((name) => name.replace(/^tools(\[\d+\])?:/, 'the tool '));
+    const asked = ignored.filter((name) => /^(the tool |parallel_tool_calls:false|tool_choice\.)/.test(name));
+    const news = [...new Set(asked)].filter((name) => !told.has(name)).slice(0, MOST_TOLD - told.size);
+    for (const name of news) told.add(name);
+    const what = 'the policy is not shown, or not held to, what its agent asks for';
+    if (news.length > 0) warn('WITHOUT_EFFECT', `${what}: ${news.join(', ')} (rollout ${rolloutId})`);
+  };
+}
 
 /** The grader's `success`, else a reward of at least 1. In a game, the rewards of the trained roles count instead of `value`. */
 export function isSuccess({ grade, turns }: Pick<Summarised, 'grade'> & { readonly turns: readonly Played[] }): boolean {

@@ -372,7 +372,7 @@ describe('a Messages request', () => {
       status: 401,
       type: 'authentication_error',
     });
-    expect(await errorOf(postTo(session, 'messages', { messages }))).toMatchObject({ status: 503, type: 'api_error' });
+    expect(await errorOf(postTo(session, 'messages', { messages }))).toMatchObject({ status: 502, type: 'api_error' });
     const overflow = await errorOf(postTo(session, 'messages', { messages }));
     expect(overflow).toMatchObject({ status: 400, type: 'invalid_request_error', code: 'context_length_exceeded' });
     expect(overflow.message).toMatch(/^prompt is too long/);

@@ -60,6 +60,8 @@ export type GatewayOptions = CommonOptions & (TokenPolicy | ServedPolicy) & Pick
 
 const IDLE_MS = 3_600_000;
 const ROUTES_HINT = 'a base URL ends in /r/<rollout>/v1; clients add chat/completions, responses or messages to it';
+const GEMINI = /\/models\/[^/]+(?::|%3A)(?:stream)?(?:generateContent|countTokens)$/i;
+const NO_GEMINI = 'Gemini’s API is not spoken here: use a client of OpenAI’s or Anthropic’s API, or LiteLLM in between';
 export const DIALECTS: Readonly<Record<string, Dialect>> = { 'chat/completions': chat, responses, messages };
 
 /** Routes of another protocol on the same server. They return undefined for an unknown path; a thrown error becomes the reply. */
@@ -168,6 +170,7 @@ export class Gateway implements SessionHost {
   async answer(call: HttpRequest): Promise<HttpReply> {
     const match = matchPath(call.path);
     try {
+      if (GEMINI.test(call.path)) throw refused('not_found', NO_GEMINI);
       if (match === undefined) return await this.#serveOther(call);
       return await this.#serve(routeFor(match, call.method, call.path), match, call);
     } catch (thrown) {

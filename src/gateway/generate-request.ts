@@ -10,7 +10,7 @@ import { defined, isPlain } from '../core/json.ts';
 import type { Message, ToolCall } from '../core/types.ts';
 import { parseJson } from '../http/message.ts';
 import { areUsual, chat, readWithoutMessages, toMessage } from './dialects/chat.ts';
-import { checkSize, invalid, type ModelRequest } from './dialects/dialect.ts';
+import { admitted, invalid, type ModelRequest } from './dialects/dialect.ts';
 import { charactersIn } from './prompt.ts';
 import type { LiveSession } from './sessions.ts';
 import { GATEWAY_LIMITS } from './wire-protocol.ts';
@@ -49,8 +49,7 @@ export function readRequest(given: GenerateRequest, known?: LiveSession['paramet
   const wire = wireOf(given);
   try {
     const read = promptIds === undefined ? readMessages(wire, known) : readIds(wire, promptIds);
-    checkSize(read.request);
-    return read;
+    return { ...read, request: admitted(read.request) };
   } catch (thrown) {
     throw inOurNames(thrown);
   }

@@ -192,6 +192,18 @@ describe('the routes', () => {
     expect([told.status, told.code]).toEqual([404, 'not_found']);
   });
 
+  it.each([
+    '/v1beta/models/policy:generateContent',
+    '/r/r1/v1beta/models/policy:streamGenerateContent',
+    '/r/r1/v1/v1beta/models/policy:streamGenerateContent',
+    '/v1/models/policy%3AcountTokens',
+  ])('are not Gemini’s, which is told in one sentence (%s)', async (path) => {
+    const gateway = start();
+    const told = await call(gateway, 'POST', path, bearer(gateway.key('agent')));
+    expect([told.status, told.code]).toEqual([404, 'not_found']);
+    expect(JSON.stringify(told.body)).toContain('Gemini’s API is not spoken here: use a client of OpenAI’s or Anthropic’s API');
+  });
+
   it('list the one model, and know no other', async () => {
     const gateway = start();
     const run = bearer(gateway.key('agent'));

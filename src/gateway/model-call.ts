@@ -9,7 +9,7 @@ import { type HttpReply, type HttpRequest, jsonReply, parseJson, readText } from
 import type { Failure } from '../http/refusal.ts';
 import { piecesOf } from '../tokens/response-stream.ts';
 import { type Answer, isMarkedRetry } from './answers.ts';
-import { type AnswerHead, checkSize, type Dialect, type ModelRequest, type Writer } from './dialects/dialect.ts';
+import { type AnswerHead, admitted, type Dialect, type ModelRequest, type Writer } from './dialects/dialect.ts';
 import { EventStream } from './event-stream.ts';
 import { promptOf } from './prompt.ts';
 import { type AnswerStart, answer, type SamplerParts, type StreamListener, tokenPolicy, toolCallId } from './sampling.ts';
@@ -64,9 +64,8 @@ export async function countTokens(parts: SamplerParts, caller: Caller, http: Htt
 
 function readRequest({ session }: Caller, text: string, dialect: Dialect): ReturnType<Dialect['read']> {
   session.receive(Buffer.byteLength(text));
-  const read = dialect.read(parseJson(text, GATEWAY_LIMITS), session);
-  checkSize(read.request);
-  return read;
+  const { request, writer } = dialect.read(parseJson(text, GATEWAY_LIMITS), session);
+  return { request: admitted(request), writer };
 }
 
 async function whole(parts: ModelCallParts, { caller, http, writer, answered }: ReadCall): Promise<HttpReply> {

@@ -147,6 +147,65 @@ describe('a conversation in the Responses API', () => {
   });
 });
 
+describe('the tools of a namespace', () => {
+  // As Codex gives the tools of an MCP server.
+  const secret = {
+    type: 'function',
+    name: 'get_secret',
+    description: 'Tells it.',
+    strict: false,
+    parameters: { type: 'object' },
+  };
+  const space = { type: 'namespace', name: 'mcp__w', description: 'Tools in the mcp__w namespace.', tools: [secret] };
+  const CALLED = 'So.<tool_call>{"name":"mcp__w__get_secret","arguments":{}}</tool_call><|im_end|>';
+  const user = { role: 'user', content: question };
+
+  it.each(FORMS)('are shown as functions, called by their own names, and the conversation goes on, %s', async (_, stream) => {
+    const { session } = open({ replies: [CALLED, ANSWER, CALLED] });
+    const client = clientOf(session, true);
+    const given = { model: 'policy', tools: [...tools, space] };
+    const first = await create(client, { ...given, input: [user] }, stream);
+    const [called] = callsIn(first);
+    expect(called).toMatchObject({ name: 'get_secret', namespace: 'mcp__w', arguments: '{}' });
+    const result = { type: 'function_call_output', call_id: called!.call_id, output: '4711' };
+    // Some clients give items back without what only we know them by.
+    const own = { type: 'function_call', call_id: 'own', name: 'get_secret', namespace: 'mcp__w', arguments: '{}' };
+    const input = [user, first.output[0], { ...own, call_id: called!.call_id }, result];
+    const second = await create(client, { ...given, input }, stream);
+    await create(client, { ...given, previous_response_id: second.id, input: [user] }, stream);
+    const turns = session.seal();
+    expectLinear(turns);
+    expect(turns[0]!.request.tools.map((tool) => tool.function.name)).toEqual(['lookup', 'mcp__w__get_secret']);
+    expect(turns[0]!.request.ignored).toBeUndefined();
+    expect(turns[0]!.response.tool_calls![0]!.function.name).toBe('mcp__w__get_secret');
+  });
+
+  it('of the same name in two of them are two tools; two that the policy could not tell apart are refused by name', async () => {
+    const { session } = open({});
+    const asked = (...given: object[]) => post(session, { input: 'a', tools: given });
+    expect((await asked(secret, space, { ...space, name: 'mcp__v' })).status).toBe(200);
+    const names = session.turns[0]!.request.tools.map((tool) => tool.function.name);
+    expect(names).toEqual(['get_secret', 'mcp__w__get_secret', 'mcp__v__get_secret']);
+    const refused = await asked({ ...secret, name: 'mcp__w__get_secret' }, space);
+    expect(refused.status).toBe(400);
+    expect(await refused.json()).toMatchObject({
+      error: {
+        param: 'tools.1.tools.0.name',
+        message: expect.stringContaining('two tools are called mcp__w__get_secret'),
+      },
+    });
+  });
+
+  it('that are no functions are named, with their namespace, as without effect', async () => {
+    const { session } = open({});
+    await post(session, { input: 'a', tools: [{ ...space, tools: [{ type: 'custom', name: 'patch' }, secret] }] });
+    expect(session.turns[0]!.request).toMatchObject({
+      ignored: ['tools[0]:custom:mcp__w__patch'],
+      tools: [{ function: { name: 'mcp__w__get_secret' } }],
+    });
+  });
+});
+
 describe('a response', () => {
   it('has the fields that OpenAI gives it', async () => {
     const { session } = open({ replies: [BOTH] });
@@ -242,7 +301,7 @@ describe('a response', () => {
       'reasoning',
       'store',
       'tools[0]:web_search',
-      'tools[2]:custom',
+      'tools[2]:custom:x',
       'include:web_search_call.results',
       'text.verbosity',
     ];

@@ -102,9 +102,14 @@ describe('a client made from the model’s options retries by itself', () => {
     expect([session.turns.length, engine.requests.length]).toEqual([1, 1]);
   });
 
-  it.each(clients)('when the engine is busy, and leaves one turn (%s)', async (_, call) => {
+  it.each(
+    clients.flatMap(([name, call]) => [
+      [name, 'is busy', new TrainyardError('ENGINE_BUSY', 'too many'), call] as const,
+      [name, 'failed before the first token', new Error('the GPU fell off the bus'), call] as const,
+    ]),
+  )('%s: when the engine %s, and leaves one turn', async (_, _how, thrown, call) => {
     const reply = async (_: unknown, count: number) => {
-      if (count === 0) throw new TrainyardError('ENGINE_BUSY', 'too many');
+      if (count === 0) throw thrown;
       return say(ANSWER);
     };
     const { session, engine } = open({ reply });
@@ -113,19 +118,49 @@ describe('a client made from the model’s options retries by itself', () => {
     expect(session.turns[0]!.sampling.seed).toBe(engine.requests[0]!.seed);
   });
 
-  it.each(clients)('but not a failure that is final: the engine’s, a default model’s, a limit (%s)', async (_, call) => {
-    let calls = 0;
-    const fail = () => {
-      calls++;
+  it.each(clients)(
+    'but not a failure that is final: a default model’s, a policy’s behind an API, a limit (%s)',
+    async (_, call) => {
+      let calls = 0;
+      const fail = () => {
+        calls++;
+        throw new Error('broken');
+      };
+      const { session } = open();
+      const played = session.model('other', { default: fail, trainable: () => false });
+      await expect(call(played)).rejects.toMatchObject({ status: 502 });
+      const behindApi = new Gateway({ model: fail, modelName: 'policy' }).open(specOf('r2'));
+      await expect(call(behindApi.model())).rejects.toMatchObject({ status: 502 });
+      expect(calls).toBe(2);
+      const spent = open({ spec: { limits: { turns: 0, tokens: 1e9, deadlineMs: 1000 } } }).session;
+      await expect(call(spent.model())).rejects.toMatchObject({ status: 400 });
+      expect([session.turns.length, session.unanswered.length, spent.unanswered.length]).toEqual([0, 1, 1]);
+    },
+  );
+
+  it('and is told by a header what not to send again: what was used up, not what an engine failed at', async () => {
+    const headerOf = async ({ session }: ReturnType<typeof open>) => (await post(session, whole)).headers.get('x-should-retry');
+    const broken = () => {
       throw new Error('broken');
     };
-    const { session } = open({ reply: async () => fail(), spec: { limits: { turns: 3, tokens: 1e9, deadlineMs: 1000 } } });
-    await expect(call(session.model())).rejects.toThrow(/broken/);
-    const played = session.model('other', { default: fail, trainable: () => false });
-    await expect(call(played)).rejects.toMatchObject({ status: 502 });
-    expect(calls).toBe(2);
-    const spent = open({ spec: { limits: { turns: 0, tokens: 1e9, deadlineMs: 1000 } } }).session;
-    await expect(call(spent.model())).rejects.toMatchObject({ status: 400 });
-    expect([session.turns.length, session.unanswered.length, spent.unanswered.length]).toEqual([0, 2, 1]);
+    expect(await headerOf(open({ reply: broken }))).toBeNull();
+    expect(await headerOf(open({ contextLength: 3 }))).toBe('false');
+    expect(await headerOf(open({ spec: { limits: { turns: 0, tokens: 1e9, deadlineMs: 1000 } } }))).toBe('false');
+  });
+});
+
+describe('what an engine throws that is no error of ours', () => {
+  it.each([
+    ['whole', whole],
+    ['streamed', body],
+  ])('is its failure, for the client as for the rollout (%s)', async (_, text) => {
+    const reply = () => {
+      throw new Error('the GPU fell off the bus');
+    };
+    const { session } = open({ reply });
+    const response = await post(session, text);
+    expect([response.status, await response.json()]).toMatchObject([502, { error: { code: 'engine_failed' } }]);
+    const failure = { code: 'ENGINE_FAILED', message: 'the GPU fell off the bus' };
+    expect([session.unanswered, session.seal()]).toMatchObject([[{ failure }], []]);
   });
 });

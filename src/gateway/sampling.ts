@@ -6,7 +6,7 @@
 import { hash } from 'node:crypto';
 import { yieldToEventLoop } from '../core/async.ts';
 import type { Clock, DefaultModel, DefaultModelLike, Role } from '../core/contracts.ts';
-import { TrainyardError } from '../core/errors.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
 import type { DialectName, Fork, Message, SamplingSettings, Tool, Turn } from '../core/types.ts';
 import { relate } from '../tokens/history.ts';
@@ -172,11 +172,11 @@ function sayAgain(recorded: RecordedAnswers, { caller, dialect, request, call }:
   }
 }
 
-/** The same failure, of the model that a run measures instead of one that plays a role beside it. */
+/** The same failure, of the model that a run measures instead of one that plays a role beside it. As its cause, it says what was tried. */
 function ofPolicy(thrown: unknown): unknown {
   if (!(thrown instanceof TrainyardError) || thrown.code !== 'DEFAULT_MODEL_FAILED') return thrown;
   return new TrainyardError('ENGINE_FAILED', thrown.message.replace(/^default model /, 'model '), {
-    cause: thrown.cause,
+    cause: thrown,
     hint: 'check --base-url, --model and the key in the variable that --api-key-env names',
   });
 }
@@ -265,7 +265,7 @@ async function sample(
   const asked = { promptIds, sampling: { ...sampling }, stopIds: renderer.stopIds, seed, affinity };
   const request = constraint ? { ...asked, constraint } : asked;
   const servedBefore = engine.policyVersion;
-  const given = await engine.sample(request, signal, view && onTokens);
+  const given = await sampledBy(engine, request, signal, view && onTokens);
   const kept = view?.stoppedAt === undefined ? undefined : seen;
   const expected = { engine, request: { ...request, sampling }, servedBefore, kept };
   const { ids, logprobs, policyVersion, stopReason } = checkSampled(given, expected);
@@ -276,6 +276,16 @@ async function sample(
   onPieces?.(rest ?? []);
   const constrained = constraint && how ? { constrained: how } : {};
   return { assistant, stopReason, ids: { sampledIds: ids, logprobs, policyVersion, ...constrained } };
+}
+
+/** Whatever an engine throws is its failure, for the client as in `unanswered`; a call that was given up ends with its signal's reason. */
+async function sampledBy(engine: Engine, ...asked: Parameters<Engine['sample']>): Promise<SampleResult> {
+  try {
+    return await engine.sample(...asked);
+  } catch (cause) {
+    if (cause instanceof TrainyardError || asked[1]?.aborted) throw cause;
+    throw new TrainyardError('ENGINE_FAILED', messageOf(cause), { cause });
+  }
 }
 
 /** A policy with tools may call one first, so its response need not be of the format. */

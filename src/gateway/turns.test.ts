@@ -62,7 +62,7 @@ describe('several answers to one question (n)', () => {
         return say('late<|im_end|>');
       },
     });
-    expect((await post(session, JSON.stringify({ messages: ask, n: 3 }))).status).toBe(503);
+    expect((await post(session, JSON.stringify({ messages: ask, n: 3 }))).status).toBe(502);
     expect(cancelled).toBe(2);
     expect(session.seal()).toEqual([]);
   });

@@ -3,7 +3,7 @@
  * to docs/reference/wire-protocol.md. Model routes are served below `/`, `/v1` and both below `/r/<rollout>`, and also with a second `/v1`,
  * since some clients append their own. Routes ignore the query.
  */
-import type { ErrorCode } from '../core/errors.ts';
+import type { ErrorCode, TrainyardError } from '../core/errors.ts';
 import { MAX_NESTING } from '../core/json.ts';
 import { HTTP_LIMITS } from '../http/guard.ts';
 import { type RouteMatch, Router } from '../http/message.ts';
@@ -114,13 +114,19 @@ export const refused = refusals(REFUSALS);
 
 const ERRORS = { rows: STATUS, otherwise: { status: REFUSALS.internal_error, code: 'internal_error' } };
 
+const USED_UP: readonly string[] = ['context_length_exceeded', 'rollout_limit_reached'];
+
 /**
- * Stock clients retry 409 and 5xx unless told otherwise. Trying again helps only if the engine is starting: engines and the clients of model
+ * Stock clients retry 409 and 5xx unless this header tells them not to, and Claude Code obeys it. An engine that failed may sample the same
+ * request a moment later, and one that is starting will. Nothing else gets better: what was used up stays used up, and the clients of model
  * servers have already waited for what may pass.
  */
 export function gatewayFailure(thrown: unknown): Failure {
   const failure = failureOf(thrown, ERRORS);
-  const isFinal = failure.status === 409 || (failure.status >= 500 && failure.code !== 'not_ready');
+  const { status, code } = failure;
+  const { cause } = (thrown ?? {}) as { readonly cause?: Partial<TrainyardError> };
+  const mayPass = code === 'not_ready' || (code === 'engine_failed' && cause?.code !== 'DEFAULT_MODEL_FAILED');
+  const isFinal = status === 409 || USED_UP.includes(code) || (status >= 500 && !mayPass);
   return isFinal ? { ...failure, headers: { ...failure.headers, 'x-should-retry': 'false' } } : failure;
 }
 

@@ -11,7 +11,7 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import { type Engine, engineWith, type ModelPlan, OVERFLOW_HINT } from '../core/policy.ts';
-import { overflowOf } from '../core/turns.ts';
+import { overflowOf, tellingIgnored } from '../core/turns.ts';
 import type { RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
 import { Gateway, listen } from '../gateway/gateway.ts';
 import type { RecordedAnswers, ServedPolicy } from '../gateway/sampling.ts';
@@ -325,6 +325,7 @@ const MOST_UNTRAINED = 8;
 
 function rolloutsOf(parts: KeptRollouts, warn: Warn, budget: FailureBudget, trains = false, run?: string): Rollouts {
   const warned = new Set<string>();
+  const tellIgnored = tellingIgnored(warn);
   /** Those before the first with a trainable turn. Undefined once there is one. */
   let untrained: Trajectory[] | undefined = trains ? [] : undefined;
   const checkTrained = (trajectory: Trajectory): void => {
@@ -349,6 +350,7 @@ function rolloutsOf(parts: KeptRollouts, warn: Warn, budget: FailureBudget, trai
           const trajectory = await (elsewhere === undefined ? runRollout(own, spec) : runElsewhere(own, spec, elsewhere));
           sampledTokens += tokensIn(trajectory);
           warnOnce(trajectory, warned, warn, run);
+          tellIgnored(trajectory);
           checkTrained(trajectory);
           budget.add(trajectory, begun);
           return trajectory;

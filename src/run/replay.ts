@@ -14,6 +14,7 @@ import { gradedTurns } from '../rollout/record.ts';
 import type { RolloutObserver } from '../rollout/runner.ts';
 import { memoryStore } from '../store/memory.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
+import { inCallOrder } from '../tokens/tool-results.ts';
 import { readRunFile } from './directory.ts';
 import { rolloutIn } from './inspect.ts';
 import type { SampledPolicy } from './open-policy.ts';
@@ -180,7 +181,9 @@ function failureOf({ failure }: UnansweredCall): TrainyardError {
   return new TrainyardError(code as ErrorCode, message, { cause: limit });
 }
 
-function differenceOf({ request: was, promptIds }: Turn, is: Asked[1]): Partial<RequestDifference> | undefined {
+function differenceOf({ request, promptIds }: Turn, is: Asked[1]): Partial<RequestDifference> | undefined {
+  // Older runs kept tool results in the order in which their clients sent them.
+  const was = { ...request, messages: inCallOrder(request.messages) };
   const message = [...was.messages, ...is.messages].findIndex((_, i) => !sameJson(was.messages[i], is.messages[i]));
   if (message !== -1) return { message, was: was.messages[message] ?? null, is: is.messages[message] ?? null };
   if (!sameJson(was.tools, is.tools)) return { was: was.tools, is: is.tools };

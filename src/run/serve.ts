@@ -11,6 +11,7 @@ import { defineWorkflow } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { defined } from '../core/json.ts';
+import { tellingIgnored } from '../core/turns.ts';
 import type { RolloutIdentity, Task, Turn } from '../core/types.ts';
 import { readTasks } from '../dataset/tasks.ts';
 import { Gateway, type GatewayOptions, listen } from '../gateway/gateway.ts';
@@ -108,7 +109,12 @@ export function serve(settings: ServeSettings, { onTurn, onFailure, warn }: Serv
     const journal = await OpenRollouts.open(join(settings.run, 'open'), name);
     const keeper = keeperIn(store, journal);
     opened.defer(async () => void (await keeper.kept()));
-    const observer = { recorded: ({ rolloutId }: RolloutIdentity, turn: Turn) => onTurn(rolloutId, turn), sealed: keeper.keep };
+    const tellIgnored = tellingIgnored(warn);
+    const recorded = ({ rolloutId }: RolloutIdentity, turn: Turn): void => {
+      onTurn(rolloutId, turn);
+      tellIgnored({ rolloutId, turns: [turn] });
+    };
+    const observer = { recorded, sealed: keeper.keep };
     const maxTokens = 'engine' in sampled ? sampled.engine.contextLength : LIMITS.tokens;
     const sampling = { temperature: temperature ?? 1, topP: 1, topK: 0, maxTokens };
     const sessionDefaults = { sampling, limits: LIMITS, seed: settings.seed, observer };

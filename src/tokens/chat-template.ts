@@ -12,6 +12,7 @@ import { compileJinja, pythonNumber, type Render, WHITE_SPACE } from './jinja.ts
 import { cachedRendering, type TextAfterTurn } from './template-cache.ts';
 import type { Tokenizer } from './tokenizer.ts';
 import { type OwnForm, ownFormFor, withOwnForm } from './tool-form.ts';
+import { withResultIds } from './tool-results.ts';
 
 /** The features of a conversation before an assistant turn that change how templates write what follows. */
 export interface Setting {
@@ -252,25 +253,6 @@ export interface Shape {
 
 export function shapeMessages(messages: readonly Message[], shape: Shape, protect: Protect): readonly object[] {
   return withResultIds(messages).map((message) => shapeMessage(message, shape, protect));
-}
-
-/** Gives each result without an id that of the first preceding call that has no result yet. */
-function withResultIds(messages: readonly Message[]): readonly Message[] {
-  let unanswered: readonly string[] = [];
-  return messages.map((message, i) => {
-    if (message.role !== 'tool') unanswered = unansweredAfter(messages, i);
-    const [id, ...others] = unanswered;
-    if (message.role !== 'tool' || message.tool_call_id !== undefined || id === undefined) return message;
-    unanswered = others;
-    return { ...message, tool_call_id: id };
-  });
-}
-
-/** Ids of the calls in this message that no result after it names. */
-function unansweredAfter(messages: readonly Message[], place: number): readonly string[] {
-  const ids = new Set(messages[place]!.tool_calls?.map((call) => call.id));
-  for (let i = place + 1; ids.size > 0 && messages[i]?.role === 'tool'; i++) ids.delete(messages[i]!.tool_call_id ?? '');
-  return [...ids];
 }
 
 function shapeMessage(message: Message, shape: Shape, protect: Protect): object {

@@ -25,6 +25,7 @@ import { type Assistant, parseAssistant } from './response-parser.ts';
 import { beforeStop, ResponseStream } from './response-stream.ts';
 import { loadTokenizer, type Tokenizer } from './tokenizer.ts';
 import { type CallFormat, skipSpace, ValueScan } from './tool-calls.ts';
+import { inCallOrder } from './tool-results.ts';
 
 /** Prompts, and characters of each: some 10 MB at the very most. */
 const REMEMBERED_PROMPTS = 256;
@@ -81,7 +82,9 @@ export function tokensOf(rendererFor: (what: 'render' | 'decode') => Renderer): 
   return {
     render: (messages, { tools = [], after } = {}) => {
       const renderer = rendererFor('render');
-      const ids = after === undefined ? renderer.open(messages, tools) : renderer.extend(after, messages);
+      const before = after?.response === undefined ? [] : [after.response];
+      const given = inCallOrder([...before, ...messages]).slice(before.length);
+      const ids = after === undefined ? renderer.open(given, tools) : renderer.extend(after, given);
       if (ids !== undefined) return ids;
       const found = 'the chat template writes what came before in another way once these messages follow';
       throw new TrainyardError('REQUEST_INVALID', found, { hint: 'render the whole conversation afresh' });

@@ -53,6 +53,15 @@ describe('what is taught', () => {
     expect(second!.promptIds).toEqual(renderer.extend(first!, [found]));
   });
 
+  it('reads tool results in the order of their calls, also where they were stored in another one', () => {
+    const [call] = called.tool_calls!;
+    const both: Message = { ...called, tool_calls: [call!, { ...call!, id: 'call_8' }] };
+    const other: Message = { ...found, tool_call_id: 'call_8', content: '{"price":9}' };
+    const taught = (results: readonly Message[]) =>
+      taughtTurns(renderer, [asked(0, [question], both), asked(1, [question, both, ...results], said)]);
+    expect(taught([other, found])).toEqual(taught([found, other]));
+  });
+
   it('has no end of turn where the response was cut off', () => {
     const whole = taughtTurns(renderer, [asked(0, [question], said)]).turns[0]!;
     const cut = taughtTurns(renderer, [{ ...asked(0, [question], said), stopReason: 'length' }]).turns[0]!;

@@ -9,6 +9,7 @@ import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Message, SamplingSettings, Turn } from '../core/types.ts';
 import { relate, sameMessage } from './history.ts';
 import type { Renderer } from './renderer.ts';
+import { inCallOrder } from './tool-results.ts';
 
 /** A model call and its response, as messages. */
 export type AnsweredCall = Pick<Turn, 'index' | 'thread' | 'role' | 'response' | 'stopReason'> & {
@@ -25,7 +26,8 @@ const PLAIN: SamplingSettings = { temperature: 1, topP: 1, topK: 0, maxTokens: 1
 
 /** `given`: the calls of one rollout in the order of their indices. */
 export function taughtTurns(renderer: Renderer, given: readonly AnsweredCall[]): TaughtTurns {
-  const calls = withFittingIds(renderer, given);
+  const ordered = given.map((call) => ({ ...call, request: { ...call.request, messages: inCallOrder(call.request.messages) } }));
+  const calls = withFittingIds(renderer, ordered);
   const turns: Turn[] = [];
   const unsaid: string[] = [];
   for (const call of calls) {

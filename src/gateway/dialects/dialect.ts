@@ -8,6 +8,7 @@ import { defined, isObject } from '../../core/json.ts';
 import { type Schema, schemaFault } from '../../core/json-schema.ts';
 import type { DialectName, Json, Message, SamplingSettings, Tool, ToolCall, Turn } from '../../core/types.ts';
 import type { Failure } from '../../http/refusal.ts';
+import { inCallOrder } from '../../tokens/tool-results.ts';
 import type { EventEncoder } from '../event-stream.ts';
 import { GATEWAY_LIMITS } from '../wire-protocol.ts';
 
@@ -66,8 +67,9 @@ export interface Dialect {
   failure(failure: Failure): object;
 }
 
-/** Throws REQUEST_INVALID if a well-formed request exceeds a limit on counts. */
-export function checkSize({ messages, tools, ignored }: ModelRequest): void {
+/** What is prompted with, compared and recorded: tool results are in the order of their calls. Throws REQUEST_INVALID if there is too much. */
+export function admitted(request: ModelRequest): ModelRequest {
+  const { messages, tools, ignored } = request;
   const check = (count: number, what: string, most: number, param?: string): void => {
     if (count > most)
       throw new TrainyardError('REQUEST_INVALID', `${count} ${what}; at most ${most} are read`, defined({ param }));
@@ -75,6 +77,7 @@ export function checkSize({ messages, tools, ignored }: ModelRequest): void {
   check(messages.length, 'messages', GATEWAY_LIMITS.messages, 'messages');
   check(tools.length, 'tools', GATEWAY_LIMITS.tools, 'tools');
   check(ignored.length, 'parameters without effect', GATEWAY_LIMITS.ignored);
+  return { ...request, messages: inCallOrder(messages) };
 }
 
 /**
@@ -105,7 +108,9 @@ export function ignoredIn(body: object, { honoured, refused }: Parameters): read
   for (const [name, value] of Object.entries(body)) {
     if (value == null || honoured.includes(name)) continue;
     const harmless = Object.hasOwn(refused, name) ? refused[name] : undefined;
-    if (harmless === undefined) ignored.push(name.slice(0, SHOWN));
+    // Told apart from `true`, which changes nothing.
+    const said = name === 'parallel_tool_calls' && value === false ? `${name}:false` : name;
+    if (harmless === undefined) ignored.push(said.slice(0, SHOWN));
     else if (!harmless(value)) throw refusal(name, value);
   }
   return ignored;

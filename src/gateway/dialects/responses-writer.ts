@@ -30,12 +30,16 @@ function textItem(kind: TextKind, id: string, status: Status, content: readonly 
 const textPart = (kind: TextKind, text: string, logprobs: readonly object[] = []): object =>
   kind === 'text' ? { type: 'output_text', text, annotations: [], logprobs } : { type: 'reasoning_text', text };
 
-function callItem(id: string, callId: string, status: Status, call: ParsedCall): Item {
-  return { id, type: 'function_call', call_id: callId, name: call.name, arguments: call.arguments, status };
+/** What a client calls a tool. The policy knows it by one name. */
+export type ClientName = Pick<ParsedCall, 'name'> & { readonly namespace: string | undefined };
+type Head = AnswerHead & { clientName(name: string): ClientName };
+
+function callItem(id: string, callId: string, status: Status, call: ClientName & Pick<ParsedCall, 'arguments'>): Item {
+  return { id, type: 'function_call', call_id: callId, ...call, status };
 }
 
 /** Reasoning, text and calls, in this order. */
-export function itemsOf(turn: Turn, head: AnswerHead, withLogprobs: boolean): readonly Item[] {
+export function itemsOf(turn: Turn, head: Head, withLogprobs: boolean): readonly Item[] {
   const { content, reasoning, tool_calls: calls = [] } = turn.response;
   const items: Item[] = [];
   const add = (kind: TextKind, part: object): void =>
@@ -44,8 +48,9 @@ export function itemsOf(turn: Turn, head: AnswerHead, withLogprobs: boolean): re
   if (content || calls.length === 0) {
     add('text', textPart('text', content ?? '', withLogprobs ? logprobsOf(turn.sampledIds, turn.logprobs, head) : []));
   }
-  for (const [index, call] of calls.entries()) {
-    items.push(callItem(itemId('call', head.id, items.length), head.toolCallId(0, index), 'completed', call.function));
+  for (const [index, { function: said }] of calls.entries()) {
+    const call = { ...head.clientName(said.name), arguments: said.arguments };
+    items.push(callItem(itemId('call', head.id, items.length), head.toolCallId(0, index), 'completed', call));
   }
   return items;
 }
@@ -93,7 +98,7 @@ interface Streaming {
   onEnd(turn: Turn, items: readonly Item[]): void;
 }
 
-export function responsesEvents(head: AnswerHead, echo: object, streaming: Streaming): EventEncoder {
+export function responsesEvents(head: Head, echo: object, streaming: Streaming): EventEncoder {
   const output = new Output(head, streaming.isReplay);
   const lifecycle = (type: string, written: Written): string => output.event(type, { response: responseOf(head, echo, written) });
   return {
@@ -128,14 +133,14 @@ const PART_EVENTS = { text: 'response.output_text', reasoning: 'response.reasoni
 
 class Output {
   readonly items: Item[] = [];
-  readonly #head: AnswerHead;
+  readonly #head: Head;
   readonly #answerId: string;
   #open: OpenItem | undefined;
   /** Tokens whose text is not written yet, if log-probabilities were requested. */
   #pending: object[] = [];
   #sequence = 0;
 
-  constructor(head: AnswerHead, isReplay: boolean) {
+  constructor(head: Head, isReplay: boolean) {
     this.#head = head;
     this.#answerId = isReplay ? `${head.id}-again` : head.id;
   }
@@ -189,7 +194,8 @@ class Output {
     return events;
   }
 
-  #call(index: number, call: ParsedCall): string {
+  #call(index: number, said: ParsedCall): string {
+    const call = { ...this.#head.clientName(said.name), arguments: said.arguments };
     const id = itemId('call', this.#answerId, this.items.length);
     const callId = this.#head.toolCallId(0, index);
     const at = { item_id: id, output_index: this.items.length };

@@ -31,6 +31,7 @@ import {
   toolOf,
 } from './dialect.ts';
 import {
+  type ClientName,
   conversationOf,
   type Item,
   itemsOf,
@@ -76,18 +77,20 @@ const LOGPROBS = 'message.output_text.logprobs';
 /** Always included. */
 const REASONING = 'reasoning.encrypted_content';
 
+const anyTool = z.looseObject({ type: z.string(), name: z.string().nullish() });
 const functionTool = z.object({
   type: z.literal('function'),
   name: z.string().min(1),
   description: z.string().nullish(),
   parameters: z.json().nullish(),
 });
+const namespace = z.object({ name: z.string().min(1), tools: z.array(anyTool) });
 const body = z.object({
   input: z.union([z.string(), z.array(z.unknown())], 'expected a text or a list of items').nullish(),
   instructions: z.string().nullish(),
   previous_response_id: z.string().nullish(),
   ...commonFields,
-  tools: z.array(z.looseObject({ type: z.string() })).nullish(),
+  tools: z.array(anyTool).nullish(),
   tool_choice: z.unknown().optional(),
   max_output_tokens: tokenLimit,
   include: z.array(z.string()).nullish(),
@@ -102,11 +105,11 @@ export const responses: Dialect = {
   read(raw, session) {
     const memory = memoryOf(session);
     const wire = parsed(body, raw);
-    const ignored = [...ignoredIn(raw as object, responsesParameters), ...ignoredWithin(wire)];
+    const { tools, leftOut, clientName } = toolsOf(wire);
+    const ignored = [...ignoredIn(raw as object, responsesParameters), ...leftOut, ...ignoredWithin(wire)];
     const previous = previousOf(wire, memory);
     const fresh = inputOf(wire, memory);
     const instructions: Message[] = wire.instructions == null ? [] : [{ role: 'system', content: wire.instructions }];
-    const tools = toolsOf(wire);
     const request: ModelRequest = {
       messages: [...instructions, ...(previous ? conversationOf(previous) : []), ...fresh],
       tools,
@@ -126,13 +129,13 @@ export const responses: Dialect = {
       request,
       writer: {
         whole: ([turn], head) => {
-          const output = itemsOf(turn!, head, request.logprobs);
+          const output = itemsOf(turn!, { ...head, clientName }, request.logprobs);
           keep(head, turn!, output);
           return responseOf(head, echo, { status: statusOf(turn!), output, turn: turn! });
         },
         events: (head) => {
           const isReplay = memory.response(responseId(head)) !== undefined;
-          return responsesEvents(head, echo, { isReplay, onEnd: (turn, items) => keep(head, turn, items) });
+          return responsesEvents({ ...head, clientName }, echo, { isReplay, onEnd: (turn, items) => keep(head, turn, items) });
         },
       },
     };
@@ -154,18 +157,40 @@ function inputOf({ input, previous_response_id: previous }: Wire, memory: Respon
   return messages;
 }
 
-/** With the choice `none`, the policy is shown no tools. Tools that only OpenAI can run are never shown. */
-function toolsOf({ tools, tool_choice: choice }: Wire): readonly Tool[] {
-  const read = (tools ?? []).flatMap((tool, place) =>
-    tool.type === 'function' ? [toolOf(parsed(functionTool, tool, `tools.${place}`))] : [],
-  );
-  return choice === 'none' ? [] : read;
+/**
+ * The tools to show to the policy, those of a namespace as functions whose names tell it; with the choice `none`, there are none. `leftOut`
+ * names the others, which only OpenAI can run or whose input is no JSON. Throws REQUEST_INVALID if the policy could not tell two apart.
+ */
+function toolsOf({ tools: given, tool_choice: choice }: Wire) {
+  const tools: Tool[] = [];
+  const leftOut: string[] = [];
+  const named = new Map<string, ClientName>();
+  const read = (tool: z.infer<typeof anyTool>, at: string, place: number, space?: string): void => {
+    if (tool.type === 'namespace' && space === undefined) {
+      const inside = parsed(namespace, tool, at);
+      for (const [i, one] of inside.tools.entries()) read(one, `${at}.tools.${i}`, place, inside.name);
+    } else if (tool.type === 'function') {
+      const own = parsed(functionTool, tool, at);
+      const name = policyName(own.name, space);
+      if (named.has(name) && named.get(name)!.namespace !== space) throw invalid(`${at}.name`, `two tools are called ${name}`);
+      named.set(name, { name: own.name, namespace: space });
+      tools.push(toolOf({ ...own, name }));
+    } else {
+      const name = tool.name ? `:${policyName(tool.name, space)}` : '';
+      leftOut.push(`tools[${place}]:${tool.type}${name}`.slice(0, SHOWN));
+    }
+  };
+  for (const [place, tool] of (given ?? []).entries()) read(tool, `tools.${place}`, place);
+  const clientName = (name: string): ClientName => named.get(name) ?? { name, namespace: undefined };
+  return { tools: choice === 'none' ? [] : tools, leftOut, clientName };
 }
 
-function ignoredWithin({ tools, include, text }: Wire): readonly string[] {
-  const foreign = (tools ?? []).flatMap(({ type }, place) => (type === 'function' ? [] : [`tools[${place}]:${type}`]));
+/** What the policy calls a tool of a namespace, in its prompt as in its calls. */
+const policyName = (name: string, space: string | null | undefined): string => (space ? `${space}__${name}` : name);
+
+function ignoredWithin({ include, text }: Wire): readonly string[] {
   const unknown = (include ?? []).filter((name) => name !== LOGPROBS && name !== REASONING).map((name) => `include:${name}`);
-  return [...foreign, ...unknown, ...ignoredBeside('text', text)].map((name) => name.slice(0, SHOWN));
+  return [...unknown, ...ignoredBeside('text', text)].map((name) => name.slice(0, SHOWN));
 }
 
 function echoOf(wire: Wire): object {
@@ -191,7 +216,7 @@ const texts = z.array(part).nullish();
 const id = z.string().nullish();
 const KINDS = {
   message: z.object({ role: z.enum(['user', 'assistant', 'system', 'developer']), content, id }),
-  function_call: z.object({ call_id: z.string(), name: z.string().min(1), arguments: z.string(), id }),
+  function_call: z.object({ call_id: z.string(), name: z.string().min(1), namespace: id, arguments: z.string(), id }),
   function_call_output: z.object({ call_id: z.string(), output: content }),
   reasoning: z.object({ content: texts, summary: texts, encrypted_content: z.string().nullish(), id }),
   item_reference: z.object({ id: z.string() }),
@@ -217,7 +242,7 @@ function read(raw: unknown, at: string, entries: Entry[], memory: ResponsesMemor
     entries.push({ role: 'tool', content: textOf(output, `${at}.output`, '\n'), tool_call_id: call_id });
   } else if (kind === 'function_call') {
     const call = parsed(KINDS.function_call, raw, at);
-    const made = { name: call.name, arguments: call.arguments };
+    const made = { name: policyName(call.name, call.namespace), arguments: call.arguments };
     spokenFor(entries, memory, call.id, call.call_id).calls.push({ id: call.call_id, type: 'function', function: made });
   } else if (kind === 'reasoning') {
     readReasoning(parsed(KINDS.reasoning, raw, at), at, entries, memory);
