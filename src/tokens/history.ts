@@ -151,9 +151,9 @@ function handover(turns: readonly Past[], asked: Asked): Fork | undefined {
   if (from === undefined) return undefined;
   const recorded = spoken(from);
   const message = sharedMessages(recorded, asked.messages);
-  const isWhole = withoutOpening(recorded).every((was, i) => sameMessage(was, words[i]!));
-  const also: Pick<Fork, 'also'> = isWhole ? {} : { also: ['dropped_reasoning'] };
-  return { cause: 'role_change', ...also, from: from.index, ...(message < recorded.length ? { message } : {}) };
+  const also = changedWords(withoutOpening(recorded), words, 0);
+  const changes = { ...(also.length > 0 ? { also } : {}), ...(message < recorded.length ? { message } : {}) };
+  return { cause: 'role_change', from: from.index, ...changes };
 }
 
 const withoutOpening = (messages: readonly Message[]): readonly Message[] =>
@@ -265,7 +265,6 @@ const isHousekeeping = ({ request }: Turn): boolean =>
 
 /** A task may ask for a title, but hardly for one of the conversation that it begins. So it is a side call also where it comes last. */
 const OWN_TITLE = /\btitle\b[^.\n]{0,80}\bthis (?:\w+ )?(?:conversation|session)\b/i;
-
 const asksForTitle = ({ request }: Turn): boolean => request.messages.some(({ content }) => OWN_TITLE.test(content ?? ''));
 
 /**
@@ -311,7 +310,6 @@ export function sameMessage(a: Message, b: Message): boolean {
 
 /** Claude Code's first line of instructions names a bill, which changes while the agent stays the same. */
 const BILLING = /^x-anthropic-billing-header:.*\n?/;
-
 const contentOf = ({ role, content }: Message): string =>
   role === 'system' ? (content ?? '').replace(BILLING, '') : (content ?? '');
 

@@ -240,7 +240,10 @@ describe('a flow', () => {
     const settings = { steps: 1, group: 2, groupsPerStep: 1, threads: 1, run: await temporaryRun() };
     const tasks = ['a', 'b', 'c', 'd'].map((prompt) => ({ prompt, answer: 'x' }));
     const training = train({ entry, tasks, ...settings }, (event) => events.push(event));
-    await expect(training).rejects.toMatchObject({ code: 'NO_SIGNAL' });
+    await expect(training).rejects.toMatchObject({
+      code: 'NO_SIGNAL',
+      hint: expect.stringContaining('a flow submits the steps'),
+    });
     const told = events.filter((event) => event.type === 'warning' && event.code === 'NO_STEPS');
     expect(told).toMatchObject([{ message: expect.stringContaining('its flow submitted no step to train') }]);
   });
