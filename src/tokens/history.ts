@@ -151,9 +151,9 @@ function handover(turns: readonly Past[], asked: Asked): Fork | undefined {
   if (from === undefined) return undefined;
   const recorded = spoken(from);
   const message = sharedMessages(recorded, asked.messages);
-  const also = changedWords(withoutOpening(recorded), words, 0);
-  const changes = { ...(also.length > 0 ? { also } : {}), ...(message < recorded.length ? { message } : {}) };
-  return { cause: 'role_change', from: from.index, ...changes };
+  const changes = changedWords(withoutOpening(recorded), words, 0);
+  const also = changes.length > 0 ? { also: changes } : {};
+  return { cause: 'role_change', ...also, from: from.index, ...(message < recorded.length ? { message } : {}) };
 }
 
 const withoutOpening = (messages: readonly Message[]): readonly Message[] =>
