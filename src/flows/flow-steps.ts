@@ -65,7 +65,9 @@ export async function generate(parts: FlowParts, call: FlowCall): Promise<HttpRe
         };
   const sample = async (): Promise<readonly Turn[]> => {
     const request = { ...prompt, ...samplingOf(sampling), ...(signal === undefined ? {} : { signal }) };
-    return [(await gateway.generate(trajectory.uid, request)).turn];
+    const { turn } = await gateway.generate(trajectory.uid, request);
+    trajectory.generated.add(turn.index);
+    return [turn];
   };
   const key = hash('sha256', `generate\n${header('idempotency-key') ?? ''}\n${call.text}`, 'base64');
   // A client that missed the response gets it again on retry: a second turn would be trained.

@@ -6,6 +6,7 @@ import { defined, sameJson } from '../core/json.ts';
 import type { Json, Purpose, Reward, Turn } from '../core/types.ts';
 import type { LiveSession } from '../gateway/sessions.ts';
 import type { Refusal } from '../http/refusal.ts';
+import { sideCalls } from '../tokens/history.ts';
 import { flowRefusal } from './flow-protocol.ts';
 
 export interface FlowStep {
@@ -42,6 +43,8 @@ export class FlowTrajectory {
   readonly session: LiveSession;
   /** Whether a run holds the session and decides about it. Otherwise it was opened over HTTP, and these routes store it. */
   readonly isHeld: boolean;
+  /** Turns of `/generate`, by index: a flow submits those that are to be trained. */
+  readonly generated = new Set<number>();
   metadata: Readonly<Record<string, Json>> | undefined;
   taskId: string | undefined;
   completion: Completion | undefined;
@@ -100,24 +103,29 @@ export class FlowTrajectory {
     return { ...this.metadata, steps: Object.fromEntries(rows) as Json };
   }
 
-  /** If no steps were submitted, every turn counts as one. */
+  /** If no steps were submitted, every turn of a black box counts as one. */
   get stepCount(): number {
-    return this.#steps.length > 0 ? this.#steps.length : (this.completion?.turns ?? this.session.turns.length);
+    return this.trainedTurns?.length ?? this.session.turns.length;
   }
 
-  /** Indices of the trained turns. Undefined: all of them. */
+  /**
+   * Indices of the trained turns. Undefined: all of them. Without steps, those that an agent made below a base URL, which knows of no steps.
+   * On a server every other turn is of `/generate`, also one that an earlier process recorded.
+   */
   get trainedTurns(): readonly number[] | undefined {
     if (this.#steps.length > 0) return this.#steps.map(({ turn }) => turn);
     const { turns } = this.session;
-    const count = this.completion?.turns ?? turns.length;
-    return count < turns.length ? turns.slice(0, count).map(({ index }) => index) : undefined;
+    const isAgents = ({ index, request }: Turn) => !this.generated.has(index) && (this.isHeld || request.dialect !== undefined);
+    const trained = turns.slice(0, this.completion?.turns).filter(isAgents);
+    return trained.length < turns.length ? trained.map(({ index }) => index) : undefined;
   }
 
-  /** The text of the last trained turn. */
+  /** The text of the last trained turn that is no side call, or, if nothing is trained, of the last turn. */
   get output(): string | undefined {
-    const { turns } = this.session;
-    const { trainedTurns: trained } = this;
-    return turns[trained === undefined ? turns.length - 1 : Math.max(...trained)]?.response.content ?? undefined;
+    const { session, trainedTurns: trained } = this;
+    const aside = sideCalls(session.turns);
+    const counts = ({ index }: Turn) => (trained?.includes(index) ?? true) && !aside.has(index);
+    return (session.turns.findLast(counts) ?? session.turns.at(-1))?.response.content ?? undefined;
   }
 
   /**

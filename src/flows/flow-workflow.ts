@@ -21,7 +21,7 @@ import { type GatewayDoor, type SamplingParams, zeroSubmittedAt } from './gatewa
 
 export interface FlowDoor extends GatewayDoor {
   readonly sampling: SamplingParams;
-  submitted(): Pick<FlowTrajectory, 'stepCount' | 'output' | 'trainedTurns' | 'reward' | 'saidOfItself'>;
+  submitted(): Pick<FlowTrajectory, 'stepCount' | 'output' | 'trainedTurns' | 'reward' | 'saidOfItself' | 'session'>;
 }
 
 /** Throws WORKFLOW_NOT_ASYNC. */
@@ -85,7 +85,8 @@ async function runFlow(flow: RegisteredFlow, ctx: WorkflowContext, door: Gateway
 
 /** The gateway's record decides what happened, whatever the flow returned. */
 function resultOf(flow: RegisteredFlow, said: unknown, ctx: WorkflowContext, door: FlowDoor): WorkflowResult {
-  const { stepCount: steps, output, trainedTurns, reward, saidOfItself: metadata } = door.submitted();
+  const { stepCount: steps, output, trainedTurns, reward, saidOfItself: metadata, session } = door.submitted();
+  if (steps === 0 && session.turns.length > 0) ctx.log(`${flow.name} submitted no step, so nothing that it generated is trained`);
   if (said !== steps) ctx.log(`${flow.name} returned ${describeValue(said)} steps; the gateway has ${steps}`);
   const earned = reward === undefined ? undefined : defined({ value: reward.value, byTurn: reward.byTurn });
   return { ...defined({ output, trainedTurns, reward: earned as GraderResult | undefined, metadata }), metrics: { steps } };

@@ -40,6 +40,15 @@ describe('a program run as an agent', () => {
     expect(stdout).not.toMatch(/run-key|secret/);
   });
 
+  it('reports to nobody, and asks nobody for prices, unless it is told to', async () => {
+    setVariables({ AGNO_TELEMETRY: 'true' });
+    const { stdout } = await node('console.log(JSON.stringify(process.env))');
+    expect(JSON.parse(stdout)).toMatchObject({
+      ...{ AGNO_TELEMETRY: 'true', CLAUDE_CODE_ATTRIBUTION_HEADER: '0', LITELLM_LOCAL_MODEL_COST_MAP: 'True' },
+      ...{ AIDER_ANALYTICS: 'false', CREWAI_DISABLE_TELEMETRY: 'true', HAYSTACK_TELEMETRY_ENABLED: 'false' },
+    });
+  });
+
   it('works in folders of its own: it finds neither the project nor what another left, and all it leaves is removed', async () => {
     const script = `pwd; echo "$HOME"; echo "$TMPDIR"; ls -A . "$HOME" "$TMPDIR" | grep -v : | wc -w; echo "[$XDG_CONFIG_HOME]"
       for place in "$HOME" "$TMPDIR" "$TMP" "$TEMP"; do echo left > "$place/left"; done`;

@@ -130,11 +130,23 @@ const ALWAYS: readonly RegExp[] = [
 /** Places where a program could leave data for the next one. */
 const PLACES = /^(HOME|TMPDIR|TMP|TEMP|XDG_(CACHE|CONFIG|DATA|RUNTIME|STATE)_(HOME|DIR)|USERPROFILE|APPDATA|LOCALAPPDATA)$/i;
 
-/** Turns off telemetry of frameworks and agents that report conversations or usage to their vendors. Values set by the user win. */
+/**
+ * Turns off telemetry of frameworks and agents that report conversations or usage to their vendors, and what else they ask the internet.
+ * Each name was looked up in its package. Values set by the user win.
+ */
 const QUIET: Readonly<Record<string, string>> = {
-  OPENAI_AGENTS_DISABLE_TRACING: '1',
-  MASTRA_TELEMETRY_DISABLED: '1',
+  AGNO_TELEMETRY: 'false',
+  AIDER_ANALYTICS: 'false',
+  AIDER_CHECK_UPDATE: 'false',
+  // A line about billing in its instructions, which differs between conversations.
+  CLAUDE_CODE_ATTRIBUTION_HEADER: '0',
   CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC: '1',
+  CREWAI_DISABLE_TELEMETRY: 'true',
+  HAYSTACK_TELEMETRY_ENABLED: 'false',
+  KILO_TELEMETRY_LEVEL: 'off',
+  LITELLM_LOCAL_MODEL_COST_MAP: 'True',
+  MASTRA_TELEMETRY_DISABLED: '1',
+  OPENAI_AGENTS_DISABLE_TRACING: '1',
 };
 
 /** Belongs to the run; never passed on. */

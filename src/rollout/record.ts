@@ -8,6 +8,7 @@ import { defined } from '../core/json.ts';
 import { credited, settledReward } from '../core/reward.ts';
 import type {
   Grade,
+  Json,
   LimitName,
   LogLine,
   Outcome,
@@ -71,11 +72,14 @@ export function recordOf(
   };
 }
 
-/** A side call is trained only if it is named. */
-export function onlyTrained(turns: readonly Turn[], trained: readonly number[] | undefined): readonly Turn[] {
-  if (trained === undefined) return turns;
+/** A side call is trained only if it is named, or if the workflow returned what it said: then it was the agent's own work. */
+export function onlyTrained(turns: readonly Turn[], trained: readonly number[] | undefined, output?: Json): readonly Turn[] {
+  if (trained === undefined && typeof output !== 'string') return turns;
   return turns.map((turn) => {
-    const trainable = trained.includes(turn.index) && (turn.trainable || turn.fork?.cause === 'side_call');
+    const said = turn.response.content?.trim() || undefined;
+    const isReturned = typeof output === 'string' && said !== undefined && output.includes(said);
+    const isWanted = trained?.includes(turn.index) ?? (turn.trainable || isReturned);
+    const trainable = isWanted && (turn.trainable || turn.fork?.cause === 'side_call');
     return trainable === turn.trainable ? turn : { ...turn, trainable };
   });
 }

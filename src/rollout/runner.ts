@@ -11,7 +11,7 @@ import { defined } from '../core/json.ts';
 import type { Grade, Limits, LogLine, RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
 import type { ChildProgram } from '../processes/channel.ts';
 import type { ModuleExport } from './discovery.ts';
-import { type Ending, type GradingParts, gradeOf, gradeRecorded, outcomeOf, recordOf } from './record.ts';
+import { type Ending, type GradingParts, gradeOf, gradeRecorded, onlyTrained, outcomeOf, recordOf } from './record.ts';
 import { resultOf, type SettledResult } from './result.ts';
 import { artifactsFolder, clearFolder, contextOf, type OwnContext, Rejection } from './rollout-context.ts';
 
@@ -187,11 +187,12 @@ async function rolloutOf(parts: RolloutParts, spec: RolloutSpec, grading: Gradin
   );
   const { session, own } = run;
   // Seal before reading the result: only then is it known which answers were not delivered, and those do not count.
-  const turns = session.seal();
-  const ending = settled(run.ending, identity, turns);
+  const sealed = session.seal();
+  const ending = settled(run.ending, identity, sealed);
   if (ending.kind === 'threw' && !(ending.thrown instanceof Rejection)) observer?.threw?.(ending.thrown);
   const outcome = outcomeOf(ending, session);
   const result = ending.kind === 'returned' ? ending.result : {};
+  const turns = onlyTrained(sealed, undefined, result.output);
   let printed = '';
   const rollout = { turns, outcome, result, artifactsDir: own.artifactsDir() };
   const print = (text: string): void => {

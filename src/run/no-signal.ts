@@ -68,7 +68,7 @@ export function noSignal(batch: Tried, trained: Trained, tried = ''): TrainyardE
 export function nothingTrainable(trajectories: readonly Trajectory[], found = 'rewards differ'): TrainyardError {
   const roles = [...new Set(trajectories.flatMap(({ turns }) => turns.map(({ role }) => role)))].toSorted().join(', ') || 'none';
   return new TrainyardError('NO_SIGNAL', `${found}, but no turn of a trainable role was sampled (roles seen: ${roles})`, {
-    hint: 'make at least one of these roles trainable, in the workflow or with --trainable',
+    hint: 'make at least one of these roles trainable, in the workflow or with --trainable; a flow submits the steps to train',
   });
 }
 

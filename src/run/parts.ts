@@ -422,17 +422,19 @@ function limited(runner: InlineGraderRunner, most: number, signal: AbortSignal):
 
 /** Reports the first failure of each kind at once; otherwise a run of slow failures would stay silent until its budget is spent. */
 function warnOnce(trajectory: Trajectory, warned: Set<string>, warn: Warn, run: string | undefined): void {
-  const { rolloutId, purpose, outcome, grade, turns, logs = [] } = trajectory;
+  const { rolloutId, purpose, outcome, grade, turns, logs = [], metrics = {} } = trajectory;
   const isSide = ({ fork, trainable }: Turn): boolean => purpose === 'train' && fork?.cause === 'side_call' && !trainable;
   const side = turns.find(isSide);
   const failures = [outcome, grade].flatMap((ending) => (ending.kind === 'failed' ? [ending] : []));
   const kept = `what workflows print is kept with their rollouts and not shown here: trainyard show ${shellWord(run ?? '')} ${rolloutId}`;
   const hasPrinted = run !== undefined && logs.some(({ from }) => from === 'workflow');
+  const hasNoSteps = metrics['steps'] === 0 && turns.length > 0 && !turns.some(({ trainable }) => trainable);
   const overflow = turns.length === 0 ? overflowOf(trajectory) : '';
   const telling = [
     ...failures,
     ...(overflow === '' ? [] : [{ code: 'CONTEXT_OVERFLOW', message: `${overflow}; ${OVERFLOW_HINT}` }]),
     ...(side === undefined ? [] : [{ code: 'SIDE_CALL', message: untrained(side) }]),
+    ...(hasNoSteps ? [{ code: 'NO_STEPS', message: 'its flow submitted no step to train; use gatewaySubmitSteps' }] : []),
     ...(hasPrinted ? [{ code: 'PRINTS_KEPT', message: kept }] : []),
   ];
   for (const { code, message } of telling) {

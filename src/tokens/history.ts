@@ -2,8 +2,8 @@
  * Finds the recorded turn that a request continues and, if the conversation does not simply go on from there, the reasons; and, once a
  * rollout has ended, the client's side calls among its turns.
  *
- * The comparison ignores what clients change when they store and re-send messages: `null` or `''` as content, tool-call ids, and the key
- * order and spacing of arguments. If two turns said the same, the ids of their tool calls decide.
+ * The comparison ignores what clients change when they store and re-send messages: `null` or `''` as content, tool-call ids, the key order
+ * and spacing of arguments, and Claude Code's line about billing. If two turns said the same, the ids of their tool calls decide.
  *
  * Pure functions of messages; the renderer makes the token ids of a continuation.
  */
@@ -36,11 +36,11 @@ export function relate<T extends Past>(all: readonly T[], asked: Asked): Relatio
   const continues = continuedBy(own, asked);
   if (continues && continues.turn === latest) return { continues };
   if (latest !== undefined) {
-    const fork = departure(own, asked, continues?.turn);
+    const fork = departure(turns, own, asked, continues?.turn);
     return { ...(continues ? { continues } : {}), ...(fork ? { fork } : {}) };
   }
-  const other = turns.findLast((turn) => newMessagesAfter(turn, asked.messages) !== undefined);
-  return other ? { fork: { cause: 'role_change', from: other.index } } : {};
+  const fork = handover(turns, asked);
+  return fork ? { fork } : {};
 }
 
 /** Another model's turn has no ids to continue from, and a request given as ids has no messages to compare. */
@@ -61,12 +61,14 @@ function continuedBy<T extends Past>(turns: readonly T[], { messages, tools }: A
   return found;
 }
 
+type Said = Pick<Turn, 'request' | 'response'>;
+
 /** The messages that are new, possibly none; undefined if they do not begin with the turn's request and response. */
-export function newMessagesAfter({ request, response }: Pick<Turn, 'request' | 'response'>, messages: readonly Message[]) {
+export function newMessagesAfter({ request, response }: Said, messages: readonly Message[], isSame = sameMessage) {
   const { length } = request.messages;
-  if (messages.length <= length || !sameMessage(response, messages[length]!)) return undefined;
+  if (messages.length <= length || !isSame(response, messages[length]!)) return undefined;
   // From the end, because an edited history rarely changes at its beginning.
-  for (let i = length - 1; i >= 0; i--) if (!sameMessage(request.messages[i]!, messages[i]!)) return undefined;
+  for (let i = length - 1; i >= 0; i--) if (!isSame(request.messages[i]!, messages[i]!)) return undefined;
   return messages.slice(length + 1);
 }
 
@@ -75,8 +77,9 @@ export function newMessagesAfter({ request, response }: Pick<Turn, 'request' | '
 /**
  * Compares with the turn that shares the longest beginning with the request; of several, with the latest that had the same tools. Undefined
  * if whatever came after the continued turn departs before its question: a side call or another agent does not interrupt a conversation.
+ * `all` has the turns of other threads and roles, too.
  */
-function departure(turns: readonly Past[], asked: Asked, continued?: Past): Fork | undefined {
+function departure(all: readonly Past[], turns: readonly Past[], asked: Asked, continued?: Past): Fork | undefined {
   let from = turns.at(-1)!;
   let common = -1;
   for (const turn of turns.toReversed()) {
@@ -92,6 +95,8 @@ function departure(turns: readonly Past[], asked: Asked, continued?: Past): Fork
   }
   if (continued && common < continued.request.messages.length) return undefined;
   const recorded = spoken(from);
+  const handed = isOpening(recorded, common) ? handover(all, asked) : undefined;
+  if (handed) return handed;
   // Another answer to the same request: the policy did say it, so nothing was edited.
   const otherAnswer = common < recorded.length && continued?.request.messages.length === common;
   const [cause, ...also] = otherAnswer ? (['rewound'] as const) : causesOf(turns, from, asked, common);
@@ -110,9 +115,17 @@ function causesOf(turns: readonly Past[], from: Past, asked: Asked, common: numb
   }
   const was = recorded[common]!;
   const is = messages[common]!;
-  if (was.role === 'assistant' && is.role === 'assistant') return [...changedWords(recorded, messages, common), ...tools];
-  const later = recorded.slice(common + 1);
-  const kept = messages.slice(common).filter((message) => later.some((other) => sameMessage(other, message)));
+  // By what they say, so that a long history costs one look per message.
+  const later = Map.groupBy(recorded.slice(common + 1), wordsOf);
+  const alike = (message: Message): readonly Message[] => later.get(wordsOf(message)) ?? [];
+  const kept = messages.slice(common).filter((message) => alike(message).some((one) => isSaidAgain(one, message)));
+  const isWhole = kept.every((message) => alike(message).some((one) => sameMessage(one, message)));
+  const dropped: readonly ForkCause[] = isWhole ? [] : ['dropped_reasoning'];
+  if (was.role === 'assistant' && is.role === 'assistant') {
+    // Where the policy's later words stand in this place, those before them were left out, not rewritten.
+    const isLeftOut = kept[0] === is && changedWords([was], [is], 0).includes('edited_message');
+    return [...(isLeftOut ? (['compaction', ...dropped] as const) : changedWords(recorded, messages, common)), ...tools];
+  }
   const isShorter = messages.length < recorded.length;
   if (!isOpening(recorded, common)) {
     return [isShorter && (kept.length > 0 || was.role !== is.role) ? 'compaction' : 'edited_message', ...tools];
@@ -120,9 +133,31 @@ function causesOf(turns: readonly Past[], from: Past, asked: Asked, common: numb
   if (!kept.some(({ role }) => role === 'assistant')) {
     return isShorter && isSummary(turns, from, messages, common) ? ['compaction', ...tools] : ['new_conversation'];
   }
-  if (tools.length > 0 && was.role === 'system' && is.role === 'system') return ['role_change'];
-  return [isShorter ? 'compaction' : 'edited_message', ...tools];
+  if (tools.length > 0 && was.role === 'system' && is.role === 'system') return ['role_change', ...dropped];
+  return [isShorter ? 'compaction' : 'edited_message', ...dropped, ...tools];
 }
+
+const wordsOf = ({ role, content, tool_calls: calls }: Message): string =>
+  JSON.stringify([role, content ?? '', calls?.map((call) => call.function.name) ?? []]);
+
+/** Another agent goes on with all that was said: in another thread or role, or under other system messages and with other tools. */
+function handover(turns: readonly Past[], asked: Asked): Fork | undefined {
+  const words = withoutOpening(asked.messages);
+  const from = turns.findLast(({ request, response, thread, role }) => {
+    if (thread === asked.thread && role === asked.role && sameTools(request.tools, asked.tools)) return false;
+    const said = { request: { ...request, messages: withoutOpening(request.messages) }, response };
+    return newMessagesAfter(said, words, isSaidAgain) !== undefined;
+  });
+  if (from === undefined) return undefined;
+  const recorded = spoken(from);
+  const message = sharedMessages(recorded, asked.messages);
+  const changes = changedWords(withoutOpening(recorded), words, 0);
+  const also = changes.length > 0 ? { also: changes } : {};
+  return { cause: 'role_change', ...also, from: from.index, ...(message < recorded.length ? { message } : {}) };
+}
+
+const withoutOpening = (messages: readonly Message[]): readonly Message[] =>
+  messages.slice(messages.findIndex(({ role }) => role !== 'system'));
 
 /** Whether only system messages come before this place. */
 const isOpening = (messages: readonly Message[], place: number): boolean =>
@@ -130,20 +165,29 @@ const isOpening = (messages: readonly Message[], place: number): boolean =>
 
 /** A shorter text of the policy may stand in a message by chance. */
 const QUOTE_LENGTH = 20;
+/** What a client calls a summary when it asks for one, and in the line or two before it. */
+const SUMMARY = /summar|compact|condens/i;
+const INTRODUCTION = /(?:conversation|session).*(?:continu|summar|compact|condens)|summary.*(?:conversation|session)/is;
+const INTRODUCTION_LENGTH = 300;
 
 /**
- * Whether a conversation that had gone on begins anew, under the same system message, with what stands for its past: words of the
- * policy, or a message that quotes a turn.
+ * Whether a conversation that had gone on begins anew, under the same system message, with what stands for its past: words of the policy,
+ * or a message that quotes a summary. A quoted turn is one if the policy was asked for it, after it had said something, or if the message
+ * introduces it as one. Other quotes are results that a new task begins with.
  */
 function isSummary(turns: readonly Past[], from: Past, messages: readonly Message[], common: number): boolean {
   const isSaid = ({ role }: Message) => role === 'assistant';
   if (!from.request.messages.some(isSaid)) return false;
   if (common === 0 && [from.request.messages[0], messages[0]].some((message) => message?.role === 'system')) return false;
-  const quotes = ({ response }: Past) => {
+  if (messages.some(isSaid)) return true;
+  const isAsked = ({ messages: before }: Past['request']): boolean =>
+    before.some(isSaid) && before.at(-1)?.role === 'user' && SUMMARY.test(before.at(-1)?.content ?? '');
+  return turns.some(({ request, response }) => {
     const said = response.content?.trim() ?? '';
-    return said.length >= QUOTE_LENGTH && messages.slice(common).some(({ content }) => content?.includes(said));
-  };
-  return messages.some(isSaid) || turns.some(quotes);
+    if (said.length < QUOTE_LENGTH) return false;
+    const text = messages.slice(common).find(({ content }) => content?.includes(said))?.content ?? '';
+    return text !== '' && (isAsked(request) || INTRODUCTION.test(text.split(said, 1)[0]!.slice(-INTRODUCTION_LENGTH)));
+  });
 }
 
 /** What was done to the policy's words from this place on: first what the client dropped there. */
@@ -164,6 +208,9 @@ function changedWords(recorded: readonly Message[], messages: readonly Message[]
   }
   return [...causes];
 }
+
+/** Whether it is the same message, except that its reasoning may be missing. */
+const isSaidAgain = (was: Message, is: Message): boolean => sameMessage(is.reasoning ? was : { ...was, reasoning: '' }, is);
 
 const spoken = ({ request, response }: Past): readonly Message[] => [...request.messages, response];
 
@@ -192,8 +239,10 @@ export function sideCalls(turns: readonly Turn[]): ReadonlyMap<number, number> {
     return parent && turn.trainable && isSameAgent(parent, turn) ? [{ turn, parent }] : [];
   });
   for (const call of calls) {
-    const main = goingOn.find(({ turn }) => turn.index > call.index && isAbout(call, turn));
-    if (main && !isUsed(call, turns)) found.set(call.index, main.parent.index);
+    const main = goingOn.find(({ turn }) => turn.index > call.index && isAbout(call, turn))?.parent;
+    const before = asksForTitle(call) ? goingOn.findLast(({ turn }) => isAbout(call, turn))?.turn : undefined;
+    const { index } = main ?? before ?? {};
+    if (index !== undefined && !isUsed(call, turns)) found.set(call.index, index);
   }
   return found;
 }
@@ -201,7 +250,7 @@ export function sideCalls(turns: readonly Turn[]): ReadonlyMap<number, number> {
 const inOnePlace = (a: Turn, b: Turn): boolean => a.thread === b.thread && a.role === b.role;
 
 const textsOf = ({ request }: Turn, role: Message['role']): readonly string[] =>
-  request.messages.flatMap((message) => (message.role === role && message.content?.trim() ? [message.content.trim()] : []));
+  request.messages.flatMap((message) => (message.role === role && contentOf(message).trim() ? [contentOf(message).trim()] : []));
 
 const sameSystem = (a: Turn, b: Turn): boolean => sameJson(textsOf(a, 'system'), textsOf(b, 'system'));
 
@@ -214,12 +263,25 @@ const HOUSEKEEPING = /\b(?:titles?|topics?|memor(?:y|ies)|(?:session|conversatio
 const isHousekeeping = ({ request }: Turn): boolean =>
   request.messages.some(({ role, content }) => role !== 'assistant' && HOUSEKEEPING.test(content ?? ''));
 
-/** Whether the call has another system message, and holds a user message of this conversation or is held by one. */
+/** A task may ask for a title, but hardly for one of the conversation that it begins. So it is a side call also where it comes last. */
+const OWN_TITLE = /\btitle\b[^.\n]{0,80}\bthis (?:\w+ )?(?:conversation|session)\b/i;
+const asksForTitle = ({ request }: Turn): boolean => request.messages.some(({ content }) => OWN_TITLE.test(content ?? ''));
+
+/**
+ * Whether the call has another system message, and holds a user message of this conversation or is held by one. If it asks for a title, a
+ * line will do: clients cut what they quote, and add to what the user said.
+ */
 function isAbout(call: Turn, turn: Turn): boolean {
   if (!inOnePlace(call, turn) || sameSystem(call, turn)) return false;
   const asked = textsOf(call, 'user');
-  return textsOf(turn, 'user').some((text) => asked.some((other) => text.includes(other) || other.includes(text)));
+  return textsOf(turn, 'user').some((text) =>
+    asked.some((other) => text.includes(other) || other.includes(text) || (asksForTitle(call) && quotesLineOf(other, text))),
+  );
 }
+
+/** A shorter line may stand in a text by chance; of a longer one, clients may keep only the beginning. */
+const quotesLineOf = (quoting: string, text: string): boolean =>
+  text.split('\n').some((line) => line.trim().length >= 8 && quoting.includes(line.trim().slice(0, 200)));
 
 /** Whether what the call said comes back in a message that was new in a later request. */
 function isUsed({ index, response }: Turn, turns: readonly Turn[]): boolean {
@@ -237,7 +299,7 @@ export function sameMessage(a: Message, b: Message): boolean {
   const callsOfB = b.tool_calls ?? [];
   return (
     a.role === b.role &&
-    (a.content ?? '') === (b.content ?? '') &&
+    contentOf(a) === contentOf(b) &&
     (a.reasoning ?? '') === (b.reasoning ?? '') &&
     // Clients add their own name to the policy's messages; in other messages the name is part of the prompt.
     (a.role === 'assistant' || (a.name ?? '') === (b.name ?? '')) &&
@@ -245,6 +307,11 @@ export function sameMessage(a: Message, b: Message): boolean {
     callsOfA.every((call, i) => sameCall(call, callsOfB[i]!))
   );
 }
+
+/** Claude Code's first line of instructions names a bill, which changes while the agent stays the same. */
+const BILLING = /^x-anthropic-billing-header:.*\n?/;
+const contentOf = ({ role, content }: Message): string =>
+  role === 'system' ? (content ?? '').replace(BILLING, '') : (content ?? '');
 
 function sameTools(a: readonly Tool[], b: readonly Tool[]): boolean {
   return a.length === b.length && sameJson(a, b);

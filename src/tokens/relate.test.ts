@@ -150,6 +150,95 @@ describe('what coding agents send', () => {
   });
 });
 
+describe('what frameworks send', () => {
+  const agentTools = { tools: [add] };
+  const proTools = { tools: [{ type: 'function' as const, function: { name: 'weather' } }] };
+  const withTools = (index: number, messages: readonly Message[], response: Message, more = agentTools, place = {}): Past =>
+    turn(index, messages, response, { request: { messages, ...more }, ...place });
+  const causeOf = (turns: readonly Past[], messages: readonly Message[], more: Partial<Asked> = agentTools) =>
+    relate(turns, asked(messages, more)).fork;
+  const answer = says('The weather is fine, 21 degrees.');
+  const looks = { ...calls('x', 'y'), content: 'I look' };
+  const past = [system, user('q1'), looks, result('21'), result('fine')];
+  const asking = [withTools(0, past.slice(0, 2), looks), withTools(1, past, answer)];
+
+  it('a history that keeps only the last answers was compacted, and no dialect would have kept more', () => {
+    expect(causeOf(asking, [system, user('q1'), answer, user('q2')])).toEqual({ cause: 'compaction', from: 1, message: 2 });
+    const thinks = [asking[0]!, withTools(1, past, { ...answer, reasoning: 'hm' })];
+    const also = ['dropped_reasoning'];
+    expect(causeOf(thinks, [system, user('q1'), answer, user('q2')])).toEqual({ cause: 'compaction', also, from: 1, message: 2 });
+  });
+
+  it('what was dropped from a message is no compaction, though the policy said the rest of it again later', () => {
+    const again = [...past, looks, result('22'), result('rain')];
+    const turns = [withTools(0, again, answer)];
+    const dropped = (message: Message) => causeOf(turns, again.with(2, message).concat(answer, user('q2')))?.cause;
+    expect(dropped({ ...looks, tool_calls: looks.tool_calls!.slice(1) })).toBe('dropped_tool_call');
+    expect(dropped({ ...looks, content: 'I see' })).toBe('edited_message');
+  });
+
+  const triage: Message = { role: 'system', content: 'Triage' };
+  const pro: Message = { role: 'system', content: 'You know the weather' };
+  const transfer = { ...calls('t'), reasoning: 'hm' };
+  const sent = { ...transfer, reasoning: '' };
+
+  it.each([
+    ['in one role', {}],
+    ['in a role of its own', { thread: 'pro', role: 'pro' }],
+  ])('a handoff is a change of roles, %s, also where the reasoning was dropped', (_, place) => {
+    const turns = [withTools(0, [triage, user('q1')], transfer)];
+    const fork = causeOf(turns, [pro, user('q1'), sent, result('ok')], { ...proTools, ...place });
+    expect(fork).toEqual({ cause: 'role_change', also: ['dropped_reasoning'], from: 0, message: 0 });
+  });
+
+  it.each([
+    ['in one role', {}],
+    ['in a role of its own', { thread: 'pro', role: 'pro' }],
+  ])('so is the next one, of a second question without the first, %s', (_, place) => {
+    const first = [pro, user('q1'), transfer, result('ok')];
+    const turns = [
+      withTools(0, [triage, user('q1')], transfer),
+      withTools(1, first, looks, proTools, place),
+      withTools(2, [...first, looks, result('21')], answer, proTools, place),
+      withTools(3, [triage, user('q2')], transfer),
+    ];
+    const fork = causeOf(turns, [pro, user('q2'), transfer, result('ok')], { ...proTools, ...place });
+    expect(fork).toEqual({ cause: 'role_change', from: 3, message: 0 });
+  });
+
+  it('an agent whose instructions name the time is the same agent, also where the reasoning was dropped', () => {
+    const at = (time: string): Message => ({ role: 'system', content: `It is ${time}.` });
+    const turns = [withTools(0, [at('9:00'), user('q1')], transfer)];
+    const fork = causeOf(turns, [at('9:01'), user('q1'), sent, result('ok')]);
+    expect(fork).toEqual({ cause: 'edited_message', also: ['dropped_reasoning'], from: 0, message: 0 });
+  });
+
+  it.each([
+    'Task 2. Context: The weather is fine, 21 degrees.',
+    'Summarise the following: The weather is fine, 21 degrees.',
+    'This is the context you are working with:\nThe weather is fine, 21 degrees.',
+  ])('a task that quotes the last result is a new conversation: %s', (task) => {
+    expect(causeOf(asking, [system, user(task)])).toEqual({ cause: 'new_conversation', from: 1, message: 1 });
+  });
+
+  const header = (hash: string): Message => ({
+    role: 'system',
+    content: `x-anthropic-billing-header: cc_version=2.1.197.${hash};\nYou are Claude Code`,
+  });
+  const summary = says('<summary>The user wanted hello.txt and has it now.</summary>');
+
+  it('Claude Code’s summary is a compaction, whatever its line about billing says', () => {
+    const under = (hash: string) => past.with(0, header(hash));
+    const turns = [withTools(0, under('38b').slice(0, 2), looks), withTools(1, under('38b'), summary)];
+    const continued = user(`This session is being continued from another conversation: ${summary.content}`);
+    expect(causeOf(turns, [header('f9d'), continued])).toEqual({ cause: 'compaction', from: 1, message: 1 });
+    const goesOn = relate(turns, asked([...under('707'), summary, user('thanks')], agentTools));
+    expect(goesOn).toEqual({ continues: { turn: turns[1], newMessages: [user('thanks')] } });
+    const other: Message = { role: 'system', content: 'x-anthropic-billing-header: 1\nYou write titles' };
+    expect(relate(turns, asked([other, ...under('38b').slice(1), summary], agentTools)).continues).toBeUndefined();
+  });
+});
+
 describe('whatever is asked', () => {
   const word = fc.constantFrom('a', 'b', 'c');
   const message: fc.Arbitrary<Message> = fc.oneof(

@@ -1,5 +1,8 @@
 /** Agent flows as rollouts of a run: through the real runner, gateway and flow routes, with a scripted engine. */
-import { describe, expect, it } from 'vitest';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, it, onTestFinished } from 'vitest';
 import {
   AgentFlowBase,
   BlackBoxAgentFlowBase,
@@ -16,14 +19,22 @@ import {
 } from '../../src/agent-flow.ts';
 import type { GraderInput, GraderResult } from '../../src/core/contracts.ts';
 import { asWorkflow, defineGrader } from '../../src/core/define.ts';
+import type { RunEvent } from '../../src/core/events.ts';
 import type { Task, Trajectory } from '../../src/core/types.ts';
 import { flowWorkflow } from '../../src/flows/flow-workflow.ts';
 import { Gateway, listen } from '../../src/gateway/gateway.ts';
 import { graderInput } from '../../src/grader/call.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
 import { runRollout, startWorkflow } from '../../src/rollout/runner.ts';
+import { train } from '../../src/run/train.ts';
 import { memoryStore } from '../../src/store/memory.ts';
 import { ANSWER, LOOKUP, renderer, replying, SAID, SAMPLING } from './bench.ts';
+
+async function temporaryRun(): Promise<string> {
+  const folder = await mkdtemp(join(tmpdir(), 'trainyard-flows-'));
+  onTestFinished(() => rm(folder, { recursive: true }));
+  return join(folder, 'run');
+}
 
 const METADATA = { task: 'How much is it?', kind: 'price' };
 const TASK: Task = { id: 't', prompt: [{ role: 'user', content: 'How much?' }], answer: ANSWER, metadata: METADATA };
@@ -207,6 +218,46 @@ describe('a flow', () => {
       code: 'WORKFLOW_BAD_RESULT',
       message: expect.stringMatching(/Silent\.run returned undefined, expected the number of steps/),
     });
+  });
+
+  it('that submits no step trains nothing of what it generated, and its log and its run say so', async () => {
+    class Forgetful extends AgentFlowBase {
+      async run(_: SamplingParams, { prompt }: FlowFields): Promise<number> {
+        await this.gatewayGenerate({ messages: prompt });
+        return 0;
+      }
+    }
+    expect(await rollout(Forgetful)).toMatchObject({
+      turns: [{ trainable: false }],
+      metrics: { steps: 0 },
+      logs: [{ text: 'Forgetful submitted no step, so nothing that it generated is trained' }],
+    });
+    const events: RunEvent[] = [];
+    const entry = {
+      workflow: flowWorkflow({ name: 'Forgetful', flow: Forgetful }, flowRegistry()),
+      grader: defineGrader(() => ({ value: 1 })),
+    };
+    const settings = { steps: 1, group: 2, groupsPerStep: 1, threads: 1, run: await temporaryRun() };
+    const tasks = ['a', 'b', 'c', 'd'].map((prompt) => ({ prompt, answer: 'x' }));
+    const training = train({ entry, tasks, ...settings }, (event) => events.push(event));
+    await expect(training).rejects.toMatchObject({
+      code: 'NO_SIGNAL',
+      hint: expect.stringContaining('a flow submits the steps'),
+    });
+    const told = events.filter((event) => event.type === 'warning' && event.code === 'NO_STEPS');
+    expect(told).toMatchObject([{ message: expect.stringContaining('its flow submitted no step to train') }]);
+  });
+
+  it('that generates beside an agent, without steps, trains what the agent said', async () => {
+    class Mixed extends BlackBoxGSM8KAgentFlow {
+      override async _runAgent(...given: Parameters<BlackBoxGSM8KAgentFlow['_runAgent']>): Promise<void> {
+        await this.gatewayGenerate({ messages: [{ role: 'user', content: 'a plan?' }] });
+        await super._runAgent(...given);
+      }
+    }
+    const { turns, metrics } = await rollout(Mixed);
+    expect(turns.map(({ trainable }) => trainable)).toEqual([false, true]);
+    expect(metrics).toEqual({ steps: 1 });
   });
 
   it('with a method in Python’s spelling, a list of tools or an unknown option fails by name', async () => {

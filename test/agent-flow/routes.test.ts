@@ -157,6 +157,13 @@ describe('init, register, complete', () => {
     await expect(ask()).rejects.toMatchObject({ status: 410 });
   });
 
+  it('trains nothing of a trajectory that was generated and completed without a step', async () => {
+    await generated(bench, 't1');
+    const completed = await bench.send('/t1/p1/v1/complete_trajectory', { reward: 1 });
+    expect(completed.body).toEqual({ status: 'ok', num_steps: 0 });
+    expect((await bench.stored())[0]?.turns).toMatchObject([{ trainable: false }]);
+  });
+
   it('asks the grader where nobody said a reward, with the answer of the task', async () => {
     const { body } = await bench.send('/init_trajectory', { prompt_uid: 'p1' });
     const chat = await bench.send(`${body.base_url}/chat/completions`, { messages: ASK }, { key: body.api_key });

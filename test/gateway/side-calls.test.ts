@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { defineWorkflow } from '../../src/core/define.ts';
 import type { RunEvent } from '../../src/core/events.ts';
-import type { Message, Turn } from '../../src/core/types.ts';
+import type { Json, Message, Turn } from '../../src/core/types.ts';
 import { onlyTrained } from '../../src/rollout/record.ts';
 import { train } from '../../src/run/train.ts';
 import { createRenderer } from '../../src/tokens/renderer.ts';
@@ -94,6 +94,35 @@ describe('a side call', () => {
     expect(samples(turns)).toBe(1);
   });
 
+  const question = user('fix the bug\n\n<environment_details>\nCurrent time: 12:00\n</environment_details>');
+  const kilo: Call = () => ({ messages: [system('You are Kilo'), question], tools });
+  const kiloTitle: Call = () => ({
+    messages: [
+      system('You are a title generator'),
+      user(
+        'Generate a title for this conversation:\n\nUser messages, oldest to newest:\n1. fix the bug\n\nWork done so far:\n- ls',
+      ),
+    ],
+  });
+  const answered = goOn(0, kilo, result('ok'));
+
+  it('is also the title that quotes a part of the question, between two questions and as the last call', async () => {
+    const between = await turnsOf([kilo, answered, kiloTitle, goOn(1, answered, user('and now?'))], [LOOKUP, DONE, TITLE, DONE]);
+    expect(seen(between)[2]).toEqual([undefined, 'side_call', false]);
+    const last = await turnsOf([kilo, answered, kiloTitle], [LOOKUP, DONE, TITLE]);
+    expect(seen(last)[2]).toEqual([undefined, 'side_call', false]);
+    expect(last[2]!.fork?.from).toBe(1);
+    expect(samples(last)).toBe(1);
+  });
+
+  it('is the agent’s own work where the workflow returns what it said', async () => {
+    const turns = await turnsOf([kilo, answered, kiloTitle], [LOOKUP, DONE, TITLE]);
+    const trained = (output?: Json) => onlyTrained(turns, undefined, output).map(({ trainable }) => trainable);
+    expect(trained('Bug hunt')).toEqual([true, true, true]);
+    expect(trained('Done.')).toEqual([true, true, false]);
+    expect(trained()).toEqual([true, true, false]);
+  });
+
   it('is trained where the workflow names it', async () => {
     const turns = await turnsOf([agent, title, second], [LOOKUP, TITLE, DONE]);
     expect(onlyTrained(turns, [0, 1, 2]).map(({ trainable }) => trainable)).toEqual([true, true, true]);
@@ -116,8 +145,19 @@ describe('what is trained, because it may be the agent’s own work', () => {
   });
 
   it('a call after which no conversation goes on', async () => {
-    await allTrained([agent, second, title], [LOOKUP, DONE, TITLE]);
+    const topic: Call = () => ({ messages: [system('You name topics'), user('fix the bug')] });
+    const headline: Call = () => ({
+      messages: [system('You write'), user('Write an article with a title about this: fix the bug')],
+    });
+    for (const last of [topic, headline]) await allTrained([agent, second, last], [LOOKUP, DONE, TITLE]);
     await allTrained([title, agent], [TITLE, LOOKUP]);
+  });
+
+  it('a last call that asks for a title of another conversation, or with tools, or in a thread of its own words', async () => {
+    const other: Call = () => ({ messages: [system('You write titles'), user('A title for this conversation: sell a car')] });
+    const withTools: Call = () => ({ ...title([]), tools });
+    const asAgent: Call = () => ({ messages: [system('You are opencode'), ...title([]).messages.slice(1)] });
+    for (const last of [other, withTools, asAgent]) await allTrained([agent, second, last], [LOOKUP, DONE, TITLE]);
   });
 
   it('a call under the same instructions, one with tools, and one about something else', async () => {
