@@ -30,7 +30,7 @@ import { removeFolder, temporaryFolder } from '../processes/limits.ts';
 import { openProcessPool } from '../processes/process-pool.ts';
 import type { ModuleExport } from '../rollout/discovery.ts';
 import { MOST_REASON, type OwnContext, Rejection, type RolloutNote } from '../rollout/rollout-context.ts';
-import type { HiddenFiles, IsolationOptions } from '../rollout/runner.ts';
+import type { IsolationOptions } from '../rollout/runner.ts';
 import { explained, HOME_INSIDE, hiddenBy, type OwnFolders, sandboxCommand, TMP_INSIDE, viewOf } from './rollout-sandbox.ts';
 import type { RolloutEnding, RolloutOrder } from './workflow-child.ts';
 
@@ -44,7 +44,7 @@ export async function openIsolated(workflow: Workflow, options: IsolationOptions
   const { workers, signal, sources } = options;
   const module = importable(workflow, options.module);
   await using opened = new CloseStack();
-  const { files, explain, ...surroundings } = await surroundingsOf(workflow, module, options.files, opened);
+  const { files, explain, ...surroundings } = await surroundingsOf(workflow, module, options, opened);
   const program = {
     kind: 'workflow',
     words: { ...WORDS, explain },
@@ -99,7 +99,7 @@ interface Surroundings extends Pick<ChildProgram, 'env' | 'within' | 'outdated' 
 async function surroundingsOf(
   workflow: Workflow,
   { url }: ModuleExport,
-  hidden: HiddenFiles | undefined,
+  { files: hidden, model }: Pick<IsolationOptions, 'files' | 'model'>,
   opened: CloseStack,
 ): Promise<Surroundings> {
   if (hidden === undefined) return { env: reducedEnvironment(workflow.env), explain: (message) => message, files: undefined };
@@ -108,7 +108,7 @@ async function surroundingsOf(
   if (hidden.run !== undefined) opened.use(await reserved(hidden.run));
   const files = opened.use(new RolloutFiles());
   const all = { ...hidden, tasks: [...hidden.tasks, ...hiddenBy(workflow, url, hidden.isWorker)] };
-  const viewNow = () => viewOf(all, url, [files.root]);
+  const viewNow = () => viewOf(all, url, [files.root], workflow.usesTokens ? model : undefined);
   const first = viewNow();
   const views = new Map<number, typeof first>();
   return {

@@ -27,13 +27,16 @@ export interface RolloutView {
   replaced(): string | undefined;
 }
 
-/** Resolves all paths. The run's folder must exist: what is created later cannot be hidden now. `more`: further paths to hide. */
-export function viewOf(files: HiddenFiles, entryUrl: string, more: readonly string[] = []): RolloutView {
+/**
+ * Resolves all paths. The run's folder must exist: what is created later cannot be hidden now. `more`: further paths to hide. `model`: a folder
+ * to show wherever it lies.
+ */
+export function viewOf(files: HiddenFiles, entryUrl: string, more: readonly string[] = [], model?: string): RolloutView {
   const entry = realpathSync(fileURLToPath(entryUrl));
   const secrets = (): ReadonlyMap<string, string> => identities(secretPaths(files, dirname(entry)));
   const before = secrets();
   const found = [...before.keys()].flatMap(existing);
-  const sources = sourcesOf(entry);
+  const sources = [...sourcesOf(entry), ...existing(model)];
   const [root] = existing(files.run);
   const runs = [...existing(files.run), ...found.filter(isRun)];
   const needed = [...sources, process.cwd(), homedir(), TMP_INSIDE];

@@ -229,8 +229,17 @@ export const grader = defineGrader(({ task, artifactsDir }) =>
       const flow = ['--flow', 'single_step', '--flows', 'examples/agent-flow/flows.yaml'];
       const plain = `import { defineWorkflow } from 'trainyard';
 export default defineWorkflow(async (ctx) => ({ output: (await ctx.model().generate({ messages: ctx.prompt })).text, reward: 1 }));`;
+      // It renders ids itself, with a tokenizer that a worker has among files that it hides.
+      const ids = `import { episodeSample, RolloutWorkflow } from 'trainyard/areal';
+export default class Ids extends RolloutWorkflow {
+  async arunEpisode(engine, { messages }) {
+    return episodeSample(await engine.agenerate({ inputIds: engine.applyChatTemplate(messages), gconfig: { maxNewTokens: 8 } }), 1);
+  }
+}`;
+      const isolated = ['--isolation', 'process', '--workflow-workers', '2'];
       const evals = {
-        isolated: [await site.home.write('plain.ts', plain), '--isolation', 'process', '--workflow-workers', '2'],
+        isolated: [await site.home.write('plain.ts', plain), ...isolated],
+        ids: [await site.home.write('ids.ts', ids), ...isolated],
         flow,
       };
       for (const [name, flags] of Object.entries(evals)) {
