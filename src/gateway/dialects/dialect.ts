@@ -4,7 +4,7 @@
  */
 import { z } from 'zod';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
-import { defined, isObject } from '../../core/json.ts';
+import { defined, isObject, sizeOfJson } from '../../core/json.ts';
 import { type Schema, schemaFault } from '../../core/json-schema.ts';
 import type { DialectName, Json, Message, SamplingSettings, Tool, ToolCall, Turn } from '../../core/types.ts';
 import type { Failure } from '../../http/refusal.ts';
@@ -67,7 +67,7 @@ export interface Dialect {
 }
 
 /** Throws REQUEST_INVALID if a well-formed request exceeds a limit on counts. */
-export function checkSize({ messages, tools, ignored }: ModelRequest): void {
+export function checkSize({ messages, tools, ignored, forced, formatErrorOf }: ModelRequest): void {
   const check = (count: number, what: string, most: number, param?: string): void => {
     if (count > most)
       throw new TrainyardError('REQUEST_INVALID', `${count} ${what}; at most ${most} are read`, defined({ param }));
@@ -75,6 +75,9 @@ export function checkSize({ messages, tools, ignored }: ModelRequest): void {
   check(messages.length, 'messages', GATEWAY_LIMITS.messages, 'messages');
   check(tools.length, 'tools', GATEWAY_LIMITS.tools, 'tools');
   check(ignored.length, 'parameters without effect', GATEWAY_LIMITS.ignored);
+  const followed = forced ? tools.map((tool) => tool.function.parameters) : formatErrorOf?.format.schema;
+  const { values } = sizeOfJson(JSON.stringify(followed ?? null));
+  check(values, 'values in the schema that the answer is to follow', GATEWAY_LIMITS.schemaValues, forced ? 'tools' : undefined);
 }
 
 /**
