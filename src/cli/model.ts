@@ -33,7 +33,7 @@ export async function modelCommand(
     const left = done > from ? ` · ${duration(((now - began) / 1000) * ((total - done) / (done - from)))} left` : '';
     const line = `${printableLine(file)} · ${sizeText(done)} of ${sizeText(total)}${left}`;
     if (json) console.log(JSON.stringify({ type: 'progress', file, done, total }));
-    else if (onTerminal) unfiltered(process.stderr, `\r${line}${ERASE_LINE_END}${done === total ? '\n' : ''}`);
+    else if (onTerminal) unfiltered(process.stderr)(`\r${line}${ERASE_LINE_END}${done === total ? '\n' : ''}`);
     else process.stderr.write(`${line}\n`);
   };
   const emit = (event: Parameters<typeof describe>[0]): void => void process.stderr.write(`${describe(event).join('\n')}\n`);

@@ -146,9 +146,8 @@ function logText({ at, text, from }: LogLine, startedAt?: number): string {
 }
 
 function callLine({ thread, turnsBefore, promptTokens, sampledTokens, failure }: UnansweredCall): string {
-  const what = failure
-    ? styleText('yellow', `call failed, ${printableLine(failure.code)}: ${printableLine(failure.message)}`)
-    : 'call given up';
+  const failed = failure && printableLine(`call failed, ${failure.code}: ${failure.message}`);
+  const what = failed ? styleText('yellow', failed) : 'call given up';
   const when = turnsBefore === 0 ? 'before any turn' : `after turn ${turnsBefore - 1}`;
   return `  - ${printableLine(thread)} · ${what} · ${when} · ${promptTokens} + ${sampledTokens} tokens`;
 }

@@ -112,9 +112,7 @@ export async function skyrlCommand(flags: Partial<SkyrlFlags> & { readonly json:
   return await serving(json, async (say, stopped, { finish: stop }) => {
     const model = await resolveModel(named);
     const settings: SkyrlFlags = { ...SKYRL_DEFAULTS, state: freeRun('skyrl'), ...given, model };
-    await using served = await startSkyrl(settings, stop, (line) =>
-      say([printableLine(line)], { type: 'progress', message: line }),
-    );
+    await using served = await startSkyrl(settings, stop, (line) => say([line], { type: 'progress', message: line }));
     const { baseURL } = served;
     say(skyrlWelcome(settings, baseURL, ANY_KEY), { type: 'serving', baseURL, apiKey: ANY_KEY, ...settings });
     await Promise.race([served.ended, stopped()]);

@@ -7,7 +7,7 @@ import { StringDecoder } from 'node:string_decoder';
 import { styleText } from 'node:util';
 import { CONTROL } from '../core/describe.ts';
 
-type Write = (text: string, encoding?: unknown, written?: unknown) => boolean;
+type Write = (text: string, written?: unknown) => boolean;
 
 const unfilteredOf = new WeakMap<NodeJS.WriteStream, Write>();
 
@@ -30,18 +30,16 @@ export function filterOutput(json: boolean): void {
     const decoder = new StringDecoder('utf8');
     const clean = (text: string): string => (json && stream === process.stdout ? escaped(text) : filtered(text, colour));
     const write = (chunk: string | Uint8Array, encoding?: unknown, written?: unknown): boolean => {
-      const bytes =
-        typeof chunk === 'string'
-          ? Buffer.from(chunk, typeof encoding === 'string' ? (encoding as BufferEncoding) : 'utf8')
-          : chunk;
-      return original.call(stream, clean(decoder.write(bytes)), typeof encoding === 'function' ? encoding : written);
+      const text = typeof chunk === 'string' ? chunk : decoder.write(chunk);
+      return original.call(stream, clean(text), typeof encoding === 'function' ? encoding : written);
     };
     unfilteredOf.set(stream, original);
     stream.write = write as typeof stream.write;
   }
 }
 
-/** Only for text that holds nothing of others but what was cleaned before. */
-export function unfiltered(stream: NodeJS.WriteStream, text: string): void {
-  (unfilteredOf.get(stream) ?? (stream.write as Write)).call(stream, text);
+/** Writes past the filter: only for text that holds nothing of others but what was cleaned before. */
+export function unfiltered(stream: NodeJS.WriteStream): (text: string) => void {
+  const write = unfilteredOf.get(stream) ?? stream.write;
+  return (text) => void write.call(stream, text);
 }

@@ -1,5 +1,4 @@
 /** `trainyard worker`: runs rollouts for a coordinating run until it is told to leave. Returns the exit code. */
-import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { checkStoreUrl } from '../run/run-store.ts';
 import { guarded } from './guarded.ts';
@@ -28,7 +27,7 @@ export async function workerCommand(entry: string | undefined, flags: WorkerFlag
   const emit = (event: Parameters<typeof describe>[0]): void => say(describe(event), event);
   return await guarded(emit, { steps: true, serves: true, graceMs: 1000 * grace }, async ({ finish, stop }) => {
     const warn = (code: string, message: string): void => emit({ type: 'warning', code, message });
-    const tell = (text: string, event: object): void => say([printableLine(text)], event as never);
+    const tell = (text: string, event: object): void => say([text], event as never);
     const finished = await work({ store, concurrency, entry, run, threads }, { finish, stop, warn, tell });
     say([`${count(finished, 'rollout')} finished`], { type: 'left', rollouts: finished } as never);
     return 0;

@@ -284,7 +284,7 @@ describe('the hub', () => {
     await mkdir(dirname(other), { recursive: true });
     await writeFile(other, 'mine');
     await hub([[path, Buffer.from('GGUF')]]);
-    expect(await refusal()).toMatch(/^DOWNLOAD_FAILED http:.* lists the file ".*, which is no name for a file of a model\n/);
+    expect(await refusal()).toMatch(/^DOWNLOAD_FAILED http:.* lists the file ".*, which is no name for one\n/);
     expect(await readFile(other, 'utf8')).toBe('mine');
     expect(server.asked.every(({ path: asked }) => asked.startsWith('/api/'))).toBe(true);
   });

@@ -8,7 +8,7 @@
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { link, mkdir, open, readFile, rename, rm, stat, statfs, symlink } from 'node:fs/promises';
-import { basename, dirname, isAbsolute, join, relative } from 'node:path';
+import { basename, dirname, join, relative } from 'node:path';
 import { z } from 'zod';
 import { printableLine, shortLine } from '../core/describe.ts';
 import { boundary, messageOf, nearName, TrainyardError } from '../core/errors.ts';
@@ -43,7 +43,6 @@ const TEXTS = /^(?:(?:generation_)?config|tokenizer(?:_config)?|special_tokens_m
 const [WEIGHTS, INDEX] = ['model.safetensors', 'model.safetensors.index.json'];
 const MOST_PAGES = 100;
 const MOST_FILES = 100_000;
-/** Characters. */
 const LONGEST_PATH = 1_000;
 /** Of a JSON file or a template, which are read whole. The largest tokenizers have half as much. */
 const MOST_TEXT_BYTES = 64e6;
@@ -108,9 +107,9 @@ async function filesAt(hub: Hub, sha: string): Promise<readonly HubFile[]> {
     const files = entries.filter(({ type }) => type === 'file');
     found.push(...files.map(({ path, size, oid, lfs }) => ({ path, size: lfs?.size ?? size, hash: lfs?.oid ?? oid })));
     query = next;
-    const odd = files.find(({ path }) => !isInside(path));
-    if (odd)
-      throw noSuchHub(hub, `lists the file ${JSON.stringify(shortLine(odd.path, 200))}, which is no name for a file of a model`);
+    const odd = files.find(({ path }) => !isInside(path))?.path;
+    if (odd !== undefined)
+      throw noSuchHub(hub, `lists the file ${shortLine(JSON.stringify(odd), 200)}, which is no name for one`);
     if (found.length > MOST_FILES) throw noSuchHub(hub, `lists more than ${MOST_FILES} files`);
   }
   return found;
@@ -174,9 +173,8 @@ async function weightsOf(hub: Hub, sha: string, files: readonly HubFile[]): Prom
 async function download(hub: Hub, sha: string, files: readonly HubFile[]): Promise<void> {
   for (const { path, size } of files) {
     if (size === 0 && !path.endsWith('.jinja')) throw unusable(hub.id, `has an empty ${path}`);
-    const isText = TEXTS.test(path) || path === INDEX;
-    if (isText && size > MOST_TEXT_BYTES)
-      throw unusable(hub.id, `has a ${path} of ${sizeText(size)}, expected ${sizeText(MOST_TEXT_BYTES)} at most`);
+    const most = TEXTS.test(path) || path === INDEX ? MOST_TEXT_BYTES : Infinity;
+    if (size > most) throw unusable(hub.id, `has a ${path} of ${sizeText(size)}, expected ${sizeText(most)} at most`);
   }
   await checkSpace(hub, files);
   const total = bytesOf(files);
@@ -198,9 +196,10 @@ async function checkSpace({ id, blobs }: Hub, files: readonly HubFile[]): Promis
     missing += Math.max(0, size - has);
   }
   const { bavail, bsize, blocks } = await onDisk(() => statfs(blobs));
+  const free = bavail * bsize;
   // A file system that knows no sizes says 0 blocks.
-  if (blocks === 0 || missing <= bavail * bsize) return;
-  const message = `${id} needs ${sizeText(missing)} more, and ${hubCache()} has ${sizeText(bavail * bsize)} free`;
+  if (blocks === 0 || missing <= free) return;
+  const message = `${id} needs ${sizeText(missing)} more, and ${hubCache()} has ${sizeText(free)} free`;
   throw new TrainyardError('DOWNLOAD_FAILED', message, { hint: ROOM });
 }
 
@@ -267,8 +266,7 @@ async function hashOf(path: string, { size, hash }: HubFile): Promise<string> {
 /** A hard link where the system allows no symbolic ones. */
 async function linkTo(blob: string, snapshot: string, name: string): Promise<void> {
   const path = join(snapshot, name);
-  const within = relative(snapshot, path);
-  if (isAbsolute(within) || within.startsWith('..')) throw new Error(`${path} is not inside the snapshot`);
+  if (relative(snapshot, path).startsWith('..')) throw new Error(`${path} is not inside the snapshot`);
   await mkdir(dirname(path), { recursive: true });
   await rm(path, { force: true });
   await symlink(relative(dirname(path), blob), path).catch(() => link(blob, path));
@@ -300,9 +298,8 @@ async function jsonAt<T>(hub: Hub, path: string, schema: z.ZodType<T>): Promise<
 }
 
 function noSuchHub({ url }: Hub, what: string): TrainyardError {
-  return new TrainyardError('DOWNLOAD_FAILED', `${url} ${what}`, {
-    hint: 'a proxy may ask for a login; HF_ENDPOINT names another hub',
-  });
+  const hint = 'a proxy may ask for a login; HF_ENDPOINT names another hub';
+  return new TrainyardError('DOWNLOAD_FAILED', `${url} ${what}`, { hint });
 }
 
 /** Throws unless what was asked for comes. */

@@ -137,7 +137,7 @@ export function attachScreen(title: Title): Report {
   // Follows Node's rules for stdout: color support, NO_COLOR, FORCE_COLOR.
   const colour = styleText('bold', 'x') !== 'x';
   const above = (text: string): void => screen.above(text);
-  const write = (text: string): void => unfiltered(stdout, text);
+  const write = unfiltered(stdout);
   const outside = [catchWrites(stdout, above), ...(stderr.isTTY ? [catchWrites(stderr, above)] : [])];
   const screen = new Screen({ columns: () => stdout.columns || 80, rows: () => stdout.rows || 24, colour, write }, title);
   const redraw = (): void => screen.redraw();

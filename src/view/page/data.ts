@@ -195,8 +195,7 @@ export async function follow(): Promise<void> {
   if (exported !== null) return await readAll();
   try {
     // Not by EventSource, which sends no headers.
-    const { body } = await send('/api/changes');
-    const reader = body!.pipeThrough(new TextDecoderStream()).getReader();
+    const reader = (await send('/api/changes')).body!.pipeThrough(new TextDecoderStream()).getReader();
     update({ connection: 'live' });
     for (let rest = ''; ; ) {
       const { value, done } = await reader.read();
