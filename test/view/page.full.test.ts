@@ -94,8 +94,9 @@ describe.skipIf(!hasBrowser)('the page of trainyard view (needs /usr/bin/chromiu
     await page.locator('.runs tbody tr').first().waitFor();
     // A server of another user on this machine, which the browser visits.
     const seen: string[] = [];
-    const other = createServer(({ headers }, response) => {
-      seen.push(JSON.stringify(headers));
+    const other = createServer(({ url, headers }, response) => {
+      // Its icon is asked for by its own page.
+      if (url === '/') seen.push(JSON.stringify(headers));
       response.writeHead(200, { 'content-type': 'text/html' }).end('<p>hello');
     });
     other.listen(0, '127.0.0.1');
