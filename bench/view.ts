@@ -14,6 +14,7 @@ import { manifestOf } from '../src/testing/trajectories.ts';
 import type { RolloutPage } from '../src/view/api.ts';
 import { ShownRun } from '../src/view/shown-run.ts';
 import { serveView } from '../src/view/view-server.ts';
+import { viewKeyOf } from '../test/fixtures/view-key.ts';
 
 const ROLLOUTS = 100_000;
 const LONG_TOKENS = 20_000;
@@ -91,10 +92,9 @@ async function measured(folder: string): Promise<Readonly<Record<string, number>
   await using shown = new ShownRun('0', folder);
   let link = '';
   await using listener = await serveView({ runs: [shown], onLink: (fresh) => (link ||= fresh) });
-  const signedIn = await fetch(link, { redirect: 'manual' });
-  const cookie = signedIn.headers.get('set-cookie')!.split(';')[0]!;
+  const headers = await viewKeyOf(link);
   const get = async <T>(path: string): Promise<T> => {
-    const response = await fetch(`${listener.origin}/api/runs/0${path}`, { headers: { cookie } });
+    const response = await fetch(`${listener.origin}/api/runs/0${path}`, { headers });
     if (!response.ok) throw new Error(`${path}: ${response.status} ${await response.text()}`);
     return (await response.json()) as T;
   };

@@ -5,9 +5,11 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline/promises';
+import { PassThrough } from 'node:stream';
 import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { shellWord } from '../run/settings.ts';
+import { unfiltered } from './terminal.ts';
 import { asCalled } from './text.ts';
 
 interface InitFlags {
@@ -65,7 +67,9 @@ async function choice<Name extends string>(
 
 /** Throws CANCELLED on Ctrl-C and at the end of the input. */
 async function asked(question: string): Promise<string> {
-  const lines = createInterface({ input: process.stdin, output: process.stdout });
+  // It moves the cursor, and shows nothing but our question and what is typed.
+  const output = new PassThrough({ encoding: 'utf8' }).on('data', unfiltered(process.stdout));
+  const lines = createInterface({ input: process.stdin, output, terminal: true });
   const left = Promise.withResolvers<never>();
   lines.once('close', () => left.reject(new TrainyardError('CANCELLED', 'cancelled; nothing was written', { cause: 'SIGINT' })));
   try {

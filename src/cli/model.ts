@@ -1,10 +1,12 @@
 /** `trainyard model get`: downloads a model of the Hugging Face hub, shows how far it is, and says what to type next. Returns the exit code. */
+import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { downloadModel, sizeText } from '../run/model-download.ts';
 import { HUB_NAME } from '../run/model-path.ts';
 import { shellWord } from '../run/settings.ts';
 import { guarded } from './guarded.ts';
 import { describe } from './print.ts';
+import { unfiltered } from './terminal.ts';
 import { asCalled, duration, ERASE_LINE_END } from './text.ts';
 
 /** Milliseconds between lines: on a terminal each replaces the last. */
@@ -29,9 +31,10 @@ export async function modelCommand(
     if (now - last < (onTerminal ? OFTEN : SELDOM) && done < total) return;
     last = now;
     const left = done > from ? ` · ${duration(((now - began) / 1000) * ((total - done) / (done - from)))} left` : '';
-    const line = `${file} · ${sizeText(done)} of ${sizeText(total)}${left}`;
+    const line = `${printableLine(file)} · ${sizeText(done)} of ${sizeText(total)}${left}`;
     if (json) console.log(JSON.stringify({ type: 'progress', file, done, total }));
-    else process.stderr.write(onTerminal ? `\r${line}${ERASE_LINE_END}${done === total ? '\n' : ''}` : `${line}\n`);
+    else if (onTerminal) unfiltered(process.stderr)(`\r${line}${ERASE_LINE_END}${done === total ? '\n' : ''}`);
+    else process.stderr.write(`${line}\n`);
   };
   const emit = (event: Parameters<typeof describe>[0]): void => void process.stderr.write(`${describe(event).join('\n')}\n`);
   const model = await guarded(emit, { steps: false }, async ({ stop }) => {

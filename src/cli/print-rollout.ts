@@ -146,7 +146,8 @@ function logText({ at, text, from }: LogLine, startedAt?: number): string {
 }
 
 function callLine({ thread, turnsBefore, promptTokens, sampledTokens, failure }: UnansweredCall): string {
-  const what = failure ? styleText('yellow', `call failed, ${failure.code}: ${printableLine(failure.message)}`) : 'call given up';
+  const failed = failure && printableLine(`call failed, ${failure.code}: ${failure.message}`);
+  const what = failed ? styleText('yellow', failed) : 'call given up';
   const when = turnsBefore === 0 ? 'before any turn' : `after turn ${turnsBefore - 1}`;
   return `  - ${printableLine(thread)} · ${what} · ${when} · ${promptTokens} + ${sampledTokens} tokens`;
 }
@@ -155,7 +156,7 @@ const NO_TURNS = ' (it ended before any model call through ctx.model() was answe
 
 function outcomeDetail(outcome: Outcome): string {
   if (outcome.kind === 'truncated') return ` by its limit of ${outcome.limit}`;
-  if (outcome.kind === 'failed') return ` ${outcome.code}: ${printableLine(outcome.message)}`;
+  if (outcome.kind === 'failed') return ` ${printableLine(`${outcome.code}: ${outcome.message}`)}`;
   if (outcome.kind === 'completed') return '';
   return `: ${printableLine(outcome.reason)}${outcome.reason === 'no_turns' ? NO_TURNS : ''}`;
 }
@@ -171,7 +172,7 @@ const NAMED = [
 
 export function gradeText(grade: Grade, outcome: Outcome): string {
   if (grade.kind === 'ungraded') return grade.why === outcome.kind ? 'not graded' : `not graded: ${printableLine(grade.why)}`;
-  if (grade.kind === 'failed') return styleText('red', `grading failed, ${grade.code}: ${printableLine(grade.message)}`);
+  if (grade.kind === 'failed') return styleText('red', `grading failed, ${printableLine(`${grade.code}: ${grade.message}`)}`);
   const { value, source, success, untrained = [] } = grade.reward;
   const marks = [
     ...(source === 'workflow' ? ['by the workflow'] : []),

@@ -96,7 +96,7 @@ export function describe(event: RunEvent, entry = ''): readonly string[] {
     }
     case 'warning': {
       const hint = event.hint === undefined ? '' : ` (${printableLine(event.hint)})`;
-      return [`${styleText('yellow', 'warning')} ${event.code}: ${printableLine(event.message)}${hint}`];
+      return [`${styleText('yellow', 'warning')} ${printableLine(`${event.code}: ${event.message}`)}${hint}`];
     }
     case 'done':
       return 'ending' in event ? trainingSummary(event, entry) : evaluationSummary(event);

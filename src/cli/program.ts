@@ -8,6 +8,7 @@ import { printableLine } from '../core/describe.ts';
 import { ERROR_CODES, TrainyardError } from '../core/errors.ts';
 import { errorEvent, lineOf, type RunEvent } from '../core/events.ts';
 import { ownRelease } from '../run/settings.ts';
+import { filterOutput } from './terminal.ts';
 import { asCalled, IS_NPM_SCRIPT } from './text.ts';
 import { addVerbs, type Ended } from './verbs.ts';
 
@@ -27,6 +28,7 @@ export function buildProgram(ended: Ended = () => {}): Command {
 export async function runCli(argv: readonly string[]): Promise<number> {
   outliveReaders();
   const json = argv.includes('--json');
+  filterOutput(json);
   try {
     let code = 0;
     await buildProgram((of) => {

@@ -60,7 +60,7 @@ export async function viewCommand(paths: readonly string[], flags: ViewFlags): P
     let links = 0;
     const onLink = (link: string): void => {
       const open = ['', `  Open ${styleText('bold', link)}`, ''];
-      say(links++ === 0 ? open : [`The link was used. For another browser: ${link}`], { type: 'link', link });
+      say(links++ === 0 ? open : [`The link was used. For another browser or tab: ${link}`], { type: 'link', link });
     };
     await using _ = await serveView({ runs: runs.all, ...defined({ host, port, token }), onLink });
     const single = token === undefined ? ' The link works once; when it is used, another one is printed here.' : '';

@@ -11,7 +11,7 @@ const THROWN_CHARS = 1_000;
 
 /** C0 (except tab and newline), DEL and C1 controls, Unicode line separators, and bidirectional overrides. */
 // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
-const CONTROL = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]/g;
+export const CONTROL = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]/g;
 
 export function printable(text: string): string {
   return text.replace(CONTROL, '');

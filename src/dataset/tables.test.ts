@@ -28,6 +28,14 @@ describe('CSV', () => {
     }
   });
 
+  it('refuses more columns than tasks can have, at once', async () => {
+    const wide = Array.from({ length: 300_000 }, (_, i) => `c${i}`).join(',');
+    await expect(rows(`${wide}\n`)).rejects.toMatchObject({
+      code: 'DATASET_INVALID',
+      message: 'tasks.csv: expected at most 1000 columns, found 300000',
+    });
+  });
+
   it('names the row whose columns are too many or too few', async () => {
     expect(await rows('prompt,answer\na,1,2\nb\nc,3')).toEqual([
       { kind: 'bad', place: 'row 1', problem: ': expected 2 columns, got 3' },

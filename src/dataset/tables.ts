@@ -11,6 +11,8 @@ import { isObject } from '../core/json.ts';
 import { invalid, MAX_LINE_BYTES, type RawRow, TOO_LARGE } from './rows.ts';
 import { parseJson } from './task-file.ts';
 
+/** Tasks use a handful. */
+const MOST_COLUMNS = 1_000;
 const COMMAS_HINT = 'write the file again with commas between the cells, under a name that ends in .csv';
 const QUOTES_HINT = 'put cells that hold commas, quotes or line ends in quotes, and write a quote in them twice';
 
@@ -52,6 +54,7 @@ async function* textIn(chunks: AsyncIterable<Uint8Array>): AsyncGenerator<string
 }
 
 function headerOf(cells: readonly (string | null)[], path: string): readonly string[] {
+  if (cells.length > MOST_COLUMNS) throw invalid(`${path}: expected at most ${MOST_COLUMNS} columns, found ${cells.length}`);
   const names = cells.map((cell) => (cell ?? '').trim());
   const separator = /[;\t|]/.exec(names[0] ?? '')?.[0];
   if (names.length === 1 && separator !== undefined) {

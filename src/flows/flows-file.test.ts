@@ -48,6 +48,18 @@ describe('a flows file', () => {
     await expect(read(text)).rejects.toMatchObject({ code: 'CONFIG_INVALID', message: expect.stringContaining(message) });
   });
 
+  it('refuses aliases that stand for more than a file can hold', async () => {
+    const lists = Array.from(
+      { length: 10 },
+      (_, i) =>
+        `a${i}: &a${i} [${Array(9)
+          .fill(i === 0 ? 'x' : `*a${i - 1}`)
+          .join(', ')}]`,
+    );
+    const message = expect.stringContaining('its aliases repeat too much');
+    await expect(read(lists.join('\n'))).rejects.toMatchObject({ code: 'CONFIG_INVALID', message });
+  });
+
   it('tells all mistakes at once', async () => {
     const text = `${target('node:fs#X')}- name: y\n  _target_: flow.js\n- 7\n`;
     await expect(read(text)).rejects.toThrow(/item 1: .*; also: item 2: .*; also: item 3: /s);

@@ -7,7 +7,7 @@ import { dirname, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import type { Workflow } from '../core/contracts.ts';
 import { describeValue } from '../core/describe.ts';
-import { messageOf, TrainyardError } from '../core/errors.ts';
+import { messageOf, TrainyardError, tried } from '../core/errors.ts';
 import { isObject } from '../core/json.ts';
 import { importEntry, inspectEntry, together } from '../rollout/discovery.ts';
 // Registers the flow that is available to every entry.
@@ -90,7 +90,8 @@ async function rowsIn(path: string): Promise<readonly unknown[]> {
   const document = parseDocument(text, { stringKeys: true });
   const problems = [...document.errors, ...document.warnings].map(({ message }) => message.split('\n', 1)[0] ?? '');
   if (problems.length > 0) throw invalid(path, [...new Set(problems)].slice(0, 10).join('; also: '));
-  const rows: unknown = document.toJS();
+  const rows: unknown = tried(() => document.toJS());
+  if (rows === undefined) throw invalid(path, 'its aliases repeat too much: write out what they stand for');
   if (Array.isArray(rows) && rows.length > 0) return rows;
   throw invalid(path, `expected a list of flows, found ${describeValue(rows)}`);
 }

@@ -186,6 +186,27 @@ describe('response_format', () => {
   });
 });
 
+describe('a schema that an answer is to follow', () => {
+  const listed = (count: number) => ({
+    type: 'object',
+    properties: { v: { enum: Array.from({ length: count }, (_, i) => `v${i}`) } },
+  });
+  const format = (schema: object) => ({ type: 'json_schema', json_schema: { name: 'answer', schema } });
+  const tool = (parameters: object) => ({ type: 'function', function: { name: 'f', parameters } });
+
+  it.each([
+    ['of response_format', (count: number) => ({ response_format: format(listed(count)) })],
+    ['of a call that is demanded', (count: number) => ({ tools: [tool(listed(count))], tool_choice: 'required' })],
+  ])('%s is bounded: 100,000 values are refused before anything is sampled', async (_, asked) => {
+    const { session } = open({ replies: ['{"v":"v1"}<|im_end|>', '{"v":"v1"}<|im_end|>'] });
+    const refused = await post(session, JSON.stringify({ messages: ask, ...asked(100_000) }));
+    expect(refused.status).toBe(400);
+    expect(await refused.text()).toMatch(/1000\d\d values in the schema that the answer is to follow; at most 10000 are read/);
+    expect((await post(session, JSON.stringify({ messages: ask, ...asked(5_000) }))).status).toBe(200);
+    expect(session.seal()).toHaveLength(1);
+  });
+});
+
 describe('response_format with a tool call', () => {
   it('is not checked before there is an answer', async () => {
     const { session } = open({ replies: [LOOKUP] });

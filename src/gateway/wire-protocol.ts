@@ -72,6 +72,8 @@ export const GATEWAY_LIMITS = {
   messages: 10_000,
   tools: 1_000,
   ignored: 2_000,
+  /** Values of the schema that sampling is to follow: each token of the vocabulary is tried against each. */
+  schemaValues: 10_000,
   headers: HTTP_LIMITS.headers,
   headerBytes: HTTP_LIMITS.headerBytes,
   /** Concurrent model calls of one rollout. Further calls get 429, so that clients wait. */

@@ -118,6 +118,10 @@ describe('bytes that are no request', () => {
     await expectRefused(await exchange(bytes), status, code);
   });
 
+  it('HTTP/1.0, as proxies speak it, is answered', async () => {
+    expect((await exchange('GET /health HTTP/1.0\r\nhost: localhost\r\n\r\n')).status).toBe(200);
+  });
+
   it('an offer of HTTP/2, as Java and curl make it, is not taken up, and the request is answered', async () => {
     const offer = ['host: localhost', 'connection: Upgrade, HTTP2-Settings', 'upgrade: h2c', 'http2-settings: AAEAAEAA'];
     expect((await exchange(`GET /health HTTP/1.1\r\n${offer.join('\r\n')}\r\n\r\n`)).status).toBe(200);

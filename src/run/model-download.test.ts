@@ -1,6 +1,6 @@
 import { mkdir, mkdtemp, readdir, readFile, readlink, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { afterEach, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest';
 import { COMMIT, gitHash, type HubServer, hubServer, type Spoiled } from '../../test/fixtures/hub-server.ts';
 import { digestsOf } from './checkpoint.ts';
@@ -274,9 +274,70 @@ describe('the hub', () => {
     expect(await refusal()).toContain(`answered something that is no reply of a hub: ${body}`);
   });
 
-  it.each(['../../x.gguf', '/etc/x.gguf', 'a/../../x.gguf', 'a\\..\\x.gguf'])('that lists the file %s is none', async (path) => {
+  const OTHER = '../../../models--Trusted--Model/snapshots/b2/model';
+  it.each([
+    ...['../../x.gguf', '/etc/x.gguf', 'a/../../x.gguf', 'a\\..\\x.gguf', 'a//x.gguf', './x.gguf', 'a/..', '', 'a/'],
+    ...['\n', '\r', '\u2028', '\u2029', '\0', '\u007f', '\u0085', '\u001b[31m', '\u202e'].map((c) => `x${c}/${OTHER}.gguf`),
+    `${'long/'.repeat(300)}x.gguf`,
+  ])('that lists the file %j is none, and nothing of other models is touched', async (path) => {
+    const other = join(home, 'hub/models--Trusted--Model/snapshots/b2/model.gguf');
+    await mkdir(dirname(other), { recursive: true });
+    await writeFile(other, 'mine');
     await hub([[path, Buffer.from('GGUF')]]);
-    expect(await refusal()).toContain('no reply of a hub');
+    expect(await refusal()).toMatch(/^DOWNLOAD_FAILED http:.* lists the file ".*, which is no name for one\n/);
+    expect(await readFile(other, 'utf8')).toBe('mine');
+    expect(server.asked.every(({ path: asked }) => asked.startsWith('/api/'))).toBe(true);
+  });
+
+  it('that lists a shard elsewhere in an index touches nothing there', async () => {
+    const shard = `x\n/../${OTHER}.safetensors`;
+    const map = Buffer.from(JSON.stringify({ weight_map: { a: shard } }));
+    await hub([...base, ['model.safetensors.index.json', map]].filter(([name]) => name !== 'model.safetensors') as never);
+    expect(await refusal()).toMatch(/^MODEL_INVALID .* names no shards, or others than it has/);
+  });
+
+  it('that announces more than the disk has room for is refused before a byte of it, with both numbers', async () => {
+    await hub();
+    server.announced.set('model.safetensors', 9e15);
+    expect(await refusal()).toMatch(/^DOWNLOAD_FAILED .* needs 9000000000 MB more, and .* has \d+ MB free\nmake room/);
+    expect(asksFor('model.safetensors', 'hub')).toEqual([]);
+  });
+
+  it.each(['config.json', 'tokenizer.json'])('that lists a %s too large to be read is refused by its size', async (name) => {
+    await hub();
+    server.announced.set(name, 620e6);
+    expect(await refusal()).toContain(`MODEL_INVALID ${ID} has a ${name} of 620 MB, expected 64 MB at most`);
+    expect(asksFor(name, 'hub')).toEqual([]);
+  });
+
+  it.each(NAMES)('that lists an empty %s is told so', async (name) => {
+    await hub([...base, [name, Buffer.alloc(0)]]);
+    expect(await refusal()).toContain(`MODEL_INVALID ${ID} has an empty ${name}`);
+  });
+
+  it('that answers without end is heard no further than a reply can go', async () => {
+    await hub();
+    server.api = (to) => {
+      to.writeHead(200);
+      const more = (): void => {
+        if (!to.destroyed) to.write(' '.repeat(1 << 20), () => setImmediate(more));
+      };
+      more();
+    };
+    expect(await refusal()).toMatch(/^DOWNLOAD_FAILED .* answered with more than a hub’s reply can have/);
+  });
+
+  it('that sends more than it announced is stopped there', async () => {
+    await hub();
+    let sent = 0;
+    spoilWeights({ bytes: Buffer.alloc(50_000_000) });
+    const onProgress = (_: string, done: number): void => {
+      sent = Math.max(sent, done);
+    };
+    await expect(downloadModel(ID, undefined, { signal: new AbortController().signal, onProgress })).rejects.toThrow(
+      'is not the file',
+    );
+    expect(sent).toBeLessThan(1_000_000);
   });
 
   it('that cannot be reached is named', async () => {

@@ -2,14 +2,15 @@
  * Downloads a model of the Hugging Face hub into the local cache, in the layout of Hugging Face's own programs. By plain `fetch`, since
  * @huggingface/hub neither resumes nor verifies. A file is written as `blobs/<hash>.incomplete`, where the next call goes on, and gets its
  * name once size and hash are right. The snapshot's links come after all files, then `refs/main`: what is named there is whole. The token
- * goes to the hub only: `fetch` drops it where a large file is redirected to another host.
+ * goes to the hub only: `fetch` drops it where a large file is redirected to another host. A hub is not trusted: its names stay inside the
+ * snapshot, and its sizes are checked before a file is begun.
  */
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
-import { link, mkdir, open, readFile, rename, rm, stat, symlink } from 'node:fs/promises';
+import { link, mkdir, open, readFile, rename, rm, stat, statfs, symlink } from 'node:fs/promises';
 import { basename, dirname, join, relative } from 'node:path';
 import { z } from 'zod';
-import { shortLine } from '../core/describe.ts';
+import { printableLine, shortLine } from '../core/describe.ts';
 import { boundary, messageOf, nearName, TrainyardError } from '../core/errors.ts';
 import { parsedJson } from '../core/json.ts';
 import { bodyOf } from '../gateway/model-server.ts';
@@ -41,6 +42,10 @@ type Hub = DownloadOptions & Readonly<Record<'id' | 'url' | 'blobs', string>>;
 const TEXTS = /^(?:(?:generation_)?config|tokenizer(?:_config)?|special_tokens_map|added_tokens)\.json$|^chat_template\.jinja$/;
 const [WEIGHTS, INDEX] = ['model.safetensors', 'model.safetensors.index.json'];
 const MOST_PAGES = 100;
+const MOST_FILES = 100_000;
+const LONGEST_PATH = 1_000;
+/** Of a JSON file or a template, which are read whole. The largest tokenizers have half as much. */
+const MOST_TEXT_BYTES = 64e6;
 
 const indexSchema = z.object({ weight_map: z.record(z.string(), z.string()) });
 const commitSchema = z.object({
@@ -51,8 +56,7 @@ const commitSchema = z.object({
 const treeSchema = z.array(
   z.object({
     type: z.string(),
-    // Becomes a path in the cache: none that leads out of it.
-    path: z.string().regex(/^(?!\/|.*[\\\0])(?!(?:.*\/)?\.{0,2}(?:\/|$))/),
+    path: z.string(),
     size: z.int().min(0),
     oid: z.string().regex(/^[0-9a-f]{40}$/),
     lfs: z.object({ oid: z.string().regex(/^[0-9a-f]{64}$/), size: z.int().min(0) }).nullish(),
@@ -84,7 +88,7 @@ export async function downloadModel(id: string, gguf: string | undefined, option
   await download(hub, sha, all);
   const snapshot = join(folder, 'snapshots', sha);
   await onDisk(async () => {
-    for (const file of all) await linkTo(join(hub.blobs, file.hash), join(snapshot, file.path));
+    for (const file of all) await linkTo(join(hub.blobs, file.hash), snapshot, file.path);
     await mkdir(join(folder, 'refs'), { recursive: true });
     await writeWhole(join(folder, 'refs', 'main'), sha);
   });
@@ -103,8 +107,18 @@ async function filesAt(hub: Hub, sha: string): Promise<readonly HubFile[]> {
     const files = entries.filter(({ type }) => type === 'file');
     found.push(...files.map(({ path, size, oid, lfs }) => ({ path, size: lfs?.size ?? size, hash: lfs?.oid ?? oid })));
     query = next;
+    const odd = files.find(({ path }) => !isInside(path))?.path;
+    if (odd !== undefined)
+      throw noSuchHub(hub, `lists the file ${shortLine(JSON.stringify(odd), 200)}, which is no name for one`);
+    if (found.length > MOST_FILES) throw noSuchHub(hub, `lists more than ${MOST_FILES} files`);
   }
   return found;
+}
+
+/** Whether a name becomes a path inside the folder that it is joined to, and can be shown in one line. */
+function isInside(path: string): boolean {
+  const isPlain = path.length <= LONGEST_PATH && printableLine(path) === path && !path.includes('\\');
+  return isPlain && path.split('/').every((part) => !['', '.', '..'].includes(part));
 }
 
 /** Throws MODEL_INVALID, or USAGE where one of several GGUF files must be named. */
@@ -157,6 +171,12 @@ async function weightsOf(hub: Hub, sha: string, files: readonly HubFile[]): Prom
 
 /** Downloads what is missing or damaged. */
 async function download(hub: Hub, sha: string, files: readonly HubFile[]): Promise<void> {
+  for (const { path, size } of files) {
+    if (size === 0 && !path.endsWith('.jinja')) throw unusable(hub.id, `has an empty ${path}`);
+    const most = TEXTS.test(path) || path === INDEX ? MOST_TEXT_BYTES : Infinity;
+    if (size > most) throw unusable(hub.id, `has a ${path} of ${sizeText(size)}, expected ${sizeText(most)} at most`);
+  }
+  await checkSpace(hub, files);
   const total = bytesOf(files);
   let done = 0;
   for (const file of files) {
@@ -166,6 +186,21 @@ async function download(hub: Hub, sha: string, files: readonly HubFile[]): Promi
     if (!isThere) await downloadFile(hub, sha, file, onBytes);
     done += file.size;
   }
+}
+
+/** Throws unless what is missing of the files, by the sizes that the hub announced, fits on the disk. */
+async function checkSpace({ id, blobs }: Hub, files: readonly HubFile[]): Promise<void> {
+  let missing = 0;
+  for (const { hash, size } of files) {
+    const has = Math.max(await sizeOf(join(blobs, hash)), await sizeOf(join(blobs, `${hash}.incomplete`)), 0);
+    missing += Math.max(0, size - has);
+  }
+  const { bavail, bsize, blocks } = await onDisk(() => statfs(blobs));
+  const free = bavail * bsize;
+  // A file system that knows no sizes says 0 blocks.
+  if (blocks === 0 || missing <= free) return;
+  const message = `${id} needs ${sizeText(missing)} more, and ${hubCache()} has ${sizeText(free)} free`;
+  throw new TrainyardError('DOWNLOAD_FAILED', message, { hint: ROOM });
 }
 
 async function downloadFile(hub: Hub, sha: string, file: HubFile, onBytes: (bytes: number) => void): Promise<void> {
@@ -216,8 +251,9 @@ async function goOn(hub: Hub, sha: string, { path, size }: HubFile, partial: str
   if (at < size) throw new Interrupted(`the connection ended at ${at} of ${size} bytes of ${path}`);
 }
 
+/** -1 if there is none. */
 async function sizeOf(path: string): Promise<number> {
-  return (await stat(path).catch(() => undefined))?.size ?? 0;
+  return (await stat(path).catch(() => undefined))?.size ?? -1;
 }
 
 /** Of what is on the disk, whoever wrote it and however often it was interrupted. */
@@ -228,7 +264,9 @@ async function hashOf(path: string, { size, hash }: HubFile): Promise<string> {
 }
 
 /** A hard link where the system allows no symbolic ones. */
-async function linkTo(blob: string, path: string): Promise<void> {
+async function linkTo(blob: string, snapshot: string, name: string): Promise<void> {
+  const path = join(snapshot, name);
+  if (relative(snapshot, path).startsWith('..')) throw new Error(`${path} is not inside the snapshot`);
   await mkdir(dirname(path), { recursive: true });
   await rm(path, { force: true });
   await symlink(relative(dirname(path), blob), path).catch(() => link(blob, path));
@@ -242,9 +280,10 @@ class Interrupted extends TrainyardError {
   }
 }
 
+const ROOM = 'make room there, or set HF_HOME to a folder on another disk, then type the command again';
+
 function onDisk<T>(work: () => Promise<T>): Promise<T> {
-  const hint = 'make room there, or set HF_HOME to a folder on another disk, then type the command again';
-  return boundary('DOWNLOAD_FAILED', `cannot write to ${hubCache()}`, work, hint);
+  return boundary('DOWNLOAD_FAILED', `cannot write to ${hubCache()}`, work, ROOM);
 }
 
 /** Also returns the query of the next page. Of that link nothing else is used, so that it leads to no other host. */
@@ -254,8 +293,13 @@ async function jsonAt<T>(hub: Hub, path: string, schema: z.ZodType<T>): Promise<
   const { success, data } = schema.safeParse(parsedJson(text ?? ''));
   const next = /<([^>]*)>;\s*rel="next"/.exec(response.headers.get('link') ?? '')?.[1];
   if (success) return [data, (next && URL.parse(next, hub.url)?.search) || ''];
-  const found = `${hub.url} answered something that is no reply of a hub: ${shortLine(text ?? '', 200)}`;
-  throw new TrainyardError('DOWNLOAD_FAILED', found, { hint: 'a proxy may ask for a login; HF_ENDPOINT names another hub' });
+  if (text === undefined) throw noSuchHub(hub, 'answered with more than a hub’s reply can have');
+  throw noSuchHub(hub, `answered something that is no reply of a hub: ${shortLine(text, 200)}`);
+}
+
+function noSuchHub({ url }: Hub, what: string): TrainyardError {
+  const hint = 'a proxy may ask for a login; HF_ENDPOINT names another hub';
+  return new TrainyardError('DOWNLOAD_FAILED', `${url} ${what}`, { hint });
 }
 
 /** Throws unless what was asked for comes. */

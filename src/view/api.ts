@@ -1,8 +1,9 @@
 /**
  * What the page of `trainyard view` and its server say to each other. Types only: both sides are written against this file. Everything is
- * JSON; the server answers errors as `{ error: { code, message, hint? } }`. In an exported HTML file there is no server: the same answers are
+ * JSON; the server answers errors as `{ error: { code, message, hint? } }`. Each request but the first has the key, as `authorization: Bearer`. In an exported HTML file there is no server: the same answers are
  * embedded, by their path.
  *
+ * POST /api/session                                   { key }, for a link's token as the key; the token then works no more
  * GET  /api/runs                                      RunInfo[]
  * GET  /api/runs/:run/events                          RunEvent[], without progress
  * GET  /api/runs/:run/rollouts?filter&sort&from&count RolloutPage

@@ -38,7 +38,3 @@ export function shell(title: string): string {
   const head = '<link rel="stylesheet" href="/page.css">';
   return html(title, head, '<div id="app"></div>\n<script type="module" src="/page.js"></script>');
 }
-
-export function messagePage(message: string, hint = ''): string {
-  return html('Trainyard', '', `<h1>Trainyard</h1>\n<p>${escaped(message)}</p>\n<p>${escaped(hint)}</p>`);
-}

@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { rawClient } from '../../test/fixtures/raw-socket.ts';
+import { viewKeyOf } from '../../test/fixtures/view-key.ts';
 import type { Listener } from '../http/http-server.ts';
 import { takeLock } from '../run/directory.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
@@ -18,7 +19,7 @@ const HOSTILE = '</script><script>alert(1)</script>\u2028<!--';
 let home: string;
 let listener: Listener;
 let runs: readonly ShownRun[];
-let cookie: string;
+let key: { readonly authorization: string };
 const links: string[] = [];
 
 beforeAll(async () => {
@@ -44,11 +45,7 @@ beforeAll(async () => {
   }
   runs = [new ShownRun('0', home), new ShownRun('1', join(home, 'nothing'))];
   listener = await serveView({ runs, onLink: (link) => links.push(link) });
-  const signedIn = await fetch(links[0]!, { redirect: 'manual' });
-  expect([signedIn.status, signedIn.headers.get('location')]).toEqual([303, '/']);
-  const set = signedIn.headers.get('set-cookie')!;
-  expect(set).toMatch(/^trainyard-\d+=[\w-]{43}; HttpOnly; SameSite=Strict; Path=\/$/);
-  cookie = set.split(';')[0]!;
+  key = await viewKeyOf(links[0]!);
 });
 afterAll(async () => {
   await listener[Symbol.asyncDispose]();
@@ -57,7 +54,7 @@ afterAll(async () => {
 });
 
 const ask = (path: string, init: RequestInit = {}): Promise<Response> =>
-  fetch(listener.origin + path, { redirect: 'manual', ...init, headers: { cookie, ...init.headers } });
+  fetch(listener.origin + path, { redirect: 'manual', ...init, headers: { ...key, ...init.headers } });
 const post = (path: string, body: unknown, headers: Record<string, string> = {}): Promise<Response> => {
   const own = { origin: listener.origin, 'content-type': 'application/json', ...headers };
   return ask(path, { method: 'POST', body: JSON.stringify(body), headers: own });
@@ -65,21 +62,48 @@ const post = (path: string, body: unknown, headers: Record<string, string> = {})
 const json = async <T>(path: string): Promise<T> => (await (await ask(path)).json()) as T;
 
 describe('who may see it', () => {
-  it.each(['/', '/api/runs', '/api/changes', '/page.js', '/nowhere'])('%s needs the cookie of a link', async (path) => {
-    const response = await fetch(listener.origin + path);
-    expect(response.status).toBe(401);
-    expect(await response.text()).toContain('trainyard view printed');
-    expect((await fetch(listener.origin + path, { headers: { cookie: `${cookie}x` } })).status).toBe(401);
+  it.each(['/api/runs', '/api/changes', '/api/runs/0/rollouts', '/nowhere'])('%s needs the key of a link', async (path) => {
+    const { host, port } = new URL(listener.origin);
+    const value = key.authorization.replace('Bearer ', '');
+    const wrong = [
+      {},
+      { authorization: `${key.authorization}x` },
+      { authorization: value },
+      { cookie: `trainyard-${port}=${value}` },
+    ];
+    for (const headers of wrong) {
+      const response = await fetch(listener.origin + path, { headers });
+      expect(response.status, JSON.stringify([host, headers])).toBe(401);
+      expect(await response.text()).toContain('trainyard view printed');
+    }
+    expect((await fetch(`${listener.origin}${path}?token=${value}`)).status).toBe(401);
+  });
+
+  it('the page itself is served to everybody, and holds nothing of a run', async () => {
+    for (const path of ['/', '/page.js', '/page.css']) {
+      const response = await fetch(listener.origin + path);
+      expect([200, 404]).toContain(response.status);
+      expect(await response.text()).not.toContain(home);
+    }
   });
 
   it('a link works once, and another one comes when it was used', async () => {
     expect(links).toHaveLength(2);
-    const used = await fetch(links[0]!, { redirect: 'manual' });
-    expect([used.status, used.headers.get('set-cookie')]).toEqual([401, null]);
-    expect(await used.text()).toContain('was used before');
-    expect((await fetch(`${listener.origin}/?token=wrong`)).status).toBe(401);
-    expect((await fetch(links[1]!, { method: 'HEAD', redirect: 'manual' })).status).toBe(401);
-    expect((await ask(new URL(links[0]!).search.replace(/^/, '/'))).headers.get('location')).toBe('/');
+    expect(links[0]).toMatch(/^http:\/\/127\.0\.0\.1:\d+\/#token=[\w-]{43}$/);
+    expect(key.authorization).toMatch(/^Bearer [\w-]{43}$/);
+    expect(key.authorization).not.toContain(links[0]!.split('=')[1]);
+    await expect(viewKeyOf(links[0]!)).rejects.toThrow(/^401: .*was used before, or is not right/);
+    await expect(viewKeyOf(`${listener.origin}/#token=wrong`)).rejects.toThrow('401');
+    await expect(viewKeyOf(`${listener.origin}/#token=${key.authorization.slice(7)}`)).rejects.toThrow('401');
+    // What only looks, such as a preview of links, uses nothing up.
+    for (const method of ['GET', 'HEAD']) expect((await fetch(links[1]!, { method })).status).toBe(200);
+    expect(links).toHaveLength(2);
+    expect((await fetch(`${listener.origin}/api/runs`, { headers: await viewKeyOf(links[1]!) })).status).toBe(200);
+    expect(links).toHaveLength(3);
+  });
+
+  it('no answer sets a cookie', async () => {
+    for (const path of ['/', '/api/runs', '/nowhere']) expect((await ask(path)).headers.get('set-cookie')).toBeNull();
   });
 
   it.each<[string, string, number]>([
@@ -95,7 +119,7 @@ describe('who may see it', () => {
   ])('a request with %s', async (_, headers, status) => {
     using client = await rawClient(listener.origin);
     const own = headers.replace('HERE', new URL(listener.origin).host);
-    client.send(`GET /api/runs HTTP/1.1\r\n${own}cookie: ${cookie}\r\n\r\n`);
+    client.send(`GET /api/runs HTTP/1.1\r\n${own}authorization: ${key.authorization}\r\n\r\n`);
     expect((await client.reply()).status).toBe(status);
   });
 
@@ -169,7 +193,7 @@ describe('what it shows', () => {
   it('tells what is new, from where the client is, and costs nothing for one that never reads', async () => {
     using idle = await rawClient(listener.origin);
     idle.socket.pause();
-    idle.send(`GET /api/changes HTTP/1.1\r\nhost: localhost\r\ncookie: ${cookie}\r\n\r\n`);
+    idle.send(`GET /api/changes HTTP/1.1\r\nhost: localhost\r\nauthorization: ${key.authorization}\r\n\r\n`);
     const gone = new AbortController();
     const reader = (await ask('/api/changes', { signal: gone.signal })).body!.getReader();
     const next = async (): Promise<string> => new TextDecoder().decode((await reader.read()).value);

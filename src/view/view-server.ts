@@ -1,7 +1,9 @@
 /**
  * The server behind the page of `trainyard view`: the answers of api.ts about the runs that were named on the command line, and no others:
- * a request says their number, never a path. A link holds a token that works once and is exchanged for a cookie; nothing else is answered
- * without that cookie. The guard of http/ refuses other sites' pages and foreign names of this machine.
+ * a request says their number, never a path. A link holds a token that works once, behind its #, so that no browser sends it unasked. The page
+ * exchanges it for a key, which it sends as a header: a cookie would reach every other server on this machine, since cookies know no ports.
+ * Without the key only the page itself is served, which is the same for all. The guard of http/ refuses other sites' pages and foreign names
+ * of this machine.
  */
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto';
 import { createReadStream, readFileSync } from 'node:fs';
@@ -30,7 +32,7 @@ import { compare, measuredIn } from '../run/compare.ts';
 import { DATA_FORMATS } from '../run/data-rows.ts';
 import { exportData } from '../run/export-data.ts';
 import { Changes } from './changes.ts';
-import { messagePage, pageFile, shell } from './page-files.ts';
+import { pageFile, shell } from './page-files.ts';
 import type { ShownRun } from './shown-run.ts';
 
 export interface ViewOptions {
@@ -39,7 +41,7 @@ export interface ViewOptions {
   readonly port?: number | undefined;
   /** Required beyond loopback. Works in a link any number of times. */
   readonly token?: string | undefined;
-  /** Called with a link for the first browser, and with a new one whenever one was used. */
+  /** Called with a link for the first tab, and with a new one whenever one was used. */
   onLink(link: string): void;
 }
 
@@ -68,8 +70,8 @@ const ERRORS: ErrorTable = {
 
 const MOST_BYTES = 4 * 1024 * 1024;
 const MOST_ROWS = 1000;
-/** Browsers that may be signed in. */
-const MOST_COOKIES = 100;
+/** Tabs that may be signed in. */
+const MOST_KEYS = 100;
 
 const list = z.object({
   filter: z.string().default(''),
@@ -104,6 +106,7 @@ const ROUTES: readonly Route[] = [
   { method: 'GET', path: '/', answer: async () => page(shell('Trainyard')) },
   { method: 'GET', path: '/page.js', answer: async () => file('page.js', 'text/javascript; charset=utf-8') },
   { method: 'GET', path: '/page.css', answer: async () => file('page.css', 'text/css; charset=utf-8') },
+  { method: 'POST', path: '/api/session', answer: async (server, _, request) => jsonReply(200, server.signIn(request)) },
   {
     ...{ method: 'GET', path: '/api/runs' },
     answer: async ({ runs }) => jsonReply(200, await Promise.all(runs.map((run) => run.info()))),
@@ -144,6 +147,8 @@ const ROUTES: readonly Route[] = [
 ];
 
 const ROUTER = new Router(ROUTES);
+/** What needs no key: the page, which holds nothing of a run, and the way to get one. */
+const OPEN: ReadonlySet<string> = new Set(['/', '/page.js', '/page.css', '/api/session']);
 
 /** Serves until disposed; the runs stay the caller's. Throws USAGE if the address cannot be bound or lacks a token. */
 export async function serveView(options: ViewOptions): Promise<Listener> {
@@ -158,7 +163,7 @@ class ViewServer implements HttpHandler {
   readonly runs: readonly ShownRun[];
   readonly #options: ViewOptions;
   readonly #wrong = new WrongKeys({ now: Date.now });
-  readonly #cookies: string[] = [];
+  readonly #keys: string[] = [];
   #token: string;
   #origin = '';
 
@@ -175,15 +180,15 @@ class ViewServer implements HttpHandler {
 
   async answer(request: HttpRequest): Promise<HttpReply> {
     try {
-      const reply = this.#signIn(request) ?? (await this.#answerTo(request));
+      const reply = await this.#answerTo(request);
       return { ...reply, headers: { ...HEADERS, ...reply.headers } };
     } catch (thrown) {
-      return this.#failure(this.#wrong.count(thrown, request.address), request.path);
+      return this.#failure(this.#wrong.count(thrown, request.address));
     }
   }
 
   refuse(refusal: Refusal): HttpReply {
-    return this.#failure(refusal, '');
+    return this.#failure(refusal);
   }
 
   run(id: string): ShownRun {
@@ -193,46 +198,35 @@ class ViewServer implements HttpHandler {
   }
 
   get #link(): string {
-    return `${this.#origin}/?token=${encodeURIComponent(this.#token)}`;
+    return `${this.#origin}/#token=${encodeURIComponent(this.#token)}`;
   }
 
-  get #cookieName(): string {
-    return `trainyard-${new URL(this.#origin).port || '80'}`;
-  }
-
-  /** Undefined if the request may go on. Throws SESSION_UNKNOWN. */
-  #signIn(request: HttpRequest): HttpReply | undefined {
-    const token = request.path === '/' ? new URLSearchParams(request.query).get('token') : null;
-    const given = cookiesIn(request.header('cookie'), this.#cookieName);
-    const isKnown = this.#cookies.some((cookie) => given.some((one) => isSame(cookie, one)));
-    if (token === null && isKnown) return undefined;
-    if (token === null) throw unknown('This page needs the link that trainyard view printed.');
-    // A link that was used stays harmless in the browser that used it.
-    if (isKnown) return { status: 303, body: '', headers: { location: '/' } };
-    if (request.method !== 'GET' || !isSame(this.#token, token)) throw unknown('This link was used before, or is not right.');
-    const cookie = secret();
-    this.#cookies.push(cookie);
-    if (this.#cookies.length > MOST_COOKIES) this.#cookies.shift();
+  /** Exchanges a link's token for a key. Throws SESSION_UNKNOWN. */
+  signIn(request: HttpRequest): { readonly key: string } {
+    if (!isSame(this.#token, bearerOf(request))) throw unknown('This link was used before, or is not right.');
+    const key = secret();
+    this.#keys.push(key);
+    if (this.#keys.length > MOST_KEYS) this.#keys.shift();
     if (this.#options.token === undefined) {
       this.#token = secret();
       this.#options.onLink(this.#link);
     }
-    const set = `${this.#cookieName}=${cookie}; HttpOnly; SameSite=Strict; Path=/`;
-    return { status: 303, body: '', headers: { location: '/', 'set-cookie': set } };
+    return { key };
   }
 
   async #answerTo(request: HttpRequest): Promise<HttpReply> {
     const { method, path } = request;
+    const given = bearerOf(request);
+    const isKnown = this.#keys.some((key) => isSame(key, given));
+    if (!isKnown && !OPEN.has(path)) throw unknown('This page needs the link that trainyard view printed.');
     const match = ROUTER.match(path);
     if (match === undefined) throw httpRefusal('not_found', `there is nothing at ${path.slice(0, 200)}`);
     return await routeFor(match, method, path).answer(this, match.segments, request);
   }
 
-  #failure(thrown: unknown, path: string): HttpReply {
+  #failure(thrown: unknown): HttpReply {
     const { status, code, message, hint, headers } = failureOf(thrown, ERRORS);
-    const own = { ...HEADERS, ...headers };
-    if (path === '/') return { status, body: messagePage(message, hint), headers: { ...own, ...HTML } };
-    return jsonReply(status, { error: { code, message, ...defined({ hint }) } }, own);
+    return jsonReply(status, { error: { code, message, ...defined({ hint }) } }, { ...HEADERS, ...headers });
   }
 }
 
@@ -249,14 +243,12 @@ function isSame(known: string, given: string | undefined): boolean {
   return given !== undefined && timingSafeEqual(digest(known), digest(given));
 }
 
-/** Another server of this machine may have set one of the same name. */
-function cookiesIn(header: string | undefined, name: string): readonly string[] {
-  const cookies = header?.split(';').map((cookie) => cookie.trim()) ?? [];
-  return cookies.flatMap((cookie) => (cookie.startsWith(`${name}=`) ? [cookie.slice(name.length + 1)] : []));
+function bearerOf(request: HttpRequest): string | undefined {
+  return /^Bearer (.+)$/.exec(request.header('authorization') ?? '')?.[1];
 }
 
 function unknown(message: string): TrainyardError {
-  const hint = 'Open the latest link that trainyard view printed in its terminal: each works once, for one browser.';
+  const hint = 'Open the latest link that trainyard view printed in its terminal: each works once, for one tab of a browser.';
   return new TrainyardError('SESSION_UNKNOWN', message, { hint });
 }
 

@@ -4,6 +4,7 @@ import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, it } from 'vitest';
+import { viewKeyOf } from '../fixtures/view-key.ts';
 import { ROOT, start, trainyard, useScratch } from './command.ts';
 
 const home = useScratch();
@@ -38,9 +39,8 @@ it('train --view shows the run while it goes on, leaves stdout to events, and sa
   const flags = ['--steps', '1', '--group', '2', '--groups-per-step', '1', '--eval-tasks', '2', '--json', '--view'];
   const training = start(['train', 'examples/shop/agent.ts', '--run', join(home.dir, 'shown'), ...flags]);
   const link = await linkOf(training);
-  const signedIn = await fetch(link, { redirect: 'manual' });
-  const cookie = signedIn.headers.get('set-cookie')!.split(';')[0]!;
-  expect(await (await fetch(new URL('/api/runs', link), { headers: { cookie } })).json()).toMatchObject([{ state: 'running' }]);
+  const headers = await viewKeyOf(link);
+  expect(await (await fetch(new URL('/api/runs', link), { headers })).json()).toMatchObject([{ state: 'running' }]);
   const { code, stdout, stderr } = await training.ended;
   expect([code, JSON.parse(stdout.trim().split('\n').at(-1)!).type]).toEqual([0, 'done']);
   expect(stderr).toContain('trainyard view');

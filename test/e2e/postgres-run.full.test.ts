@@ -8,6 +8,7 @@ import { train } from '../../src/run/train.ts';
 import { ShownRun } from '../../src/view/shown-run.ts';
 import { serveView } from '../../src/view/view-server.ts';
 import { killedAt, saidIn, sharedTrainyard, start, trainyard } from '../cli/command.ts';
+import { viewKeyOf } from '../fixtures/view-key.ts';
 import { databaseFor, postgresMissing } from '../postgres/server.ts';
 import { type Home, smallHome } from './small-run.ts';
 
@@ -134,8 +135,8 @@ describe.skipIf(postgresMissing !== undefined)('a run with its store in PostgreS
     expect((await byId.matching('')).map((row) => row.rolloutId)).toEqual(all.map((row) => row.rolloutId));
     let link = '';
     await using server = await serveView({ runs: [shown, byId], onLink: (next) => (link ||= next) });
-    const cookie = (await fetch(link, { redirect: 'manual' })).headers.get('set-cookie')!.split(';')[0]!;
-    const ask = async (path: string) => (await fetch(`${server.origin}${path}`, { headers: { cookie } })).text();
+    const headers = await viewKeyOf(link);
+    const ask = async (path: string) => (await fetch(`${server.origin}${path}`, { headers })).text();
     const told = await ask('/api/runs');
     expect(JSON.parse(told)).toMatchObject([{ rollouts: all.length }, { kind: 'serve', rollouts: all.length }]);
     const listed = await ask('/api/runs/1/rollouts?filter=excluded');

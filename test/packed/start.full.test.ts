@@ -10,6 +10,7 @@ import { delimiter, dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { jsonLines, ROOT } from '../cli/command.ts';
+import { viewKeyOf } from '../fixtures/view-key.ts';
 
 const QUIET = ['--no-audit', '--no-fund', '--prefer-offline', '--loglevel=error'];
 const NPM = execFileSync('sh', ['-c', 'realpath "$(command -v npm)"'], { encoding: 'utf8' }).trim();
@@ -63,9 +64,8 @@ async function seenIn(cwd: string, node: string, shown: string): Promise<unknown
       if (said.includes('\n')) break;
     }
     const { link: url } = JSON.parse(said.split('\n')[0]!) as { readonly link: string };
-    const opened = await fetch(url, { redirect: 'manual' });
-    const cookie = opened.headers.get('set-cookie')?.split(';')[0] ?? '';
-    const read = (path: string): Promise<Response> => fetch(new URL(path, url), { headers: { cookie } });
+    const headers = await viewKeyOf(url);
+    const read = (path: string): Promise<Response> => fetch(new URL(path, url), { headers });
     expect(await (await read('/')).text()).toContain('page.js');
     expect((await (await read('/page.js')).text()).length).toBeGreaterThan(10_000);
     const runs = await (await read('/api/runs')).json();

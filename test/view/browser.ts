@@ -2,8 +2,9 @@
 import { execFileSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { type Browser, chromium, type Page } from 'playwright-core';
-import { ROOT, saidIn, start } from '../cli/command.ts';
+import { ROOT, start } from '../cli/command.ts';
 
 const CHROMIUM = '/usr/bin/chromium';
 export const hasBrowser = existsSync(CHROMIUM);
@@ -42,16 +43,20 @@ export async function pageAt(browser: Browser, address: string, offline = false)
   };
 }
 
-/** `trainyard view` of these runs, and a page that shows them. */
-export async function viewOf(browser: Browser, ...runs: readonly string[]): Promise<Viewed> {
+/** `trainyard view` of these runs, and a page that shows them. `next`: the link for another tab. */
+export async function viewOf(browser: Browser, ...runs: readonly string[]): Promise<Viewed & { next(): Promise<string> }> {
   const server = start(['view', '--json', ...runs]);
+  const links = (): readonly string[] => [...server.stdout().matchAll(/"link":"([^"]+)"/g)].map(([, link]) => link!);
+  const linkAfter = async (n: number): Promise<string> => {
+    while (links().length <= n) await sleep(10);
+    return links()[n]!;
+  };
   await server.prints('"link"');
-  const { link } = saidIn({ stdout: server.stdout().split('\n')[0] ?? '' })[0] as { readonly link: string };
-  const viewed = await pageAt(browser, link);
+  const viewed = await pageAt(browser, await linkAfter(0));
   const close = async (): Promise<void> => {
     await viewed[Symbol.asyncDispose]();
     server.child.kill('SIGINT');
     await server.ended;
   };
-  return { ...viewed, [Symbol.asyncDispose]: close };
+  return { ...viewed, next: () => linkAfter(1), [Symbol.asyncDispose]: close };
 }

@@ -1,5 +1,8 @@
 /** The page of `trainyard view` in a real browser, on real runs: served, live, and as a file without any network. */
-import { readFile } from 'node:fs/promises';
+import { once } from 'node:events';
+import { appendFile, cp, readFile } from 'node:fs/promises';
+import { createServer } from 'node:http';
+import { type AddressInfo, connect, createServer as createTcpServer, type Socket } from 'node:net';
 import { join } from 'node:path';
 import type { Browser } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -24,6 +27,26 @@ const saying = (trajectory: Trajectory, content: string): Trajectory => {
   }));
   return { ...trajectory, turns, logs: [{ at: trajectory.startedAt, text: content }], output: content, metadata: { content } };
 };
+
+/** A port that leads to another one, and can be cut. */
+async function cable(to: number) {
+  const open = new Set<Socket>();
+  let isCut = false;
+  const server = createTcpServer((socket) => {
+    const other = connect(to, '127.0.0.1');
+    for (const end of [socket, other]) end.on('error', () => undefined).on('close', () => open.delete(end));
+    open.add(socket).add(other);
+    if (isCut) socket.destroy();
+    else socket.pipe(other).pipe(socket);
+  });
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const cut = (now: boolean): void => {
+    isCut = now;
+    if (now) for (const end of open) end.destroy();
+  };
+  return { port: (server.address() as AddressInfo).port, cut, close: () => server.close() };
+}
 
 describe.skipIf(!hasBrowser)('the page of trainyard view (needs /usr/bin/chromium)', () => {
   const home = useScratch();
@@ -60,6 +83,68 @@ describe.skipIf(!hasBrowser)('the page of trainyard view (needs /usr/bin/chromiu
     await expect.poll(() => page.locator('.chart', { hasText: 'Held-out success' }).textContent(), SOON).toMatch(/\d %/);
     expect((await training.ended).code).toBe(0);
     expect(complaints).toEqual([]);
+  });
+
+  it('keeps its key in the tab: a reload has it, no other tab and no other server of this machine gets it, and a link works once', async () => {
+    await using view = await viewOf(browser, run);
+    const { page } = view;
+    await page.getByText('● connected').waitFor();
+    expect(page.url()).toMatch(/^http:\/\/127\.0\.0\.1:\d+\/#\/$/);
+    await page.reload();
+    await page.locator('.runs tbody tr').first().waitFor();
+    // A server of another user on this machine, which the browser visits.
+    const seen: string[] = [];
+    const other = createServer(({ url, headers }, response) => {
+      // Its icon is asked for by its own page.
+      if (url === '/') seen.push(JSON.stringify(headers));
+      response.writeHead(200, { 'content-type': 'text/html' }).end('<p>hello');
+    });
+    other.listen(0, '127.0.0.1');
+    await once(other, 'listening');
+    const context = page.context();
+    const visit = await context.newPage();
+    await visit.goto(`http://127.0.0.1:${(other.address() as AddressInfo).port}/`);
+    other.close();
+    expect(seen.length).toBeGreaterThan(0);
+    expect(seen.join()).not.toMatch(/cookie|bearer|token|referer/i);
+    expect(await context.cookies()).toEqual([]);
+    // A tab without the key, at a bookmark; then the link in the same tab, then once more.
+    const tab = await context.newPage();
+    const bookmark = `${new URL(page.url()).origin}/#/run/0`;
+    await tab.goto(bookmark);
+    await tab.getByText('This page needs the link that trainyard view printed.').waitFor();
+    await tab.getByText('Open the latest link that trainyard view printed in its terminal').waitFor();
+    const link = await view.next();
+    await tab.goto(link);
+    await tab.locator('.runs tbody tr').first().waitFor();
+    expect(tab.url()).not.toContain('token');
+    await tab.goto(link);
+    await tab.locator('.runs tbody tr').first().waitFor();
+    const late = await context.newPage();
+    await late.goto(link);
+    await late.getByText('This link was used before, or is not right.').waitFor();
+    expect(await context.cookies()).toEqual([]);
+  });
+
+  it('goes on by itself when the connection was lost', async () => {
+    const live = join(home.dir, 'broken');
+    await cp(run, live, { recursive: true });
+    await using view = await viewOf(browser, live);
+    const link = new URL(await view.next());
+    const between = await cable(Number(link.port));
+    link.port = `${between.port}`;
+    await using cabled = await pageAt(browser, link.href);
+    const { page } = cabled;
+    await page.getByText('● connected').waitFor();
+    between.cut(true);
+    await page.getByText('△ connection lost, retrying').waitFor();
+    const missed = JSON.stringify({ type: 'warning', code: 'LATE', message: 'said while nobody heard' });
+    await appendFile(join(live, 'events.jsonl'), `${missed}\n`);
+    between.cut(false);
+    await page.getByText('● connected').waitFor();
+    await page.getByText('said while nobody heard').waitFor();
+    between.cut(true);
+    between.close();
   });
 
   it('narrows the list by a filter, and says what is wrong with one', async () => {

@@ -7,6 +7,7 @@ import { StringDecoder } from 'node:string_decoder';
 import { styleText } from 'node:util';
 import type { RunEvent } from '../../core/events.ts';
 import { describe, plannedText, planText, type Report } from '../print.ts';
+import { filtered, unfiltered } from '../terminal.ts';
 import { ERASE_BELOW, ERASE_LINE_END, HIDE_CURSOR, SHOW_CURSOR, up } from '../text.ts';
 import { follow, startOf, type Title, type ViewState } from './state.ts';
 import { paint, viewOf } from './view.ts';
@@ -52,12 +53,13 @@ export class Screen {
 
   /** Writes text above the view: whole lines, or the unterminated rest of a stream that has ended. */
   above(text: string): void {
+    const clean = filtered(text, this.#surface.colour);
     if (this.#shown === undefined) {
-      this.#surface.write(text);
+      this.#surface.write(clean);
       return;
     }
     this.#shown = undefined;
-    this.#surface.write(`${ERASE_BELOW}${text}${text.endsWith('\n') ? '' : '\n'}`);
+    this.#surface.write(`${ERASE_BELOW}${clean}${clean.endsWith('\n') ? '' : '\n'}`);
     this.draw();
   }
 
@@ -121,7 +123,7 @@ export class Screen {
   /** Leaves one column and one row free: terminals disagree on the cursor position after a full line. */
   #frame(): readonly string[] {
     const [columns, rows] = [Math.max(1, this.#surface.columns() - 1), Math.max(1, this.#surface.rows() - 1)];
-    return viewOf(this.#state, columns, rows).map((line) => paint(line, this.#surface.colour));
+    return viewOf(this.#state, columns, rows).map((line) => filtered(paint(line, this.#surface.colour), this.#surface.colour));
   }
 }
 
@@ -135,11 +137,9 @@ export function attachScreen(title: Title): Report {
   // Follows Node's rules for stdout: color support, NO_COLOR, FORCE_COLOR.
   const colour = styleText('bold', 'x') !== 'x';
   const above = (text: string): void => screen.above(text);
+  const write = unfiltered(stdout);
   const outside = [catchWrites(stdout, above), ...(stderr.isTTY ? [catchWrites(stderr, above)] : [])];
-  const screen = new Screen(
-    { columns: () => stdout.columns || 80, rows: () => stdout.rows || 24, colour, write: (text) => outside[0]?.write(text) },
-    title,
-  );
+  const screen = new Screen({ columns: () => stdout.columns || 80, rows: () => stdout.rows || 24, colour, write }, title);
   const redraw = (): void => screen.redraw();
   const suspend = (): void => {
     screen.hide();
@@ -158,9 +158,9 @@ export function attachScreen(title: Title): Report {
 
 /**
  * Redirects a stream's writes (an agent's `console.log`, Node warnings) until disposed: `take` gets whole lines, and at the end any rest.
- * Cannot catch writes of child processes to an inherited descriptor. Returns the stream's original `write`.
+ * Cannot catch writes of child processes to an inherited descriptor.
  */
-function catchWrites(stream: NodeJS.WriteStream, take: (text: string) => void) {
+function catchWrites(stream: NodeJS.WriteStream, take: (text: string) => void): Disposable {
   const original = stream.write;
   const decoder = new StringDecoder('utf8');
   let begun = '';
@@ -176,7 +176,6 @@ function catchWrites(stream: NodeJS.WriteStream, take: (text: string) => void) {
   };
   stream.write = write as typeof stream.write;
   return {
-    write: (text: string): void => void original.call(stream, text),
     [Symbol.dispose]: () => {
       stream.write = original;
       if (begun !== '') take(begun);

@@ -4,7 +4,7 @@
  */
 import { z } from 'zod';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
-import { defined, isObject } from '../../core/json.ts';
+import { defined, isObject, sizeOfJson } from '../../core/json.ts';
 import { type Schema, schemaFault } from '../../core/json-schema.ts';
 import type { DialectName, Json, Message, SamplingSettings, Tool, ToolCall, Turn } from '../../core/types.ts';
 import type { Failure } from '../../http/refusal.ts';
@@ -69,7 +69,7 @@ export interface Dialect {
 
 /** What is prompted with, compared and recorded: tool results are in the order of their calls. Throws REQUEST_INVALID if there is too much. */
 export function admitted(request: ModelRequest): ModelRequest {
-  const { messages, tools, ignored } = request;
+  const { messages, tools, ignored, forced, formatErrorOf } = request;
   const check = (count: number, what: string, most: number, param?: string): void => {
     if (count > most)
       throw new TrainyardError('REQUEST_INVALID', `${count} ${what}; at most ${most} are read`, defined({ param }));
@@ -77,6 +77,9 @@ export function admitted(request: ModelRequest): ModelRequest {
   check(messages.length, 'messages', GATEWAY_LIMITS.messages, 'messages');
   check(tools.length, 'tools', GATEWAY_LIMITS.tools, 'tools');
   check(ignored.length, 'parameters without effect', GATEWAY_LIMITS.ignored);
+  const followed = forced ? tools.map((tool) => tool.function.parameters) : formatErrorOf?.format.schema;
+  const { values } = sizeOfJson(JSON.stringify(followed ?? null));
+  check(values, 'values in the schema that the answer is to follow', GATEWAY_LIMITS.schemaValues, forced ? 'tools' : undefined);
   return { ...request, messages: inCallOrder(messages) };
 }
 

@@ -1,6 +1,7 @@
 /**
  * Where the page gets its answers: from the server, or from the file that it was exported to, by the same paths (../api.ts). Also what a
- * live run changes: one connection for the whole page, which says when it is lost and reads everything again once it is back.
+ * live run changes: one connection for the whole page, which says when it is lost and reads everything again once it is back. The key of the
+ * tab outlives a reload, is known to no other tab, and goes nowhere but into a header.
  */
 import { useEffect, useState } from 'preact/hooks';
 import type { RunEvent } from '../../core/events.ts';
@@ -31,8 +32,34 @@ export const problemOf = (thrown: unknown): Problem => {
   return { message, hint };
 };
 
+const KEY = 'trainyard-key';
+const LINK = /^#token=(.+)$/;
+
+/** Where the address is a link: exchanges its token, which leaves the address at once. */
+async function signIn(): Promise<void> {
+  const token = LINK.exec(location.hash)?.[1];
+  if (token === undefined) return;
+  history.replaceState(null, '', '#/');
+  const response = await sendAs(decodeURIComponent(token), '/api/session', { method: 'POST' });
+  sessionStorage.setItem(KEY, ((await response.json()) as { readonly key: string }).key);
+}
+
+// A link in a tab that shows the page changes only what is behind the #.
+addEventListener('hashchange', () => LINK.test(location.hash) && location.reload());
+
+const signedIn = exported === null ? signIn().catch((thrown: unknown) => thrown) : undefined;
+
+/** A link that was used stays harmless in the tab that used it. */
 export async function send(path: string, init: RequestInit = {}): Promise<Response> {
-  const response = await fetch(path, init).catch((thrown: unknown) => {
+  const failure = await signedIn;
+  const key = sessionStorage.getItem(KEY);
+  if (failure !== undefined && key === null) throw failure;
+  return await sendAs(key, path, init);
+}
+
+async function sendAs(key: string | null, path: string, init: RequestInit): Promise<Response> {
+  const headers = { ...init.headers, ...(key !== null && { authorization: `Bearer ${key}` }) };
+  const response = await fetch(path, { ...init, headers }).catch((thrown: unknown) => {
     if (init.signal?.aborted) throw thrown;
     throw new Refused({ message: 'The server does not answer.', hint: 'Is trainyard view still running? Start it again.' });
   });
@@ -163,15 +190,24 @@ function take({ run, state, events, from, rollouts, restart }: Change): void {
   update({ runs, events: { ...live.events, [run]: now } });
 }
 
-/** Begins to follow; called once. */
-export function follow(): void {
-  if (exported !== null) return void readAll();
-  const source = new EventSource('/api/changes');
-  source.onopen = () => update({ connection: 'live' });
-  source.onmessage = ({ data }) => take(JSON.parse(data as string) as Change);
-  source.onerror = () => {
-    update({ connection: 'lost' });
-    if (live.runs === undefined) void readAll();
-    if (source.readyState === EventSource.CLOSED) setTimeout(follow, 2000);
-  };
+/** Begins to follow, and begins again when the connection is lost; called once. */
+export async function follow(): Promise<void> {
+  if (exported !== null) return await readAll();
+  try {
+    // Not by EventSource, which sends no headers.
+    const reader = (await send('/api/changes')).body!.pipeThrough(new TextDecoderStream()).getReader();
+    update({ connection: 'live' });
+    for (let rest = ''; ; ) {
+      const { value, done } = await reader.read();
+      if (done) break;
+      const messages = (rest + value).split('\n\n');
+      rest = messages.pop() ?? '';
+      for (const message of messages) if (message.startsWith('data: ')) take(JSON.parse(message.slice(6)) as Change);
+    }
+  } catch {
+    // What is wrong is said by whoever reads.
+  }
+  update({ connection: 'lost' });
+  if (live.runs === undefined) void readAll();
+  setTimeout(follow, 2000);
 }

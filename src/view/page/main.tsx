@@ -164,5 +164,5 @@ function App() {
   );
 }
 
-follow();
+void follow();
 render(<App />, document.getElementById('app') ?? document.body.appendChild(document.createElement('div')));
