@@ -21,7 +21,6 @@ export {
   workflowContext,
 } from './areal/episode.ts';
 export {
-  checkTrajectoryFormat,
   type ExportOptions,
   exportInteractions,
   type TrajectoryTensors,

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import type { Reward, Trajectory, Turn } from '../core/types.ts';
-import { checkTrajectoryFormat, exportInteractions, type TrajectoryTensors } from './export-interactions.ts';
+import { exportInteractions, type TrajectoryTensors } from './export-interactions.ts';
 
 const effective = { temperature: 1, topP: 1, topK: 0, maxTokens: 64 };
 
@@ -49,8 +49,6 @@ describe('the individual style', () => {
       'r-0': row([100, 10, 50], [0, 1, 1], [0, -0.5, -0.25], [-1, 0, 0]),
       'r-1': row([100, 10, 50, 101, 11, 51], [0, 0, 0, 0, 1, 1], [0, 0, 0, 0, -0.5, -0.5], [-1, -1, -1, -1, 1, 1]),
     });
-    let keys: readonly string[] | undefined;
-    for (const row of Object.values(rows)) keys = checkTrajectoryFormat(row, keys);
   });
 
   it('leaves out conversations that a grader took out, and reads rewards by name as names', () => {
@@ -103,32 +101,5 @@ describe('an export', () => {
     expect(() => exportInteractions(trajectory([a]), { style: 'tree' as never })).toThrowError(/style is "tree"/);
     const failed = trajectory([a], undefined, { grade: { kind: 'ungraded', why: 'failed' } });
     expect(() => exportInteractions(failed, { style: 'concat' })).toThrowError(/has no reward/);
-  });
-});
-
-describe('the format of a row', () => {
-  const [row] = Object.values(exportInteractions(trajectory([a]), { style: 'individual' }));
-
-  it('is in order for null, a rejected episode', () => {
-    expect(checkTrajectoryFormat(null, ['a'])).toEqual(['a']);
-  });
-
-  it.each<[string, unknown, RegExp]>([
-    ['no object', 3, /expected an object or null, found 3/],
-    ['an empty one', {}, /the row is empty/],
-    ['a missing key', { input_ids: [[1]] }, /attention_mask is missing/],
-    ['one dimension', { ...row, input_ids: [1, 2] }, /input_ids is \[ 1, 2 \], expected rows of numbers/],
-    ['lengths that differ', { ...row, loss_mask: [[1]] }, /loss_mask is not 1 × 3 like input_ids/],
-    ['rewards of another number', { ...row, rewards: [1, 2] }, /rewards is \[ 1, 2 \], expected 1 numbers/],
-    ['several mistakes', { input_ids: [1], rewards: 3 }, /attention_mask is missing; also: input_ids.*; also: rewards/],
-  ])('finds %s', (_, given, message) => {
-    expect(() => checkTrajectoryFormat(given)).toThrowError(message);
-  });
-
-  it('finds keys that changed from one row to the next', () => {
-    const keys = checkTrajectoryFormat(row);
-    expect(() => checkTrajectoryFormat({ ...row, extra: 1 }, keys)).toThrowError(
-      /the keys are .*extra.*those of the row before were/,
-    );
   });
 });

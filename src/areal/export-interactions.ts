@@ -4,7 +4,6 @@
  * shared by branches is masked in all but the first. Turns that are not trained are omitted; unfinished and undelivered ones are omitted
  * with a warning.
  */
-import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { credited, earnedBy } from '../core/reward.ts';
 import { completionId } from '../core/turns.ts';
@@ -75,51 +74,4 @@ function tensorsOf({ tokens, mask, logprobs, versions }: Sample, reward: number)
     versions: [Array.from(versions, (version, i) => (mask[i] === 1 ? version : -1))],
     rewards: [reward],
   };
-}
-
-const REQUIRED = ['input_ids', 'attention_mask'];
-const BY_TOKEN = ['input_ids', 'attention_mask', 'loss_mask', 'logprobs', 'versions'];
-
-/**
- * Checks a row's keys, dimensions and lengths, and that its keys equal `expectedKeys`, those of the row before. Null, a rejected episode,
- * is valid. Returns the keys, to be passed with the next row. Throws USAGE with all mistakes.
- */
-export function checkTrajectoryFormat(row: unknown, expectedKeys?: readonly string[]): readonly string[] | undefined {
-  if (row === null) return expectedKeys;
-  if (typeof row !== 'object' || Array.isArray(row) || row === undefined) {
-    throw bad([`expected an object or null, found ${describeValue(row)}`]);
-  }
-  const given = row as Readonly<Record<string, unknown>>;
-  const keys = Object.keys(given).toSorted();
-  if (keys.length === 0) throw bad(['the row is empty']);
-  const missing = REQUIRED.filter((key) => !(key in given)).map((key) => `${key} is missing`);
-  const drifted =
-    expectedKeys === undefined || expectedKeys.join() === keys.join()
-      ? []
-      : [`the keys are ${keys.join(', ')}, those of the row before were ${expectedKeys.join(', ')}`];
-  const mistakes = [...missing, ...drifted, ...shapeMistakes(given)];
-  if (mistakes.length > 0) throw bad(mistakes);
-  return keys;
-}
-
-function shapeMistakes(given: Readonly<Record<string, unknown>>): string[] {
-  const ids = given['input_ids'];
-  const rows = Array.isArray(ids) ? ids.length : 0;
-  const length = Array.isArray(ids) && Array.isArray(ids[0]) ? ids[0].length : 0;
-  const twoD = BY_TOKEN.filter((key) => key in given).flatMap((key) => {
-    const value = given[key];
-    if (!Array.isArray(value) || !value.every((one) => Array.isArray(one) && one.every(Number.isFinite))) {
-      return [`${key} is ${describeValue(value)}, expected rows of numbers`];
-    }
-    const wrong = value.length !== rows || value.some((one: readonly unknown[]) => one.length !== length);
-    return wrong ? [`${key} is not ${rows} × ${length} like input_ids`] : [];
-  });
-  const { rewards } = given;
-  const isRewards =
-    rewards === undefined || (Array.isArray(rewards) && rewards.length === rows && rewards.every(Number.isFinite));
-  return isRewards ? twoD : [...twoD, `rewards is ${describeValue(rewards)}, expected ${rows} numbers`];
-}
-
-function bad(mistakes: readonly string[]): TrainyardError {
-  return new TrainyardError('USAGE', `not a trajectory: ${mistakes.join('; also: ')}`);
 }
