@@ -3,7 +3,6 @@ export { type Dataset, type DatasetOptions, readDataset, readRows, readTasks } f
 export { Gateway, type GatewayOptions, type Listener, listen } from './gateway/gateway.ts';
 export { EmbeddedModel, type ThreadOptions } from './nn/embedded-model.ts';
 export { contextOf, type OwnContext } from './rollout/rollout-context.ts';
-export { memoryStore } from './store/memory.ts';
 export { openSqliteStore } from './store/sqlite.ts';
 export { loadRenderer, type Renderer } from './tokens/renderer.ts';
 export { type StitchOptions, stitch } from './tokens/stitch.ts';

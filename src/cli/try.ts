@@ -20,7 +20,7 @@ import { checkModelNamed } from '../run/open-policy.ts';
 import { openParts } from '../run/parts.ts';
 import { preflight } from '../run/preflight.ts';
 import { hiddenFiles, samplingAt } from '../run/settings.ts';
-import { memoryStore } from '../store/memory.ts';
+import { openSqliteStore } from '../store/sqlite.ts';
 import { checkpointConflict } from './eval.ts';
 import { guarded } from './guarded.ts';
 import { describe, planText } from './print.ts';
@@ -79,7 +79,7 @@ export async function tryCommand(given: string | undefined, flags: TryFlags): Pr
       ...{ stop, observer, files: { ...hiddenFiles(settings), run } },
       warn: (code, message) => emit({ type: 'warning', code, message }),
     });
-    await using store = memoryStore();
+    await using store = await openSqliteStore(':memory:');
     const { model: name, plan } = parts.start;
     if (plan !== undefined) say([planText(name, plan)], { type: 'plan', ...plan });
     onStart(task);

@@ -1,9 +1,9 @@
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { ended } from '../../test/fixtures/evaluation.ts';
+import { memoryStore } from '../../test/fixtures/store/memory-store.ts';
 import type { RunEvent } from '../core/events.ts';
 import type { Task } from '../core/types.ts';
-import { memoryStore } from '../store/memory.ts';
 import type { TrainSettings } from './check-settings.ts';
 import { evaluateOnly, HeldOut } from './evaluate.ts';
 import type { Rollouts } from './parts.ts';

@@ -13,8 +13,8 @@ import { defined } from '../core/json.ts';
 import { meanOf, signFlipChance } from '../core/statistics.ts';
 import { isSuccess } from '../core/turns.ts';
 import type { Message, Task, Trajectory } from '../core/types.ts';
-import { memoryStore } from '../store/memory.ts';
 import { withoutPassword } from '../store/open.ts';
+import { openSqliteStore } from '../store/sqlite.ts';
 import type { EvaluationRequest, EvaluationSettings, TrainSettings } from './check-settings.ts';
 import { createRunDirectory, eventLog, reopenRunDirectory, writeWhole } from './directory.ts';
 import { coordinatorOf, type ExternalWorkers } from './external-workers.ts';
@@ -93,7 +93,7 @@ async function execute(
   const held = { trains: false };
   await using directory =
     run === undefined ? undefined : await (isResumed ? reopenRunDirectory(run, held) : createRunDirectory(run, record, held));
-  await using store = directory === undefined ? memoryStore() : await openRunStore(directory, settings.store);
+  await using store = await (directory === undefined ? openSqliteStore(':memory:') : openRunStore(directory, settings.store));
   const work = async (): Promise<EvaluationResult> => {
     for (const { code, message } of plan.warnings) warn(code, message);
     if (isResumed) await results.recall(store);

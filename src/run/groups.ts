@@ -13,7 +13,7 @@ import { meanOf } from '../core/statistics.ts';
 import { exclusionsOf, placeOf, tokensOf, withoutExcluded } from '../core/turns.ts';
 import type { Exclusion, Task, Trajectory } from '../core/types.ts';
 import { type Group, type GroupBatch, GroupScheduler } from '../rollout/scheduler.ts';
-import { memoryStore } from '../store/memory.ts';
+import { openSqliteStore } from '../store/sqlite.ts';
 import { hasSignal, turnAdvantagesOf } from '../trainer/advantages.ts';
 import { type EvaluationRequest, evaluationSettings, type TrainSettings } from './check-settings.ts';
 import { spread } from './evaluate.ts';
@@ -195,7 +195,7 @@ async function runGroups(
   settings: Pick<TrainSettings, 'group' | 'temperature' | 'callTokens' | 'concurrency'>,
   tell: Emit = () => {},
 ): Promise<readonly Group[]> {
-  await using store = memoryStore();
+  await using store = await openSqliteStore(':memory:');
   const rollouts = parts.rolloutsInto(store);
   const sampling = samplingAt(settings.temperature, settings);
   const groups = tasks.map((task, i) => ({ groupId: groupName('b', i + 1), task }));

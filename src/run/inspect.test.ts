@@ -1,6 +1,6 @@
 import { beforeEach, describe, expect, it } from 'vitest';
+import { memoryStore } from '../../test/fixtures/store/memory-store.ts';
 import type { Store } from '../core/contracts.ts';
-import { memoryStore } from '../store/memory.ts';
 import { manifestOf, randomTrajectory } from '../testing/trajectories.ts';
 import { type CurationRequest, curate, curationIn } from './inspect.ts';
 

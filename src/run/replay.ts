@@ -12,7 +12,7 @@ import type { RecordedAnswers } from '../gateway/sampling.ts';
 import { removeFolder, temporaryFolder } from '../processes/limits.ts';
 import { gradedTurns } from '../rollout/record.ts';
 import type { RolloutObserver } from '../rollout/runner.ts';
-import { memoryStore } from '../store/memory.ts';
+import { openSqliteStore } from '../store/sqlite.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
 import { inCallOrder } from '../tokens/tool-results.ts';
 import { readRunFile } from './directory.ts';
@@ -100,7 +100,7 @@ async function runAgain(stored: StoredRollout, recorded: Recording, options: Rep
     const files = { ...hiddenFiles(settings), run };
     const again = { recorded, policy: await standIn(stored) };
     await using parts = await openParts(settings, gradable(entry), { ...options, files, again });
-    await using store = memoryStore();
+    await using store = await openSqliteStore(':memory:');
     const rollouts = parts.rolloutsInto(store, join(run, 'artifacts'));
     return await rollouts.run({ rolloutId, groupId, purpose }, stored.task, samplingAt(settings.temperature, settings));
   } finally {

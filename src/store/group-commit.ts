@@ -26,14 +26,15 @@ type Verdict = { readonly kind: 'written' } | { readonly kind: 'refused'; readon
 
 export class GroupCommit {
   readonly #database: DatabaseSync;
-  readonly #disk: DiskSync;
+  readonly #disk: DiskSync | undefined;
   #pending: PendingWrite[] = [];
   /** Committed, but not known to be on disk. */
   #committed: PendingWrite[] = [];
   #syncing: Promise<void> | undefined;
   #syncFailure: { readonly cause: unknown } | undefined;
 
-  constructor(database: DatabaseSync, disk: DiskSync) {
+  /** Without `disk`, a commit is all there is to wait for. */
+  constructor(database: DatabaseSync, disk?: DiskSync) {
     this.#database = database;
     this.#disk = disk;
   }
@@ -53,7 +54,7 @@ export class GroupCommit {
     const left = this.#committed.splice(0);
     settle(left, () => {
       if (this.#syncFailure !== undefined) throw this.#syncFailure.cause;
-      this.#disk.now();
+      this.#disk?.now();
     });
     await this.#syncing;
   }
@@ -71,7 +72,7 @@ export class GroupCommit {
       const batch = this.#committed.splice(0);
       try {
         if (this.#syncFailure !== undefined) throw this.#syncFailure.cause;
-        await this.#disk.later();
+        await this.#disk?.later();
         for (const write of batch) write.resolve();
       } catch (cause) {
         this.#syncFailure = { cause };

@@ -8,6 +8,9 @@ import { setTimeout } from 'node:timers/promises';
 import { TrainyardError } from '../core/errors.ts';
 import { damageError, formatError, isBusy, sqliteError } from './store-errors.ts';
 
+/** A store that is gone when it is closed: nothing of it is on disk. SQLite's own name for it. */
+export const IN_MEMORY = ':memory:';
+
 /** "Trny" in ASCII. */
 const APPLICATION_ID = 0x54726e79;
 const FORMAT_VERSION = 2;
@@ -83,7 +86,7 @@ function tryOpen(path: string, run: string | undefined): DatabaseSync {
     const isNew = inTransaction(database, 'DEFERRED', () => checkFormat(path, database));
     // A rollout is tens of kilobytes: larger pages are fewer to write. Older files keep theirs.
     if (isNew) database.exec('PRAGMA page_size = 16384');
-    makeDurable(path, database);
+    if (path !== IN_MEMORY) makeDurable(path, database);
     if (isNew) inTransaction(database, 'IMMEDIATE', () => createTables(path, database));
     else if (!hasTable(database, 'owner')) inTransaction(database, 'IMMEDIATE', () => database.exec(LATER_TABLES));
     if (run !== undefined) inTransaction(database, 'IMMEDIATE', () => checkOwner(path, database, run));

@@ -28,10 +28,10 @@ import {
   shortTurn,
   WORDS_IN_SHORT,
 } from './records.ts';
-import { openStoreFile } from './sqlite-file.ts';
+import { IN_MEMORY, openStoreFile } from './sqlite-file.ts';
 import { checkManifest, closedError, conflictError, damageError, sqliteError, unmarkable } from './store-errors.ts';
 
-/** Opens the store, or creates it; the folder must exist. Throws STORE_FORMAT if the store belongs to a run other than `run`. */
+/** Opens the store, or creates it; the folder must exist. `:memory:` keeps nothing on disk. Throws STORE_FORMAT if the store belongs to a run other than `run`. */
 export async function openSqliteStore(path: string, run?: string): Promise<Store> {
   return new SqliteStore(path, await openStoreFile(path, run));
 }
@@ -41,14 +41,14 @@ class SqliteStore implements Store {
   readonly #database: DatabaseSync;
   readonly #statements: Statements;
   readonly #writes: GroupCommit;
-  readonly #log: LogSync;
+  readonly #log: LogSync | undefined;
   #closed = false;
 
   constructor(path: string, database: DatabaseSync) {
     this.#path = path;
     this.#database = database;
     this.#statements = prepared(database);
-    this.#log = new LogSync(path);
+    this.#log = path === IN_MEMORY ? undefined : new LogSync(path);
     this.#writes = new GroupCommit(database, this.#log);
   }
 
@@ -144,7 +144,7 @@ class SqliteStore implements Store {
     if (this.#closed) return;
     this.#closed = true;
     await this.#writes.close();
-    this.#log.close();
+    this.#log?.close();
     this.#database.close();
   }
 

@@ -1,14 +1,14 @@
-/** Both stores through the same cases, and SQLite against the in-memory store over random histories. */
+/** SQLite's store, in a file and in memory, and the model of a store: the same cases, and random histories. */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { memoryStore } from '../../test/fixtures/store/memory-store.ts';
 import type { Store, TrajectoryFilter } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { storeConformance } from '../testing/store-conformance.ts';
 import { manifestOf, randomTrajectory } from '../testing/trajectories.ts';
-import { memoryStore } from './memory.ts';
 import { openSqliteStore } from './sqlite.ts';
 
 let folder: string;
@@ -33,7 +33,8 @@ async function openFresh(): Promise<Store> {
 
 describe('every store', () => {
   const cases = [
-    ...storeConformance('memory', async () => memoryStore()),
+    ...storeConformance('model', async () => memoryStore()),
+    ...storeConformance('sqlite in memory', () => openSqliteStore(':memory:')),
     ...storeConformance('sqlite', openFresh, { reopen: (closed) => openSqliteStore(pathOf.get(closed)!) }),
   ];
   for (const { name, run } of cases) it(name, run);
@@ -41,7 +42,7 @@ describe('every store', () => {
 
 describe('what a template writes in the order of its keys', () => {
   it.each([
-    ['memory', async () => memoryStore()],
+    ['model', async () => memoryStore()],
     ['sqlite', openFresh],
   ])('is kept in that order: %s', async (_, opening) => {
     const parameters = { type: 'object', properties: { to: { type: 'string' }, at: { type: 'number' } }, required: ['to'] };
@@ -56,7 +57,7 @@ describe('what a template writes in the order of its keys', () => {
   });
 });
 
-describe('the sqlite store against the in-memory store', () => {
+describe('the sqlite store against the model', () => {
   /** Few ids and few variants, so that repeats, conflicts and retraining are common. */
   const append = fc.record({ kind: fc.constant('append' as const), rollout: fc.nat(9), variant: fc.nat({ max: 1 }) });
   const commit = fc.record({

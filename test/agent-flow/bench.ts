@@ -7,10 +7,10 @@ import { mountAgentFlow } from '../../src/flows/flow-routes.ts';
 import type { GroupPool } from '../../src/flows/group-pool.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
-import { memoryStore } from '../../src/store/memory.ts';
 import { scriptedEngine } from '../../src/testing/trajectories.ts';
 import { createRenderer, type Renderer } from '../../src/tokens/renderer.ts';
 import { loadTokenizer } from '../../src/tokens/tokenizer.ts';
+import { memoryStore } from '../fixtures/store/memory-store.ts';
 
 const tokenizer = await loadTokenizer(new URL('../../models/base', import.meta.url).pathname);
 export const renderer: Renderer = createRenderer(tokenizer);

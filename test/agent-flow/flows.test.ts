@@ -27,7 +27,7 @@ import { graderInput } from '../../src/grader/call.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
 import { runRollout, startWorkflow } from '../../src/rollout/runner.ts';
 import { train } from '../../src/run/train.ts';
-import { memoryStore } from '../../src/store/memory.ts';
+import { memoryStore } from '../fixtures/store/memory-store.ts';
 import { ANSWER, LOOKUP, renderer, replying, SAID, SAMPLING } from './bench.ts';
 
 async function temporaryRun(): Promise<string> {

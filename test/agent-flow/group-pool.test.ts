@@ -4,8 +4,8 @@ import { describe, expect, it, onTestFinished, vi } from 'vitest';
 import type { Store } from '../../src/core/contracts.ts';
 import type { Purpose, Trajectory, Turn } from '../../src/core/types.ts';
 import { type Fetched, type FetchRequest, GroupPool, type GroupPoolOptions } from '../../src/flows/group-pool.ts';
-import { memoryStore } from '../../src/store/memory.ts';
 import { randomTrajectory } from '../../src/testing/trajectories.ts';
+import { memoryStore } from '../fixtures/store/memory-store.ts';
 
 const template = randomTrajectory(3).turns[0] ?? randomTrajectory(4).turns[0] ?? randomTrajectory(5).turns[0]!;
 const turn = (index: number, more: Partial<Turn> = {}): Turn => ({

@@ -2,7 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import type { Store } from '../../src/core/contracts.ts';
 import { GroupPool, type GroupPoolOptions } from '../../src/flows/group-pool.ts';
-import { memoryStore } from '../../src/store/memory.ts';
+import { memoryStore } from '../fixtures/store/memory-store.ts';
 import { type FlowBench, flowBench, generated } from './bench.ts';
 
 async function poolBench(options: Partial<GroupPoolOptions> = {}, store: Store = memoryStore()) {

@@ -7,8 +7,8 @@ import { expect } from 'vitest';
 import type { Store } from '../../src/core/contracts.ts';
 import { TrainyardError } from '../../src/core/errors.ts';
 import type { BatchManifest, Mark, Trajectory } from '../../src/core/types.ts';
-import { memoryStore } from '../../src/store/memory.ts';
 import { manifestOf, randomTrajectory } from '../../src/testing/trajectories.ts';
+import { memoryStore } from '../fixtures/store/memory-store.ts';
 
 /** A place for one store, that outlives the processes that open it. */
 export interface StorePlace {

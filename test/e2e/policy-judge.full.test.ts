@@ -8,11 +8,11 @@ import { listen } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grader/inline.ts';
 import { judge } from '../../src/graders/judge.ts';
 import { withPolicy } from '../../src/run/open-policy.ts';
-import { memoryStore } from '../../src/store/memory.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { makeBatch } from '../../src/trainer/batch.ts';
 import { trainyard, useScratch } from '../cli/command.ts';
 import { rolloutsThrough, scriptedGateway, tokenizer } from '../fixtures/scripted-gateway.ts';
+import { memoryStore } from '../fixtures/store/memory-store.ts';
 
 interface Judged {
   readonly trajectory: Trajectory;

@@ -5,11 +5,11 @@
 import { describe, expect, it } from 'vitest';
 import type { Store } from '../../src/core/contracts.ts';
 import type { BatchManifest, Trajectory, Turn } from '../../src/core/types.ts';
-import { memoryStore } from '../../src/store/memory.ts';
 import { checkHistory, FAULTS, type Fault, type HistoryReport } from '../../src/testing/check-history.ts';
 import { recordHistory } from '../../src/testing/record-history.ts';
 import { manifestOf } from '../../src/testing/trajectories.ts';
 import { carelessStore, type Place, playRun } from '../fixtures/history-run.ts';
+import { memoryStore } from '../fixtures/store/memory-store.ts';
 
 /** What is found when this was written to a store, which then holds that. */
 async function recorded(store: Store, write: (recording: Store) => Promise<unknown>, staleness = 0): Promise<HistoryReport> {

@@ -5,11 +5,11 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import type { BatchManifest, Trajectory } from '../../src/core/types.ts';
-import { memoryStore } from '../../src/store/memory.ts';
 import { checkHistory, FAULTS, type Fault } from '../../src/testing/check-history.ts';
 import { historyFile, overlaid, recordHistory } from '../../src/testing/record-history.ts';
 import { manifestOf, randomTrajectory } from '../../src/testing/trajectories.ts';
 import { playRun } from '../fixtures/history-run.ts';
+import { memoryStore } from '../fixtures/store/memory-store.ts';
 
 /** Where a process dies: at its n-th line of history, of which it still writes a share; a store write may be done before that. */
 interface Kill {
