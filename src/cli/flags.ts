@@ -298,7 +298,6 @@ export const TRY: readonly Flag[] = [
 export const REPLAY: readonly Flag[] = [
   ['--grade', 'only grade what was stored, with the grader as it is now'],
   ['--entry <file>', 'module to run instead of the run’s entry'],
-  ['--inspect [port]', 'wait for a debugger, and stop where the workflow begins (default: 9229)', port],
   STORE,
 ];
 

@@ -1,39 +1,31 @@
 /**
  * `trainyard replay`: runs a stored rollout's workflow again against the recorded answers, or with `--grade` only grades it again, and shows
- * what differs. `--inspect` waits for a debugger and stops where the workflow begins. The exit code is 1 if anything differs.
+ * what differs. Under a debugger the workflow runs in this process and without a deadline. The exit code is 1 if anything differs.
  */
-import { open, url } from 'node:inspector';
+import { url as debuggerUrl } from 'node:inspector';
 import { styleText } from 'node:util';
 import { shortLine } from '../core/describe.ts';
-import { TrainyardError } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import type { Grade } from '../core/types.ts';
 import { type Replay, type RequestDifference, replay, type StoredRollout, storedRollout } from '../run/replay.ts';
 import { guarded } from './guarded.ts';
-import { describe, type Say } from './print.ts';
+import { describe } from './print.ts';
 import { gradeText, liveRollout } from './print-rollout.ts';
 import { count } from './text.ts';
 
 interface ReplayFlags {
   readonly grade?: boolean;
-  readonly inspect?: number | true;
   readonly entry?: string;
   readonly store?: string;
   readonly json: boolean;
 }
 
-const HOST = '127.0.0.1';
-const PORT = 9229;
-/** Someone may sit at a breakpoint. */
 const DEADLINE_MS = 24 * 3_600_000;
 
 export async function replayCommand(run: string, rolloutId: string, flags: ReplayFlags): Promise<number> {
-  const { json, inspect, entry, store, grade = false } = flags;
-  if (grade && inspect !== undefined) {
-    const hint = 'leave one of them out; to debug a grader, call it with gradeOnce in a test';
-    throw new TrainyardError('USAGE', '--inspect stops in the workflow, which --grade does not run', { hint });
-  }
+  const { json, entry, store, grade = false } = flags;
+  const isDebugged = debuggerUrl() !== undefined;
   const { say, observer, ended } = liveRollout(json);
   const emit = (event: RunEvent): void => {
     // The ending reports these.
@@ -41,13 +33,12 @@ export async function replayCommand(run: string, rolloutId: string, flags: Repla
     if (!isSaid) say(describe(event), event);
   };
   const warn = (code: string, message: string): void => emit({ type: 'warning', code, message });
-  const isolation = inspect === undefined ? undefined : ('none' as const);
+  const isolation = isDebugged ? ('none' as const) : undefined;
   const guard = { steps: false };
   const stored = await guarded(emit, guard, () => storedRollout(run, rolloutId, defined({ entry, isolation, store })));
   for (const { code, message } of stored.plan.warnings) warn(code, message);
-  if (inspect !== undefined) waitForDebugger(inspect === true ? PORT : inspect, say);
   const result = await guarded(emit, guard, ({ stop }) =>
-    replay(inspect === undefined ? stored : stopping(stored), { warn, stop, observer, grade }),
+    replay(isDebugged ? withoutDeadline(stored) : stored, { warn, stop, observer, grade }),
   );
   say(...ended(result.trajectory));
   const isSame = differencesIn(result) === 0;
@@ -55,22 +46,10 @@ export async function replayCommand(run: string, rolloutId: string, flags: Repla
   return isSame ? 0 : 1;
 }
 
-function waitForDebugger(port: number, say: Say): void {
-  if (url() !== undefined) return;
-  const how = `node inspect ${HOST}:${port}, chrome://inspect, or attach your editor to ${HOST}:${port}`;
-  say([`Waiting for a debugger: ${how}`], { type: 'inspecting', host: HOST, port });
-  open(port, HOST, true);
-}
-
-function stopping({ plan, ...stored }: StoredRollout): StoredRollout {
-  const { workflow } = plan.entry;
-  const run: typeof workflow.run = async (...given) => {
-    // biome-ignore lint/suspicious/noDebugger: this is what --inspect is for
-    debugger; // Step into the next line: it calls your workflow.
-    return await workflow.run(...given);
-  };
+/** Someone may sit at a breakpoint. */
+function withoutDeadline({ plan, ...stored }: StoredRollout): StoredRollout {
   const settings = { ...plan.settings, limits: { ...plan.settings.limits, deadlineMs: DEADLINE_MS } };
-  return { ...stored, plan: { ...plan, settings, entry: { ...plan.entry, workflow: { ...workflow, run } } } };
+  return { ...stored, plan: { ...plan, settings } };
 }
 
 const differencesIn = ({ different, extra, notMade, changes }: Replay): number =>

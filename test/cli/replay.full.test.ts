@@ -2,7 +2,7 @@
 import { readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
-import { saidIn, trainyard, useScratch } from './command.ts';
+import { ROOT, saidIn, start, trainyard, useScratch } from './command.ts';
 
 const home = useScratch();
 let [entry, run, rollout] = ['', '', ''];
@@ -75,10 +75,18 @@ describe('trainyard replay', () => {
     expect(stdout).not.toContain('ENTRY_CHANGED');
   });
 
+  it('under a debugger runs the workflow in its own process, isolated or not', async () => {
+    await edit("console.log('working on', ctx.task.id)", "console.log('with', process.argv[2])");
+    const record = JSON.parse(await readFile(join(run, 'run.json'), 'utf8'));
+    await writeFile(join(run, 'run.json'), JSON.stringify({ ...record, settings: { ...record.settings, isolation: 'process' } }));
+    const shownBy = async (shell?: string) => (await start(['replay', run, rollout], ROOT, shell).ended).stdout;
+    expect(await shownBy()).not.toContain('with replay');
+    expect(await shownBy('export NODE_OPTIONS=--inspect=127.0.0.1:0')).toContain('the workflow: with replay');
+  });
+
   it('says why there is nothing to replay', async () => {
     const failing = async (...args: readonly string[]) => (await trainyard('replay', ...args)).stderr;
     expect(await failing(run, 'nobody')).toMatch(/holds no rollout "nobody"\n {2}list them: .*trainyard.* show /);
-    expect(await failing(run, rollout, '--grade', '--inspect')).toContain('--inspect stops in the workflow');
     const record = JSON.parse(await readFile(join(run, 'run.json'), 'utf8'));
     const { entry: _, ...settings } = record.settings;
     await writeFile(join(run, 'run.json'), JSON.stringify({ ...record, settings }));
