@@ -22,7 +22,6 @@ export {
   type WeightedOptions,
   weighted,
 } from './graders/compose.ts';
-export { countdown } from './graders/countdown.ts';
 export { type JsonMatchOptions, jsonMatch } from './graders/json-match.ts';
 export {
   type JudgeEndpoint,

@@ -1,8 +1,9 @@
 /** The built-in graders against the tables in `test/fixtures/graders`: right answers that must pass and wrong ones that must not. */
 import { describe, expect, it } from 'vitest';
+import { grader as countdown } from '../../examples/graders/countdown.ts';
 import { gradeOf } from '../../test/fixtures/grader/rollout-input.ts';
 import type { GradedCase } from '../../test/fixtures/graders/case.ts';
-import { CHOICE_CASES, COUNTDOWN_CASES } from '../../test/fixtures/graders/choice-cases.ts';
+import { CHOICE_CASES } from '../../test/fixtures/graders/choice-cases.ts';
 import { LAST_NUMBER_CASES, MARKED_CASES, MATH_CASES } from '../../test/fixtures/graders/math-cases.ts';
 import { MATH_VALUE_CASES } from '../../test/fixtures/graders/math-value-cases.ts';
 import {
@@ -13,7 +14,6 @@ import {
   STRICT_NUMBER_CASES,
 } from '../../test/fixtures/graders/text-cases.ts';
 import type { Grader } from '../core/contracts.ts';
-import { countdown } from './countdown.ts';
 import { mathMatch } from './math/math-match.ts';
 import { multipleChoice } from './multiple-choice.ts';
 import { numberMatch } from './number-match.ts';
@@ -40,14 +40,32 @@ describe.each(TABLES)('%s', (_name, grader, cases) => {
   });
 });
 
-describe('countdown()', () => {
-  it.each(COUNTDOWN_CASES.map((one) => [one.value, one.why, one] as const))('%s: %s', async (value, _why, one) => {
-    expect(await graded(countdown(), one)).toEqual({ kind: 'graded', reward: { value, success: one.right } });
+describe('examples/graders/countdown.ts', () => {
+  it.each([
+    [1, '3 * 5 + 7 + 2'],
+    [1, '(7 - 3) * 5 + 2 * 2', [7, 3, 5, 2, 2]],
+    [1, '8 / (3 - 8 / 3)', [3, 3, 8, 8]],
+    [0.1, '3 * 5 + 7'],
+    [0.1, '24'],
+    [0.1, '3 * 5 + 7 + 3'],
+    [0.1, '3 + 5 + 7 + 2'],
+    [0.1, '35 - 7 - 2 - 2'],
+    [0, '3 ** 5'],
+    [0, '3 * 5 + 7 + 2 # 24'],
+    [0, '(3)(5) + 7 + 2'],
+    [0, '((3 * 5 + 7 + 2)'],
+    [0, '3 / (5 - 7 + 2) - 1 / 0 * 0'],
+    [0, 'process.exit()'],
+    [0, ''],
+    [0, '('.repeat(10_000)],
+  ])('gives %s for %s', async (value, said, numbers = [3, 5, 7, 2]) => {
+    const found = await gradeOf(countdown, { said: `<answer>${said}</answer>`, answer: { numbers, target: 24 } });
+    expect(found).toEqual({ kind: 'graded', reward: { value, success: value === 1 } });
   });
 });
 
 describe('the tables', () => {
-  const all = [...TABLES.flatMap(([, , cases]) => cases), ...COUNTDOWN_CASES];
+  const all = TABLES.flatMap(([, , cases]) => cases);
 
   it('hold hundreds of cases, of which at least four in ten are wrong', () => {
     expect(all.length).toBeGreaterThanOrEqual(650);

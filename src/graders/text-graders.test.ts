@@ -3,7 +3,6 @@ import { describe, expect, it } from 'vitest';
 import { gradeOf, rewardOf, type SaidInput } from '../../test/fixtures/grader/rollout-input.ts';
 import type { Grader, GraderInput } from '../core/contracts.ts';
 import type { Json, Message } from '../core/types.ts';
-import { countdown } from './countdown.ts';
 import { mathMatch } from './math/math-match.ts';
 import { multipleChoice } from './multiple-choice.ts';
 import { numberMatch } from './number-match.ts';
@@ -80,7 +79,7 @@ describe('the answer', () => {
   );
 });
 
-const all = { exactMatch, normalisedMatch, numberMatch, mathMatch, multipleChoice, countdown };
+const all = { exactMatch, normalisedMatch, numberMatch, mathMatch, multipleChoice };
 
 describe.each(Object.entries(all))('%s', (name, make: (options?: never) => Grader) => {
   it('is a grader of its own name, and names everything that is wrong with its options at once', () => {
@@ -128,9 +127,6 @@ describe('references that cannot be used', () => {
     ['an index too high', multipleChoice(), 12, /not the index of a choice/],
     ['no index', multipleChoice(), 1.5, /not the index of a choice/],
     ['an object', mathMatch(), { zebra: 1 }, /an object, expected a text or number/],
-    ['no whole numbers', countdown(), { numbers: [1.5], target: 3 }, /no list of whole `numbers`/],
-    ['no numbers', countdown(), { numbers: [], target: 3 }, /no list of whole `numbers`/],
-    ['no target', countdown(), { numbers: [1], target: 'zebra' }, /`target`/],
     ['a letter that is not offered', multipleChoice(), 'C', /neither a letter/, yesOrNo],
     ['an index that is not offered', multipleChoice(), 2, /not the index/, yesOrNo],
     ...(['A,B', [], [null], Array(11).fill('x')] as Json[]).map((choices): [string, Grader, Json, RegExp, Json] => [

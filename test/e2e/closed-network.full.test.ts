@@ -31,6 +31,7 @@ const BY_TASKS: Readonly<Record<string, readonly string[]>> = {
   desk: ['desk/agent.ts', 'tuner/advanced-roles.ts'],
   'tuner/werewolves': ['tuner/werewolves/agent.ts'],
   'graders/code.jsonl': ['graders/code.ts'],
+  'graders/countdown.jsonl': ['graders/countdown.ts'],
   'llm-shop': ['llm-shop/agent.ts'],
 };
 const CASES = Object.entries(BY_TASKS).flatMap(([tasks, examples]) => examples.map((example) => [example, tasks] as const));

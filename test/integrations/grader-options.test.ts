@@ -12,7 +12,6 @@ const FACTORIES: readonly (readonly [string, Make, string])[] = [
   ['numberMatch', graders.numberMatch, 'strict'],
   ['mathMatch', graders.mathMatch, 'unmarked'],
   ['multipleChoice', graders.multipleChoice, 'choices'],
-  ['countdown', graders.countdown, 'of'],
   ['jsonMatch', graders.jsonMatch, 'schema'],
   ['toolCalls', graders.toolCalls, 'others'],
   ['regexMatch', (options) => graders.regexMatch(/a/, options), 'flags'],
