@@ -37,11 +37,10 @@ export function needsReference({ kl, loss }: Pick<TrainSettings, 'kl' | 'loss'>)
 }
 
 /** Before anything is sampled. Throws USAGE, with the losses that can be trained beside these settings, if this one cannot. */
-export async function prepareFor(trainer: Trainer, settings: TrainSettings): Promise<void> {
+export async function checkLoss(trainer: Trainer, settings: TrainSettings): Promise<void> {
   const names = LOSS_NAMES.filter((name) => name !== settings.loss && name !== 'dpo');
   const others = names.map((loss) => lossOf({ ...settings, loss }));
   await trainer.checkLoss?.(lossOf(settings), others);
-  if (needsReference(settings)) await trainer.freezeReference();
 }
 
 type ComparedBy = Pick<TrainSettings, 'loss' | 'limits' | 'overlongBuffer' | 'overlongFactor'>;
