@@ -124,8 +124,6 @@ export interface Trainer {
   load(dir: string, options?: { readonly optimizer?: boolean }): Promise<void>;
   /** Announces that this saved folder is about to be removed and will not be loaded again. Never throws. */
   forget(dir: string): Promise<void>;
-  /** Announces that the process that saved this folder has ended: what it had in training at a server may be dropped. Never throws. */
-  leave?(dir: string): Promise<void>;
   freezeReference(): Promise<void>;
   /**
    * Called before a run spends anything on a loss. Throws USAGE, naming those of `others` that it can train, if it cannot train this one.

@@ -13,7 +13,6 @@ import type { Engine } from '../core/policy.ts';
 import { START } from '../rollout/scheduler.ts';
 import { AgreementBound } from '../trainer/agreement.ts';
 import type { TrainFromRequest, TrainRequest, TrainSettings } from './check-settings.ts';
-import { savedSteps } from './checkpoint.ts';
 import { createRunDirectory, eventLog, type RunDirectory, reopenRunDirectory } from './directory.ts';
 import { HeldOut, heldOutFileOf, unusualIn } from './evaluate.ts';
 import { coordinatorOf, type ExternalWorkers } from './external-workers.ts';
@@ -90,12 +89,8 @@ async function execute(given: TrainPlan, emit: Emit = () => {}, options: TrainOp
 
 /** Asks the trainer for the loss, before anything is sampled. A run that named none may get another one. */
 async function trainable(plan: TrainPlan, parts: RunParts, directory: RunDirectory, warn: Warn): Promise<TrainPlan> {
-  const { otherLoss, settings, isResumed } = plan;
-  const [trainer, work] = [parts.policy.trainer!, parts.recovery ?? ONCE];
-  // Nobody else has this directory, so whoever had it was killed, or has left already.
-  const saved = isResumed ? (await savedSteps(directory.checkpoints)).at(-1) : undefined;
-  if (saved !== undefined) await trainer.leave?.(directory.checkpointPath(saved));
-  const check = (one: TrainSettings): Promise<void> => work.step(() => checkLoss(trainer, one));
+  const { otherLoss, settings } = plan;
+  const check = (one: TrainSettings) => (parts.recovery ?? ONCE).step(() => checkLoss(parts.policy.trainer!, one));
   try {
     await check(settings);
     return plan;

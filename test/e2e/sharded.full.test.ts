@@ -59,46 +59,53 @@ describe('at a server that does not say what a loss comes to', () => {
     expect(kept).toContain('masks are sent as weights');
   });
 
-  it('a run that was killed goes on to the same bytes, though only one model fits', async () => {
-    await using server = await inFront();
-    const { child, ended, prints } = begin(server, flags('killed', '--loss', 'ppo'));
-    await prints('"type":"step-end","step":2,');
-    child.kill('SIGKILL');
-    await ended;
-    const resumed = await begin(server, resuming('killed')).ended;
-    expect({ code: resumed.code, stderr: resumed.stderr }).toEqual({ code: 0, stderr: '' });
-    expect(warningsIn(resumed.stdout)).toEqual([expect.stringMatching(UNCHECKED)]);
-    expect(await lastWeights('killed')).toEqual(await lastWeights('ppo'));
-  });
+  it.for([
+    [2, []],
+    [1, ['--checkpoint-every', '3']],
+  ] as const)(
+    'a run that was killed after step %i waits for the room of its old model, says so, and ends with the same bytes',
+    async ([step, more]) => {
+      await using server = await inFront({ silentMs: 12_000 });
+      const name = `killed-${step}`;
+      const { child, ended, prints } = begin(server, flags(name, '--loss', 'ppo', ...more));
+      await prints(`"type":"step-end","step":${step},`);
+      child.kill('SIGKILL');
+      await ended;
+      const { code, stdout } = await begin(server, resuming(name)).ended;
+      const full = expect.stringMatching(/no room for another model .*register_adapter.*killed stays for up to five minutes/);
+      expect([code, warningsIn(stdout)]).toEqual([0, [full, expect.stringMatching(UNCHECKED)]]);
+      expect(await lastWeights(name)).toEqual(await lastWeights('ppo'));
+    },
+  );
 
-  it('a run that was killed before it saved anything waits until the server drops its model, and says so', async () => {
-    await using server = await inFront({ silentMs: 12_000 });
-    const { child, ended, prints } = begin(server, flags('early', '--loss', 'ppo', '--checkpoint-every', '3'));
-    await prints('"type":"step-end","step":1,');
-    child.kill('SIGKILL');
+  it('a run that was stopped goes on at once', async () => {
+    await using server = await inFront();
+    const { child, ended, prints } = begin(server, flags('stopped', '--loss', 'ppo'));
+    await prints('"type":"step-end","step":2,');
+    child.kill('SIGINT');
     await ended;
-    const { code, stdout } = await begin(server, resuming('early')).ended;
-    const full = expect.stringMatching(/no room for another model .*register_adapter.*killed stays for up to five minutes/);
-    expect([code, warningsIn(stdout)]).toEqual([0, [full, expect.stringMatching(UNCHECKED)]]);
-    expect(await lastWeights('early')).toEqual(await lastWeights('ppo'));
+    const { code, stdout } = await begin(server, resuming('stopped')).ended;
+    expect([code, warningsIn(stdout)]).toEqual([0, [expect.stringMatching(UNCHECKED)]]);
+    expect(await lastWeights('stopped')).toEqual(await lastWeights('ppo'));
   });
 
   it('with staleness, a run that names no loss trains ppo, and each turn has the version that sampled it', async () => {
     await using server = await inFront({ queueMs: 150 });
     const { code, stdout, stderr } = await begin(server, flags('ahead', '--staleness', '1')).ended;
     expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
-    const other = /^POLICY_SERVER: loss: decoupled_ppo by the name of cispo: .*Invalid fields.*No --loss was given, so this run trains ppo$/;
+    const other =
+      /^POLICY_SERVER: loss: decoupled_ppo by the name of cispo: .*Invalid fields.*No --loss was given, so this run trains ppo$/;
     expect(warningsIn(stdout)).toEqual([expect.stringMatching(UNCHECKED), expect.stringMatching(other)]);
     expect(JSON.parse(await readFile(join(home.dir, 'ahead/run.json'), 'utf8'))).toMatchObject({ settings: { loss: 'ppo' } });
     await using store = await openSqliteStore(join(home.dir, 'ahead/store.sqlite'));
     const turns = (await store.query({ purpose: 'train' })).flatMap((trajectory) => trajectory.turns);
-    const labels = turns.map((turn) => [turn.policyVersion, server.madeBy.get(sampleKey(turn.outputIds, turn.logprobs))]);
+    const labels = turns.map((turn) => [turn.policyVersion, server.madeBy.get(sampleKey(turn.sampledIds, turn.logprobs))]);
     expect(labels.filter(([label, truth]) => label !== truth)).toEqual([]);
-    expect(new Set(labels.map(([label]) => label)).size).toBeGreaterThan(2);
+    expect(new Set(labels.map(([label]) => label)).size).toBeGreaterThan(1);
   });
 
   it.for([
-    ['gspo', ['--loss', 'gspo'], /may mean another loss by gspo/, /--loss ppo/],
+    ['gspo', ['--loss', 'gspo'], /does not say what it comes to/, /--loss ppo/],
     ['cispo', ['--loss', 'cispo'], /cispo by the name of cispo: .*Invalid fields/, /--loss ppo/],
     ['decoupled_ppo', ['--loss', 'decoupled_ppo', '--staleness', '1'], /Invalid fields/, /--loss ppo/],
     ['a dro', ['--loss', 'dro'], /does not report loss:sum/, /--loss ppo/],

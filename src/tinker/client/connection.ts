@@ -111,10 +111,7 @@ export class TinkerConnection implements AsyncDisposable {
     return (await this.capabilities()).offered;
   }
 
-  /**
-   * `sizes`: those of a server that `trainyard skyrl` started. `keepsPublished`: whether a sampling session keeps its weights when others are
-   * published, if the server says so.
-   */
+  /** `sizes`: those of a server that `trainyard skyrl` started. `keepsPublished`: whether older weights can be sampled, if it says so. */
   async capabilities() {
     const verb = 'get_server_capabilities';
     const request = { method: 'GET', path: verb, pool: 'submit', timeoutMs: SUBMIT_TIMEOUT_MS } as const;
@@ -208,11 +205,6 @@ export class TinkerConnection implements AsyncDisposable {
     } catch (thrown) {
       throw this.#garbled(verb, thrown);
     }
-  }
-
-  /** Rejects with CANCELLED when the connection closes. */
-  pause(milliseconds: number): Promise<void> {
-    return pause(milliseconds, this.#life.signal);
   }
 
   /** Stops heartbeats and closes sockets. Calls in flight reject with CANCELLED. Idempotent. */

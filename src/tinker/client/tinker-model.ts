@@ -299,7 +299,7 @@ export class TinkerModel {
   }
 }
 
-function isRefusal(thrown: unknown): thrown is TrainyardError {
+export function isRefusal(thrown: unknown): thrown is TrainyardError {
   return thrown instanceof TrainyardError && thrown.code === 'POLICY_REFUSED';
 }
 

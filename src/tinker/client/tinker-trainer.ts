@@ -30,7 +30,7 @@ import {
 import { isLost } from './http-client.ts';
 import { readSavedState, writeSavedState } from './saved-state.ts';
 import { habitsOf, isFull, kindOf, lossIn, refuseStaleness, type ServerKind, waitingFor } from './server-habits.ts';
-import { type ModelStart, type Pass, type PassOutput, TinkerModel, type Underway } from './tinker-model.ts';
+import { isRefusal, type ModelStart, type PassOutput, TinkerModel, type Underway } from './tinker-model.ts';
 
 export interface TinkerTrainerParts {
   readonly connection: TinkerConnection;
@@ -158,13 +158,6 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     });
   }
 
-  async leave(dir: string): Promise<void> {
-    const state = await readSavedState(dir).catch(() => undefined);
-    if (state === undefined || state.server !== this.#parts.connection.address) return;
-    const body = { model_id: parseWeightsPath(state.path).modelId, type: 'unload_model' };
-    await this.#parts.connection.mention('POST', 'unload_model', body);
-  }
-
   async forget(dir: string): Promise<void> {
     const state = await readSavedState(dir).catch(() => undefined);
     if (state === undefined || state.server !== this.#parts.connection.address) return;
@@ -209,40 +202,48 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     const named = namedLoss(loss, [sample]);
     // A run's only cross_entropy is dpo, whose weights have both signs: a division by their sum would make another loss of it.
     const isDpo = named?.name === 'cross_entropy';
-    const byName =
-      named === undefined || isDpo || this.#refusedLosses.has(named.name)
-        ? undefined
-        : await this.#askByName(model, named, loss, sample).catch(asProblem);
-    if (byName !== undefined && !(byName instanceof TrainyardError)) return byName;
-    // A name unknown to a forward pass may still be known to a backward pass, which will tell.
-    if (byName !== undefined && !isUnknownLoss(byName)) this.#refusedLosses.add(named!.name);
+    let found = '';
+    if (named !== undefined && !isDpo) {
+      const answer = await this.#askByName(model, named, loss, sample).catch(asProblem);
+      if (!(answer instanceof TrainyardError)) return answer;
+      // A name unknown to a forward pass may still be known to a backward pass, which will tell.
+      if (!isUnknownLoss(answer)) this.#refusedLosses.add(named.name);
+      found = `${loss.name} by the name of ${named.name}: ${answer.message}; `;
+    }
     try {
       checkPlainSum(plain.logprobs, plain.lossSum, isDpo ? 'dpo' : loss.name);
-      return 'values';
     } catch (thrown) {
-      if (byName === undefined) throw thrown;
-      const found = `${loss.name} by the name of ${named!.name}: ${byName.message}`;
-      throw new TrainyardError('TRAINER_FAILED', `${found}; ${messageOf(thrown)}`);
+      throw new TrainyardError('TRAINER_FAILED', found + messageOf(thrown));
     }
+    return 'values';
   }
 
   async #askByName(model: TinkerModel, named: NamedLoss, loss: Loss, sample: Sample): Promise<ServerKind> {
-    const { name, value = loss } = named;
-    const ask = (asked: Sample, forwardOnly: boolean): Promise<ServerKind> => {
+    const { name, settings: lossSettings, value = loss } = named;
+    const ask = async (asked: Sample, forwardOnly: boolean): Promise<ServerKind> => {
       const read = async (output: PassOutput): Promise<ServerKind> => {
         checkLossSum(await evaluateBatch(value, [asked], await scores([asked], output.outputs)), lossIn(output), name);
         return kindOf(output);
       };
-      return this.#inOrder(() => this.#passByName(model, named, [asked], { forwardOnly, isHarmless: () => true, read }));
+      const data = [named.datum(asked, this.#masks)];
+      try {
+        return await this.#inOrder(() =>
+          model.pass({ data, loss: name, lossSettings, forwardOnly, isHarmless: () => true, read }),
+        );
+      } catch (thrown) {
+        if (!this.#masks || !isRefusal(thrown) || !/\bweights\b/.test(thrown.message)) throw thrown;
+        this.#masks = false;
+        return await ask(asked, forwardOnly);
+      }
     };
     const kind = await ask(sample, true);
     if (kind !== 'unknown') return kind;
     // It compares whole samples; over which of their tokens, only its value would show.
     if (name === 'gspo')
-      throw new TrainyardError('TRAINER_FAILED', 'this server may mean another loss by gspo, whose value it does not say');
+      throw new TrainyardError('TRAINER_FAILED', 'this server does not say what it comes to, which may be another loss');
     this.#isProbed = true;
     const found = await ask(probeAtRest(sample), false);
-    // These add gradients up and count nothing, so one of 0 leaves no trace; a new model would take them minutes.
+    // By their source, these add gradients up and count nothing: one of 0 leaves no trace, and a new model would take minutes.
     this.#isProbed = found !== 'sharded';
     return found;
   }
@@ -291,7 +292,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
         if (!isFull(thrown) || performance.now() > until) throw thrown;
         if (previous === undefined) {
           if (waits++ === 0) onNotice?.(waitingFor(thrown, ROOM_MS));
-          await connection.pause(ROOM_AGAIN_MS);
+          await sleep(ROOM_AGAIN_MS);
         }
         await previous?.unload();
         previous = undefined;
@@ -357,7 +358,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     }
     const named = namedLoss(loss, sent);
     if (named === undefined || this.#refusedLosses.has(named.name)) return this.#customBackward(model, samples, loss);
-    const { name } = named;
+    const { name, settings: lossSettings } = named;
     const isProven = this.#provenLosses.has(name);
     const read = async (output: PassOutput): Promise<ForwardBackwardResult> => {
       const logprobs = await scores(samples, output.outputs);
@@ -366,9 +367,9 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
       checkLossSum(ours, lossIn(output), name);
       return evaluated.result;
     };
-    const isHarmless = (thrown: unknown): boolean => isUnknownLoss(thrown) || isUnknownWeights(thrown);
     try {
-      const underway = await this.#passByName(model, named, sent, { forwardOnly: false, isHarmless, read });
+      const data = await mapYielding(sent, (sample) => named.datum(sample, this.#masks));
+      const underway = await model.pass({ data, loss: name, lossSettings, forwardOnly: false, isHarmless: isUnknownLoss, read });
       // Nothing that depends on this loss may be sent until the server has shown that it supports it.
       if (!isProven) await underway.result;
       this.#provenLosses.add(name);
@@ -377,29 +378,6 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
       if (isProven || !isUnknownLoss(thrown)) throw thrown;
       this.#refusedLosses.add(name);
       return this.#customBackward(model, samples, loss);
-    }
-  }
-
-  /** A loss that the server computes. Where it does not say what a loss comes to, masks are sent as weights, if it takes them. */
-  async #passByName<T>(
-    model: TinkerModel,
-    { name, settings, datum }: NamedLoss,
-    samples: readonly Sample[],
-    how: Pick<Pass<T>, 'forwardOnly' | 'isHarmless' | 'read'>,
-  ): Promise<Underway<T>> {
-    const send = async (withMask: boolean): Promise<Underway<T>> => {
-      const data = await mapYielding(samples, (sample) => datum(sample, withMask));
-      return model.pass({ ...how, data, loss: name, lossSettings: settings });
-    };
-    if (!this.#masks || this.#provenLosses.has(name)) return send(this.#masks);
-    try {
-      const underway = await send(true);
-      await underway.result;
-      return underway;
-    } catch (thrown) {
-      if (!isUnknownWeights(thrown)) throw thrown;
-      this.#masks = false;
-      return send(false);
     }
   }
 
@@ -441,19 +419,13 @@ async function scores(samples: readonly Sample[], outputs: PassOutput['outputs']
 
 /** Whether the server refused the loss itself rather than its inputs. */
 function isUnknownLoss(thrown: unknown): boolean {
-  if (!(thrown instanceof TrainyardError) || thrown.code !== 'POLICY_REFUSED') return false;
-  return /\bloss_fn(?!_inputs)|\b(unknown|unsupported|invalid) loss\b/i.test(thrown.message);
+  return isRefusal(thrown) && /\bloss_fn(?!_inputs)|\b(unknown|unsupported|invalid) loss\b/i.test(thrown.message);
 }
 
 /** Of an answer that means that the server cannot train a loss. Throws any other error. */
 function asProblem(thrown: unknown): TrainyardError {
-  if (thrown instanceof TrainyardError && ['TRAINER_FAILED', 'POLICY_REFUSED'].includes(thrown.code)) return thrown;
+  if (isRefusal(thrown) || (thrown instanceof TrainyardError && thrown.code === 'TRAINER_FAILED')) return thrown;
   throw thrown;
-}
-
-/** Whether it refused the masks that came as weights. */
-function isUnknownWeights(thrown: unknown): boolean {
-  return thrown instanceof TrainyardError && thrown.code === 'POLICY_REFUSED' && /\bweights\b/.test(thrown.message);
 }
 
 function withoutGradient(cause: unknown): TrainyardError {
