@@ -72,7 +72,7 @@ describe('at a server that does not say what a loss comes to', () => {
       child.kill('SIGKILL');
       await ended;
       const { code, stdout } = await begin(server, resuming(name)).ended;
-      const full = expect.stringMatching(/no room for another model .*register_adapter.*killed stays for up to five minutes/);
+      const full = expect.stringMatching(/no room for a model .*register_adapter.*killed stays for up to five minutes/);
       expect([code, warningsIn(stdout)]).toEqual([0, [full, expect.stringMatching(UNCHECKED)]]);
       expect(await lastWeights(name)).toEqual(await lastWeights('ppo'));
     },
@@ -93,8 +93,7 @@ describe('at a server that does not say what a loss comes to', () => {
     await using server = await inFront({ queueMs: 150 });
     const { code, stdout, stderr } = await begin(server, flags('ahead', '--staleness', '1')).ended;
     expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
-    const other =
-      /^POLICY_SERVER: loss: decoupled_ppo by the name of cispo: .*Invalid fields.*No --loss was given, so this run trains ppo$/;
+    const other = /^POLICY_SERVER: loss: the server’s cispo: .*Invalid fields.*No --loss was given, so this run trains ppo$/;
     expect(warningsIn(stdout)).toEqual([expect.stringMatching(UNCHECKED), expect.stringMatching(other)]);
     expect(JSON.parse(await readFile(join(home.dir, 'ahead/run.json'), 'utf8'))).toMatchObject({ settings: { loss: 'ppo' } });
     await using store = await openSqliteStore(join(home.dir, 'ahead/store.sqlite'));
@@ -106,7 +105,7 @@ describe('at a server that does not say what a loss comes to', () => {
 
   it.for([
     ['gspo', ['--loss', 'gspo'], /does not say what it comes to/, /--loss ppo/],
-    ['cispo', ['--loss', 'cispo'], /cispo by the name of cispo: .*Invalid fields/, /--loss ppo/],
+    ['cispo', ['--loss', 'cispo'], /the server’s cispo: .*Invalid fields/, /--loss ppo/],
     ['decoupled_ppo', ['--loss', 'decoupled_ppo', '--staleness', '1'], /Invalid fields/, /--loss ppo/],
     ['a dro', ['--loss', 'dro'], /does not report loss:sum/, /--loss ppo/],
     ['dpo', ['--loss', 'dpo'], /dpo .*does not report loss:sum/, /--loss ppo/],

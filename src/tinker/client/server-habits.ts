@@ -52,6 +52,6 @@ export function isFull(thrown: unknown): thrown is TrainyardError {
 }
 
 export function waitingFor({ message }: TrainyardError, mostMs: number): string {
-  const minutes = mostMs / 60_000;
-  return `no room for another model (${message}): that of a run that was killed stays for up to five minutes; trying for up to ${minutes}`;
+  const then = 'that of a run that was killed stays for up to five minutes, others until their run ends';
+  return `the server has no room for a model (${message}); ${then}; trying again for up to ${mostMs / 60_000} minutes`;
 }

@@ -208,7 +208,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
       if (!(answer instanceof TrainyardError)) return answer;
       // A name unknown to a forward pass may still be known to a backward pass, which will tell.
       if (!isUnknownLoss(answer)) this.#refusedLosses.add(named.name);
-      found = `${loss.name} by the name of ${named.name}: ${answer.message}; `;
+      found = `the server’s ${named.name}: ${answer.message}; `;
     }
     try {
       checkPlainSum(plain.logprobs, plain.lossSum, isDpo ? 'dpo' : loss.name);
