@@ -2,6 +2,8 @@
  * What a step minimises, by a run's settings: which rewards are compared, what they make of a batch, and the loss. Pure but for the forward
  * passes that a loss needs. docs/reference/training.md has the formulas; src/trainer/ computes them.
  */
+import { messageOf, TrainyardError } from '../core/errors.ts';
+import type { Warn } from '../core/events.ts';
 import type { Loss, Trainer } from '../core/policy.ts';
 import { earnedBy } from '../core/reward.ts';
 import type { Sample, StaleRule, Trajectory } from '../core/types.ts';
@@ -11,7 +13,9 @@ import { cispo, crossEntropy, decoupledPpo, dro, gspo, importanceSampling, ppo }
 import { withOverlongPenalty } from '../trainer/overlong.ts';
 import { withEntropy, withKl } from '../trainer/penalties.ts';
 import type { TrainSettings } from './check-settings.ts';
+import type { TrainPlan } from './plan.ts';
 import { DPO_BETA, DRO_BETA, LOSS_NAMES, type LossName, OVERLONG_FACTOR } from './settings.ts';
+import type { TrainerWork } from './step.ts';
 
 /** How each loss is computed. `dpo` is a weighted cross_entropy (trainer/dpo.ts). */
 const LOSSES: Readonly<Record<LossName, (settings: TrainSettings) => Loss>> = {
@@ -41,6 +45,26 @@ export async function checkLoss(trainer: Trainer, settings: TrainSettings): Prom
   const names = LOSS_NAMES.filter((name) => name !== settings.loss && name !== 'dpo');
   const others = names.map((loss) => lossOf({ ...settings, loss }));
   await trainer.checkLoss?.(lossOf(settings), others);
+}
+
+/** The loss that a run trains: its own, or, of a run that named none, the other one, if only that can be had. */
+export async function trainableLoss(
+  work: TrainerWork,
+  trainer: Trainer,
+  { settings, otherLoss }: Pick<TrainPlan, 'settings' | 'otherLoss'>,
+  warn: Warn,
+): Promise<LossName> {
+  const check = (loss: LossName) => work.step(() => checkLoss(trainer, { ...settings, loss }));
+  try {
+    await check(settings.loss);
+    return settings.loss;
+  } catch (thrown) {
+    const isRefused = thrown instanceof TrainyardError && thrown.code === 'USAGE';
+    if (!isRefused || otherLoss === undefined || otherLoss === settings.loss) throw thrown;
+    await check(otherLoss);
+    warn('POLICY_SERVER', `${messageOf(thrown)}. No --loss was given, so this run trains ${otherLoss}`);
+    return otherLoss;
+  }
 }
 
 type ComparedBy = Pick<TrainSettings, 'loss' | 'limits' | 'overlongBuffer' | 'overlongFactor'>;

@@ -7,18 +7,17 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Store } from '../core/contracts.ts';
-import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Best, Emit, Phase, RunEnding, Score, Warn } from '../core/events.ts';
 import type { Engine } from '../core/policy.ts';
 import { START } from '../rollout/scheduler.ts';
 import { AgreementBound } from '../trainer/agreement.ts';
-import type { TrainFromRequest, TrainRequest, TrainSettings } from './check-settings.ts';
+import type { TrainFromRequest, TrainRequest } from './check-settings.ts';
 import { createRunDirectory, eventLog, type RunDirectory, reopenRunDirectory } from './directory.ts';
 import { HeldOut, heldOutFileOf, unusualIn } from './evaluate.ts';
 import { coordinatorOf, type ExternalWorkers } from './external-workers.ts';
 import { type CuratedBatch, extentOf, groupSource, withoutMarked } from './groups.ts';
 import { endingWithoutSignal, nothingTrainable, tellNoSignalYet } from './no-signal.ts';
-import { batchOf, checkLoss, compared, needsReference } from './objective.ts';
+import { batchOf, compared, needsReference, trainableLoss } from './objective.ts';
 import { openTraining, type Rollouts, type RunParts } from './parts.ts';
 import { planResumedTraining, planTraining, type ResumeRequest, type TrainPlan, withLoss } from './plan.ts';
 import { meansOf, rolloutReport, trajectoriesOf } from './results.ts';
@@ -76,7 +75,9 @@ async function execute(given: TrainPlan, emit: Emit = () => {}, options: TrainOp
   const store = options.through?.store?.(opened) ?? opened;
   return await tell.during(directory, async () => {
     for (const { code, message } of given.warnings) warn(code, message);
-    const plan = await trainable(given, parts, directory, warn);
+    const loss = await trainableLoss(parts.recovery ?? ONCE, parts.policy.trainer!, given, warn);
+    const plan = loss === settings.loss ? given : withLoss(given, loss);
+    if (plan !== given) await directory.keep(plan.record);
     await using coordinator = await coordinatorOf({ ...plan, parts, id: directory.id, warn });
     const log = await stepLog(plan, parts, { directory, store, warn }, coordinator);
     const rollouts = parts.rolloutsInto(store, join(settings.run, 'artifacts'), coordinator);
@@ -85,24 +86,6 @@ async function execute(given: TrainPlan, emit: Emit = () => {}, options: TrainOp
     tell({ type: 'done', ...result, ...parts.at, ...unusualIn(settings), seconds: (performance.now() - since) / 1000 });
     return result;
   });
-}
-
-/** Asks the trainer for the loss, before anything is sampled. A run that named none may get another one. */
-async function trainable(plan: TrainPlan, parts: RunParts, directory: RunDirectory, warn: Warn): Promise<TrainPlan> {
-  const { otherLoss, settings } = plan;
-  const check = (one: TrainSettings) => (parts.recovery ?? ONCE).step(() => checkLoss(parts.policy.trainer!, one));
-  try {
-    await check(settings);
-    return plan;
-  } catch (thrown) {
-    const isRefused = thrown instanceof TrainyardError && thrown.code === 'USAGE';
-    if (!isRefused || otherLoss === undefined || otherLoss === settings.loss) throw thrown;
-    const other = withLoss(plan, otherLoss);
-    await check(other.settings);
-    warn('POLICY_SERVER', `${messageOf(thrown)}. No --loss was given, so this run trains ${otherLoss}`);
-    await directory.keep(other.record);
-    return other;
-  }
 }
 
 /** Also saves held-out tasks that have no file, and freezes the reference policy of a loss. */
