@@ -13,9 +13,7 @@ import { cispo, crossEntropy, decoupledPpo, dro, gspo, importanceSampling, ppo }
 import { withOverlongPenalty } from '../trainer/overlong.ts';
 import { withEntropy, withKl } from '../trainer/penalties.ts';
 import type { TrainSettings } from './check-settings.ts';
-import type { TrainPlan } from './plan.ts';
 import { DPO_BETA, DRO_BETA, LOSS_NAMES, type LossName, OVERLONG_FACTOR } from './settings.ts';
-import type { TrainerWork } from './step.ts';
 
 /** How each loss is computed. `dpo` is a weighted cross_entropy (trainer/dpo.ts). */
 const LOSSES: Readonly<Record<LossName, (settings: TrainSettings) => Loss>> = {
@@ -49,19 +47,17 @@ export async function checkLoss(trainer: Trainer, settings: TrainSettings): Prom
 
 /** The loss that a run trains: its own, or, of a run that named none, the other one, if only that can be had. */
 export async function trainableLoss(
-  work: TrainerWork,
-  trainer: Trainer,
-  { settings, otherLoss }: Pick<TrainPlan, 'settings' | 'otherLoss'>,
+  check: (settings: TrainSettings) => Promise<void>,
+  { settings, otherLoss }: { readonly settings: TrainSettings; readonly otherLoss?: LossName | undefined },
   warn: Warn,
 ): Promise<LossName> {
-  const check = (loss: LossName) => work.step(() => checkLoss(trainer, { ...settings, loss }));
   try {
-    await check(settings.loss);
+    await check(settings);
     return settings.loss;
   } catch (thrown) {
     const isRefused = thrown instanceof TrainyardError && thrown.code === 'USAGE';
     if (!isRefused || otherLoss === undefined || otherLoss === settings.loss) throw thrown;
-    await check(otherLoss);
+    await check({ ...settings, loss: otherLoss });
     warn('POLICY_SERVER', `${messageOf(thrown)}. No --loss was given, so this run trains ${otherLoss}`);
     return otherLoss;
   }

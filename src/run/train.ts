@@ -11,13 +11,13 @@ import type { Best, Emit, Phase, RunEnding, Score, Warn } from '../core/events.t
 import type { Engine } from '../core/policy.ts';
 import { START } from '../rollout/scheduler.ts';
 import { AgreementBound } from '../trainer/agreement.ts';
-import type { TrainFromRequest, TrainRequest } from './check-settings.ts';
+import type { TrainFromRequest, TrainRequest, TrainSettings } from './check-settings.ts';
 import { createRunDirectory, eventLog, type RunDirectory, reopenRunDirectory } from './directory.ts';
 import { HeldOut, heldOutFileOf, unusualIn } from './evaluate.ts';
 import { coordinatorOf, type ExternalWorkers } from './external-workers.ts';
 import { type CuratedBatch, extentOf, groupSource, withoutMarked } from './groups.ts';
 import { endingWithoutSignal, nothingTrainable, tellNoSignalYet } from './no-signal.ts';
-import { batchOf, compared, needsReference, trainableLoss } from './objective.ts';
+import { batchOf, checkLoss, compared, needsReference, trainableLoss } from './objective.ts';
 import { openTraining, type Rollouts, type RunParts } from './parts.ts';
 import { planResumedTraining, planTraining, type ResumeRequest, type TrainPlan, withLoss } from './plan.ts';
 import { meansOf, rolloutReport, trajectoriesOf } from './results.ts';
@@ -75,7 +75,8 @@ async function execute(given: TrainPlan, emit: Emit = () => {}, options: TrainOp
   const store = options.through?.store?.(opened) ?? opened;
   return await tell.during(directory, async () => {
     for (const { code, message } of given.warnings) warn(code, message);
-    const loss = await trainableLoss(parts.recovery ?? ONCE, parts.policy.trainer!, given, warn);
+    const check = (one: TrainSettings) => (parts.recovery ?? ONCE).step(() => checkLoss(parts.policy.trainer!, one));
+    const loss = await trainableLoss(check, given, warn);
     const plan = loss === settings.loss ? given : withLoss(given, loss);
     if (plan !== given) await directory.keep(plan.record);
     await using coordinator = await coordinatorOf({ ...plan, parts, id: directory.id, warn });
