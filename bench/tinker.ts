@@ -267,5 +267,12 @@ function sampleOf(promptIds: Int32Array, ids: Int32Array, logprobs: Float32Array
 
 function passOf(samples: readonly Sample[]): PassRequest {
   const lossSettings = { clip_low_threshold: 0.8, clip_high_threshold: 1.28 };
-  return { modelId: 'bench', seqId: 1, data: samples.map(policyDatum), loss: 'ppo', lossSettings, forwardOnly: false };
+  return {
+    modelId: 'bench',
+    seqId: 1,
+    data: samples.map((sample) => policyDatum(sample, false)),
+    loss: 'ppo',
+    lossSettings,
+    forwardOnly: false,
+  };
 }

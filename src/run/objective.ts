@@ -2,6 +2,8 @@
  * What a step minimises, by a run's settings: which rewards are compared, what they make of a batch, and the loss. Pure but for the forward
  * passes that a loss needs. docs/reference/training.md has the formulas; src/trainer/ computes them.
  */
+import { messageOf, TrainyardError } from '../core/errors.ts';
+import type { Warn } from '../core/events.ts';
 import type { Loss, Trainer } from '../core/policy.ts';
 import { earnedBy } from '../core/reward.ts';
 import type { Sample, StaleRule, Trajectory } from '../core/types.ts';
@@ -37,11 +39,28 @@ export function needsReference({ kl, loss }: Pick<TrainSettings, 'kl' | 'loss'>)
 }
 
 /** Before anything is sampled. Throws USAGE, with the losses that can be trained beside these settings, if this one cannot. */
-export async function prepareFor(trainer: Trainer, settings: TrainSettings): Promise<void> {
+export async function checkLoss(trainer: Trainer, settings: TrainSettings): Promise<void> {
   const names = LOSS_NAMES.filter((name) => name !== settings.loss && name !== 'dpo');
   const others = names.map((loss) => lossOf({ ...settings, loss }));
   await trainer.checkLoss?.(lossOf(settings), others);
-  if (needsReference(settings)) await trainer.freezeReference();
+}
+
+/** The loss that a run trains: its own, or, of a run that named none, the other one, if only that can be had. */
+export async function trainableLoss(
+  check: (settings: TrainSettings) => Promise<void>,
+  { settings, otherLoss }: { readonly settings: TrainSettings; readonly otherLoss?: LossName | undefined },
+  warn: Warn,
+): Promise<LossName> {
+  try {
+    await check(settings);
+    return settings.loss;
+  } catch (thrown) {
+    const isRefused = thrown instanceof TrainyardError && thrown.code === 'USAGE';
+    if (!isRefused || otherLoss === undefined || otherLoss === settings.loss) throw thrown;
+    await check({ ...settings, loss: otherLoss });
+    warn('POLICY_SERVER', `${messageOf(thrown)}. No --loss was given, so this run trains ${otherLoss}`);
+    return otherLoss;
+  }
 }
 
 type ComparedBy = Pick<TrainSettings, 'loss' | 'limits' | 'overlongBuffer' | 'overlongFactor'>;

@@ -46,7 +46,9 @@ export interface PolicyOptions {
 }
 
 export type PolicySettings = Pick<RunSettings, 'engine' | 'model' | 'threads' | 'seed' | 'baseModel' | 'baseURL'> &
-  Partial<Pick<TrainSettings, 'apiKeyEnv' | 'trained' | 'loraRank' | 'loraAlpha' | 'context' | 'callTokens' | 'staleness'>>;
+  Partial<
+    Pick<TrainSettings, 'apiKeyEnv' | 'trained' | 'loraRank' | 'loraAlpha' | 'context' | 'callTokens' | 'staleness' | 'workers'>
+  >;
 
 type ServerSettings = Pick<PolicySettings, 'engine' | 'model' | 'baseURL' | 'apiKeyEnv'>;
 

@@ -30,7 +30,7 @@ import { withModelPath } from './model-path.ts';
 import { checkModelNamed } from './open-policy.ts';
 import { type Checked, changedSources, preflight, sourcesOf } from './preflight.ts';
 import { rowsOf } from './row-ranges.ts';
-import { type EngineName, isApi, resumeCommand, shortPath, TRAIN_DEFAULTS } from './settings.ts';
+import { type EngineName, isApi, type LossName, resumeCommand, shortPath, TRAIN_DEFAULTS } from './settings.ts';
 
 /** Settings given again must match the run's, except those that may change. */
 export type ResumeRequest = Pick<TrainSettings, 'run'> & Partial<TrainSettings>;
@@ -47,6 +47,8 @@ interface Plan<Settings, Record> extends Pick<Checked, 'entry' | 'warnings'> {
 export interface TrainPlan extends Plan<TrainSettings, TrainRecord>, Checked {
   /** Identifies the run: a digest of everything that affects what it computes. */
   readonly identity: string;
+  /** For a run that named no loss, where the trainer cannot train the usual one. */
+  readonly otherLoss?: LossName | undefined;
 }
 
 export interface EvaluationPlan extends Plan<EvaluationSettings, EvaluationRecord> {
@@ -99,7 +101,15 @@ export async function planTraining(given: TrainRequest | TrainFromRequest): Prom
   const settings = trainSettings(await withModelPath(request));
   const checked = await preflight(settings);
   const record = await trainRecord(settings, checked);
-  return { settings, ...checked, record, isResumed: false, kernels: record.kernels, identity: identityOf(record) };
+  const { loss, isLevel, isAction, isCap, isFloor } = request;
+  const otherLoss = (loss ?? isLevel ?? isAction ?? isCap ?? isFloor) === undefined ? TRAIN_DEFAULTS.loss : undefined;
+  return { settings, ...checked, record, isResumed: false, kernels: record.kernels, identity: identityOf(record), otherLoss };
+}
+
+/** The same plan for another loss. */
+export function withLoss(plan: TrainPlan, loss: LossName): TrainPlan {
+  const record = { ...plan.record, settings: { ...plan.record.settings, loss } };
+  return { ...plan, settings: { ...plan.settings, loss }, record, identity: identityOf(record) };
 }
 
 async function settingsFrom(request: TrainFromRequest): Promise<TrainRequest> {

@@ -11,15 +11,15 @@ import type { Best, Emit, Phase, RunEnding, Score, Warn } from '../core/events.t
 import type { Engine } from '../core/policy.ts';
 import { START } from '../rollout/scheduler.ts';
 import { AgreementBound } from '../trainer/agreement.ts';
-import type { TrainFromRequest, TrainRequest } from './check-settings.ts';
+import type { TrainFromRequest, TrainRequest, TrainSettings } from './check-settings.ts';
 import { createRunDirectory, eventLog, type RunDirectory, reopenRunDirectory } from './directory.ts';
 import { HeldOut, heldOutFileOf, unusualIn } from './evaluate.ts';
 import { coordinatorOf, type ExternalWorkers } from './external-workers.ts';
 import { type CuratedBatch, extentOf, groupSource, withoutMarked } from './groups.ts';
 import { endingWithoutSignal, nothingTrainable, tellNoSignalYet } from './no-signal.ts';
-import { batchOf, compared, prepareFor } from './objective.ts';
+import { batchOf, checkLoss, compared, needsReference, trainableLoss } from './objective.ts';
 import { openTraining, type Rollouts, type RunParts } from './parts.ts';
-import { planResumedTraining, planTraining, type ResumeRequest, type TrainPlan } from './plan.ts';
+import { planResumedTraining, planTraining, type ResumeRequest, type TrainPlan, withLoss } from './plan.ts';
 import { meansOf, rolloutReport, trajectoriesOf } from './results.ts';
 import { restorePolicy } from './resume.ts';
 import { openRunStore } from './run-store.ts';
@@ -64,17 +64,21 @@ export async function resume(request: ResumeRequest, emit?: Emit, options?: Trai
   return await execute(await planResumedTraining(request), emit, options);
 }
 
-async function execute(plan: TrainPlan, emit: Emit = () => {}, options: TrainOptions = {}): Promise<TrainResult> {
-  const { settings, isResumed, record } = plan;
+async function execute(given: TrainPlan, emit: Emit = () => {}, options: TrainOptions = {}): Promise<TrainResult> {
+  const { settings, isResumed, record } = given;
   const { since = performance.now(), finish = new AbortController().signal } = options;
   const tell = eventLog(emit);
   const warn: Warn = (code, message) => tell({ type: 'warning', code, message });
-  await using parts = await openTraining(plan, warn, { ...options, finish });
+  await using parts = await openTraining(given, warn, { ...options, finish });
   await using directory = await (isResumed ? reopenRunDirectory(settings.run) : createRunDirectory(settings.run, record));
   await using opened = await openRunStore(directory, settings.store);
   const store = options.through?.store?.(opened) ?? opened;
   return await tell.during(directory, async () => {
-    for (const { code, message } of plan.warnings) warn(code, message);
+    for (const { code, message } of given.warnings) warn(code, message);
+    const check = (one: TrainSettings) => (parts.recovery ?? ONCE).step(() => checkLoss(parts.policy.trainer!, one));
+    const loss = await trainableLoss(check, given, warn);
+    const plan = loss === settings.loss ? given : withLoss(given, loss);
+    if (plan !== given) await directory.keep(plan.record);
     await using coordinator = await coordinatorOf({ ...plan, parts, id: directory.id, warn });
     const log = await stepLog(plan, parts, { directory, store, warn }, coordinator);
     const rollouts = parts.rolloutsInto(store, join(settings.run, 'artifacts'), coordinator);
@@ -85,7 +89,7 @@ async function execute(plan: TrainPlan, emit: Emit = () => {}, options: TrainOpt
   });
 }
 
-/** Also checks that the loss can be trained, saves held-out tasks that have no file, and freezes the reference policy of a loss. */
+/** Also saves held-out tasks that have no file, and freezes the reference policy of a loss. */
 async function stepLog(
   { settings, heldOut, identity }: TrainPlan,
   { policy: { trainer }, recovery }: RunParts,
@@ -96,7 +100,7 @@ async function stepLog(
   if (heldOutFile !== undefined) await writeFile(heldOutFile, heldOut.map((task) => `${JSON.stringify(task)}\n`).join(''));
   const [work, bound] = [recovery ?? ONCE, new AgreementBound(await kept.store.manifests())];
   const log: StepLog = { trainer: coordinator?.around(trainer!) ?? trainer!, work, settings, identity, bound, ...kept };
-  await work.step(() => prepareFor(log.trainer, settings));
+  if (needsReference(settings)) await work.step(() => log.trainer.freezeReference());
   if (recovery !== undefined) recovery.restore = () => restorePolicy(log);
   return log;
 }

@@ -24,7 +24,7 @@ import { AgreementBound } from '../trainer/agreement.ts';
 import { checkpointName, digestsOf, filesDigest, labelIn, loadFirst, savedFiles, savedSteps } from './checkpoint.ts';
 import { eventsIn, isEvaluation, readRunFile, takeLock } from './directory.ts';
 import { evaluationId, numbered, spread } from './evaluate.ts';
-import { needsReference } from './objective.ts';
+import { checkLoss, needsReference } from './objective.ts';
 import { openPolicy, type Policy } from './open-policy.ts';
 import { openGrader } from './parts.ts';
 import {
@@ -242,7 +242,10 @@ async function trainAgain(work: Work): Promise<void> {
   }
   const renderer = await loadRenderer(settings.model);
   await using policy = await policyOf(work, renderer.vocabSize);
-  if (policy !== undefined) await loadFirst(policy.trainer, settings.model);
+  if (policy !== undefined) {
+    await loadFirst(policy.trainer, settings.model);
+    await checkLoss(policy.trainer, settings);
+  }
   if (needsReference(settings)) await policy?.trainer.freezeReference();
   const newest = (await savedSteps(join(settings.run, 'checkpoints')).catch(() => [])).at(-1) ?? 0;
   // A killed run may have saved one checkpoint that it did not commit.

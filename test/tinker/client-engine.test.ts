@@ -41,6 +41,30 @@ describe('the Tinker engine', () => {
     expect(server.of('asample')).toHaveLength(1);
   });
 
+  it('that is held samples nothing, and samples again what was in flight, under the weights served next', async ({
+    engine,
+    server,
+  }) => {
+    const slow = Promise.withResolvers<void>();
+    server.script = async ({ verb }, count) => {
+      if (verb !== 'retrieve_future') return undefined;
+      if (count === 1) await slow.promise;
+      return { json: sampled };
+    };
+    const early = engine.sample(request);
+    await vi.waitFor(() => expect(server.of('retrieve_future')).toHaveLength(1));
+    engine.hold();
+    slow.resolve();
+    const late = engine.sample({ ...request, seed: 8 });
+    const left = engine.sample({ ...request, seed: 9 }, AbortSignal.timeout(100));
+    await expect(left).rejects.toMatchObject(failure('CANCELLED'));
+    expect(server.of('asample')).toHaveLength(1);
+    engine.serve('s-1', 4);
+    expect([(await early).policyVersion, (await late).policyVersion]).toEqual([4, 4]);
+    const asked = server.of('asample').map(({ json }) => json['sampling_session_id']);
+    expect(asked).toEqual(['s-0', 's-1', 's-1']);
+  });
+
   it('numbers the requests of each session, and a result keeps the version it was asked for', async ({ engine, server }) => {
     const held = Promise.withResolvers<void>();
     server.script = async ({ verb }, count) => {

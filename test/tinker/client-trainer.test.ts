@@ -110,11 +110,23 @@ const it = scripted
   .override('patienceMs', 300)
   .extend('played', () => new PlayedServer())
   .extend('published', (): [string, number][] => [])
-  .extend('trainer', async ({ played, connection, server, published }, { onCleanup }) => {
+  .extend('notices', (): string[] => [])
+  .extend('staleness', 0)
+  .extend('trainer', async ({ played, connection, server, published, notices, staleness }, { onCleanup }) => {
     server.script = played.script;
+    const onNotice = (message: string) => notices.push(message);
     const onPublished = (id: string, version: number) => published.push([id, version]);
     const size = { vocabSize: 10, contextLength: 16 };
-    const trainer = new TinkerTrainer({ connection, baseModel: 'base', loraRank: 8, seed: 1, ...size, onPublished });
+    const trainer = new TinkerTrainer({
+      connection,
+      baseModel: 'base',
+      loraRank: 8,
+      seed: 1,
+      ...size,
+      onPublished,
+      onNotice,
+      staleness,
+    });
     onCleanup(() => trainer[Symbol.asyncDispose]());
     return trainer;
   });
@@ -252,6 +264,69 @@ describe('a loss', () => {
     serverWith(played, {}, false);
     const none = failure('USAGE', /no other loss either/);
     await expect(trainer.checkLoss(dro({ beta: 0.5 }), [importanceSampling()])).rejects.toMatchObject(none);
+  });
+
+  /** A server that reports no sum. `terms`: what it says of each position, as SkyRL's JAX backend does. */
+  const silentServer = (
+    played: PlayedServer,
+    { terms, takesWeights = true }: { terms?: number; takesWeights?: boolean } = {},
+  ) => {
+    played.onPass = (request) => {
+      const [{ tokens, inputs }] = request.data as [PassRequest['data'][number]];
+      if (request.loss !== 'cross_entropy' && inputs['weights'] !== undefined && !takesWeights)
+        return { refused: { json: { detail: 'loss_fn_inputs.weights is not an input of it' }, status: 400 } };
+      const own = [0, -1, -2, -1.5, -0.5].slice(0, tokens.length);
+      const elementwise_loss = { dtype: 'float32' as const, data: Float32Array.from(own, () => (terms ?? 0) / own.length) };
+      const told = terms !== undefined && request.loss !== 'cross_entropy' ? { elementwise_loss } : {};
+      return passed(request, { outputs: outputs(request, own).map((one) => ({ ...one, ...told })), metrics: {} });
+    };
+  };
+  const masksOf = (played: PlayedServer, named: string) =>
+    played.computed.filter(({ loss }) => loss === named).map((request) => [request.forwardOnly, inputsOf(request)['weights']]);
+
+  it.for([
+    [true, [0, 1, 1, 0]],
+    [false, undefined],
+  ] as const)(
+    'that the server says nothing of is asked for by a backward pass of no gradient, to a model of its own (weights taken: %s)',
+    async ([takesWeights, mask], { trainer, played, server, notices }) => {
+      silentServer(played, { takesWeights });
+      await trainer.checkLoss(importanceSampling(), []);
+      const probe = played.computed.filter(({ loss, forwardOnly }) => loss === 'importance_sampling' && !forwardOnly);
+      expect(probe.map((request) => inputsOf(request)['advantages'])).toEqual([[0, 0, 0, 0, 0]]);
+      await vi.waitFor(() => expect([server.of('create_model').length, server.of('unload_model').length]).toEqual([2, 1]));
+      expect(notices).toEqual([
+        expect.stringMatching(takesWeights ? /does not say.*sent as weights$/ : /does not say.*not sent$/),
+      ]);
+      played.onPass = () => undefined;
+      await trainer.forwardBackward([sample], importanceSampling());
+      expect(masksOf(played, 'importance_sampling').at(-1)).toEqual([false, mask]);
+    },
+  );
+
+  it('that the server tells term by term is compared, and never asked for by a backward pass, whose rows would count', async ({
+    trainer,
+    played,
+    notices,
+  }) => {
+    silentServer(played, { terms: probed((r) => r) });
+    await trainer.checkLoss(importanceSampling(), []);
+    expect(masksOf(played, 'importance_sampling')).toEqual([[true, [0, 1, 1, 1, 1]]]);
+    expect(notices).toEqual([expect.stringMatching(/JAX.*divides.*does not clip gradients; masks are sent as weights$/)]);
+    silentServer(played, { terms: 5 });
+    await expect(trainer.checkLoss(importanceSampling(), [])).rejects.toMatchObject(
+      failure('USAGE', /importance_sampling is 5 /),
+    );
+  });
+
+  describe('with staleness', () => {
+    it.override('staleness', 1);
+
+    it('is refused where older weights would come back into training', async ({ trainer, played }) => {
+      silentServer(played, { terms: probed((r) => r) });
+      const refused = failure('USAGE', /^staleness: expected 0, found 1/);
+      await expect(trainer.checkLoss(importanceSampling(), [])).rejects.toMatchObject(refused);
+    });
   });
 
   it.for([

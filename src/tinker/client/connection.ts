@@ -111,16 +111,20 @@ export class TinkerConnection implements AsyncDisposable {
     return (await this.capabilities()).offered;
   }
 
-  /** `sizes`: those of a server that `trainyard skyrl` started. */
+  /** `sizes`: those of a server that `trainyard skyrl` started. `keepsPublished`: whether older weights can be sampled, if it says so. */
   async capabilities() {
     const verb = 'get_server_capabilities';
     const request = { method: 'GET', path: verb, pool: 'submit', timeoutMs: SUBMIT_TIMEOUT_MS } as const;
     const reply = this.#checked(await this.#http.ask(request, this.#life.signal), verb);
-    const { supported_models: models, trainyard: sizes } = this.#read(wire.capabilitiesReply, reply, verb);
+    const {
+      supported_models: models,
+      trainyard: sizes,
+      keeps_published: keeps,
+    } = this.#read(wire.capabilitiesReply, reply, verb);
     const offered = models.flatMap(({ model_name: name, max_context_length: length, tokenizer_sha256: digest }) =>
       name == null ? [] : [{ name, contextLength: length ?? undefined, tokenizerDigest: digest ?? undefined }],
     );
-    return { offered, sizes: sizes ?? undefined };
+    return { offered, sizes: sizes ?? undefined, keepsPublished: sizes?.keeps_published ?? keeps ?? undefined };
   }
 
   async createSamplingSession(source: { readonly baseModel: string } | { readonly path: string }): Promise<string> {

@@ -1,7 +1,8 @@
 /**
  * Converts samples to the Tinker API's datums and back, decides which losses the server can compute by name, and evaluates losses locally.
  * A datum's arrays are shifted: position i belongs to the token after input i, so it is position i + 1 of the sample. The wire has no mask:
- * untrained positions have weight, advantage and log-probability 0. A sample's own weight is folded into advantages and weights.
+ * untrained positions have weight, advantage and log-probability 0, and some servers take the mask as the weights of every loss. A sample's
+ * own weight is folded into advantages and weights.
  */
 
 import { mapYielding } from '../../core/async.ts';
@@ -28,8 +29,8 @@ export function weightedDatum(sample: Sample, weights: Float32Array): Datum {
   return shifted(sample, { weights: spread });
 }
 
-/** For losses that compare with the sampling policy. */
-export function policyDatum(sample: Sample): Datum {
+/** For losses that compare with the sampling policy. `withMask`: says as weights which positions count. */
+export function policyDatum(sample: Sample, withMask: boolean): Datum {
   const { mask, weight } = sample;
   const logprobs = new Float32Array(mask.length);
   const advantages = new Float32Array(mask.length);
@@ -38,7 +39,7 @@ export function policyDatum(sample: Sample): Datum {
     logprobs[i] = sample.logprobs[i]!;
     advantages[i] = sample.advantages[i]! * weight;
   }
-  return shifted(sample, { logprobs, advantages });
+  return shifted(sample, { logprobs, advantages, ...(withMask && { weights: Float32Array.from(mask) }) });
 }
 
 /** Samples without trained tokens are not sent: they have no gradient and no log-probabilities of interest. */
@@ -77,7 +78,7 @@ function shifted({ tokens }: Sample, inputs: Readonly<Record<string, Float32Arra
 export interface NamedLoss {
   readonly name: string;
   readonly settings: Readonly<Record<string, number>>;
-  readonly datum: (sample: Sample) => Datum;
+  readonly datum: (sample: Sample, withMask: boolean) => Datum;
   /** What the server's value is compared with, where only the gradient is that of the loss asked for. */
   readonly value?: Loss;
 }
@@ -114,6 +115,11 @@ export function probeSample(vocabSize: number): Sample {
   const rest = { versions: Int32Array.from(zeros), temperature: 1, weight: 1, rolloutId: 'probe', groupId: 'probe' };
   const advantages = Float32Array.of(0, 0, 1, -1, 0.5, -2);
   return { tokens, mask: Uint8Array.of(0, 0, 1, 1, 1, 1), logprobs: zeros, advantages, ...rest };
+}
+
+/** Its gradient is exactly 0. */
+export function probeAtRest(sample: Sample): Sample {
+  return { ...sample, advantages: new Float32Array(sample.tokens.length) };
 }
 
 /** As if other weights had sampled it, some tokens within the usual bounds of the ratio and some beyond. */

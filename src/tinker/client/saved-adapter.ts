@@ -13,9 +13,9 @@ import { boundary, messageOf, TrainyardError } from '../../core/errors.ts';
 import { isObject, parsedJson } from '../../core/json.ts';
 import { readSafetensors } from '../../nn/safetensors.ts';
 import { TinkerConnection } from './connection.ts';
+import { readSavedState } from './saved-state.ts';
 import { TinkerModel } from './tinker-model.ts';
 import { access } from './tinker-policy.ts';
-import { readSavedState } from './tinker-trainer.ts';
 
 const [CONFIG, WEIGHTS] = ['adapter_config.json', 'adapter_model.safetensors'];
 /** Of an archive, before and after decompression. */

@@ -55,6 +55,9 @@ export class TinkerEngine implements Engine {
   readonly #submissions = new Semaphore(16);
   readonly #gathered: Map<string, Gathered> | undefined;
   #served: Served;
+  #changing: PromiseWithResolvers<void> | undefined;
+  /** How often the weights began to change. */
+  #changes = 0;
 
   constructor({ connection, vocabSize, contextLength, samplingSessionId, policyVersion, gathers }: TinkerEngineParts) {
     this.#gathered = gathers ? new Map() : undefined;
@@ -69,9 +72,20 @@ export class TinkerEngine implements Engine {
     return this.#served.policyVersion;
   }
 
-  /** New requests use this session. Requests in flight finish under the version they were sent with. */
+  /** New requests use this session. Requests in flight finish under the version they were sent with, unless `hold` was called. */
   serve(samplingSessionId: string, policyVersion: number): void {
     this.#served = { samplingSessionId, policyVersion, requests: 0 };
+    this.#changing?.resolve();
+    this.#changing = undefined;
+  }
+
+  /**
+   * For a server that may sample from its newest weights whatever the session: nothing is sampled until the next `serve`, and what is in
+   * flight is sampled again then, since nobody could say which weights made it.
+   */
+  hold(): void {
+    this.#changes++;
+    this.#changing ??= Promise.withResolvers();
   }
 
   async sample(request: SampleRequest, signal?: AbortSignal, onTokens?: OnTokens): Promise<SampleResult> {
@@ -115,8 +129,11 @@ export class TinkerEngine implements Engine {
   }
 
   async #ask(request: SampleRequest, count: number, signal: AbortSignal | undefined): Promise<readonly SampleResult[]> {
+    while (this.#changing !== undefined) await (signal ? orAborted(this.#changing.promise, signal) : this.#changing.promise);
+    const changes = this.#changes;
     const { accepted, policyVersion } = await this.#submissions.run(() => this.#submit(request, count, signal), signal);
     const payload = await accepted.result();
+    if (changes !== this.#changes) return this.#ask(request, count, signal);
     const reply = await this.#connection.decode('asample', () =>
       payload.kind === 'protobuf' ? decodeSampleReply(payload.bytes) : sampleReplyFromJson(payload.value),
     );

@@ -43,8 +43,8 @@ export interface ModelStart {
   readonly path?: string | undefined;
 }
 
-/** `lossSum`: the loss reported by the server, summed over all chunks. Undefined if it reports none. */
-export type PassOutput = Pick<PassResult, 'outputs'> & { readonly lossSum: number | undefined };
+/** `lossSum`: the loss reported by the server, summed over all chunks. Undefined if it reports none. `metrics`: of the first chunk. */
+export type PassOutput = Pick<PassResult, 'outputs' | 'metrics'> & { readonly lossSum: number | undefined };
 
 export interface Pass<T> extends Omit<PassRequest, 'modelId' | 'seqId'> {
   /** Interprets the outputs. If it throws, the gradient is not trusted either. */
@@ -299,7 +299,7 @@ export class TinkerModel {
   }
 }
 
-function isRefusal(thrown: unknown): thrown is TrainyardError {
+export function isRefusal(thrown: unknown): thrown is TrainyardError {
   return thrown instanceof TrainyardError && thrown.code === 'POLICY_REFUSED';
 }
 
@@ -360,7 +360,7 @@ function joinResults(results: readonly PassResult[], chunks: readonly (readonly 
   }
   const sums = results.map(({ metrics }) => metrics['loss:sum']);
   const lossSum = sums.reduce((sum, one) => (sum === undefined || one === undefined ? undefined : sum + one), 0);
-  return { outputs: results.flatMap(({ outputs }) => outputs), lossSum };
+  return { outputs: results.flatMap(({ outputs }) => outputs), metrics: results[0]!.metrics, lossSum };
 }
 
 /** Finds the gradient norm in the metrics, whatever prefix and suffix the server adds. Throws TRAINER_FAILED if it is not finite. */

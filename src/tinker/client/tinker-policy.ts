@@ -13,8 +13,10 @@ import type { Warn } from '../../core/events.ts';
 import { checkVocabulary, type Policy, type PolicyOptions, type PolicySettings } from '../../run/open-policy.ts';
 import type { ServerSizes } from '../wire/tinker-messages.ts';
 import { TinkerConnection } from './connection.ts';
+import { readSavedState } from './saved-state.ts';
+import { refuseStaleness } from './server-habits.ts';
 import { TinkerEngine } from './tinker-engine.ts';
-import { readSavedState, TinkerTrainer } from './tinker-trainer.ts';
+import { TinkerTrainer } from './tinker-trainer.ts';
 
 const HOSTED = 'https://tinker.thinkingmachines.dev/services/tinker-prod';
 
@@ -40,7 +42,7 @@ export function openTinkerPolicy(
         throw stop.aborted ? stop.reason : thrown;
       }),
     );
-    const { offered, sizes: limits } = await connection.capabilities();
+    const { offered, sizes: limits, keepsPublished = connection.address === HOSTED } = await connection.capabilities();
     const baseModel = chooseModel(settings.baseModel ?? saved?.baseModel, settings.model, offered);
     const offer = offered.find(({ name }) => name === baseModel);
     await checkTokenizer(settings.model, baseModel, offer?.tokenizerDigest);
@@ -48,11 +50,17 @@ export function openTinkerPolicy(
     const common = { connection, vocabSize: sizes.vocabSize, contextLength };
     const samplingSessionId = await connection.createSamplingSession({ baseModel });
     const engine = new TinkerEngine({ ...common, policyVersion: 0, samplingSessionId, gathers: limits !== undefined });
-    const { seed } = settings;
+    const { seed, staleness = 0, workers } = settings;
     const loraRank = saved?.loraRank ?? settings.loraRank ?? Math.min(TINKER_RANK, limits?.max_lora_rank ?? TINKER_RANK);
     if (limits !== undefined) checkSizes({ ...settings, loraRank }, limits, warn);
-    const onPublished = (id: string, version: number): void => engine.serve(id, version);
-    const trainer = opened.use(new TinkerTrainer({ ...common, baseModel, loraRank, seed, onPublished }));
+    // Workers sample by themselves, and cannot be held.
+    if (!keepsPublished && workers !== undefined) refuseStaleness(staleness);
+    const told = {
+      onPublished: (id: string, version: number): void => engine.serve(id, version),
+      onNotice: (message: string): void => warn('POLICY_SERVER', message),
+      ...(!keepsPublished && staleness > 0 && { onChanging: () => engine.hold() }),
+    };
+    const trainer = opened.use(new TinkerTrainer({ ...common, baseModel, loraRank, seed, staleness, ...told }));
     if (saved !== undefined) {
       await trainer.load(settings.model);
       await trainer.publish(0);
@@ -70,14 +78,11 @@ export function openTinkerPolicy(
 /** What would fail at the server later, or be wrong without a word. */
 function checkSizes({ loraRank = 0, staleness = 0, callTokens = 0 }: PolicySettings, sizes: ServerSizes, warn: Warn): void {
   const { max_lora_rank: mostRank, call_tokens: mostTokens, keeps_published: keepsPublished } = sizes;
+  if (!keepsPublished) refuseStaleness(staleness);
   if (loraRank > mostRank) {
     throw new TrainyardError('USAGE', `loraRank: expected at most ${mostRank}, for which the server is made, found ${loraRank}`, {
       hint: `give --lora-rank ${mostRank}, or start the server with trainyard skyrl --lora-rank ${loraRank}`,
     });
-  }
-  if (staleness > 0 && !keepsPublished) {
-    const found = `staleness: expected 0, found ${staleness}: this server has only the newest weights of a model to sample from`;
-    throw new TrainyardError('USAGE', found, { hint: 'leave --staleness out' });
   }
   if (callTokens <= mostTokens) return;
   const found = `answers of more than ${mostTokens} tokens make the server compile again, which takes a while each time`;

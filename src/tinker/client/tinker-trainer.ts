@@ -1,15 +1,12 @@
 /**
  * Implements Trainer with a Tinker server's verbs, sent in call order without waiting for earlier results. The server computes losses that
  * it has by name. Others are computed here, between a forward pass and a weighted cross-entropy with the same gradient. The reported loss
- * is always computed here from the server's log-probabilities, which exposes a server whose loss differs under the same name. Tinker's
- * passes have no temperature, so samples must be at temperature 1. A failed verb spoils the model (`tinker-model.ts`) until `load`. Weights
- * stay at the server; a checkpoint folder only records where.
+ * is always computed here from the server's log-probabilities, which exposes a server whose loss differs under the same name, if it says
+ * what its own comes to; `checkLoss` says which do not. Tinker's passes have no temperature, so samples must be at temperature 1. A failed
+ * verb spoils the model (`tinker-model.ts`) until `load`. Weights stay at the server; a checkpoint folder only records where.
  */
 import { randomUUID } from 'node:crypto';
-import { readdir, readFile, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { z } from 'zod';
 import { Mutex, mapYielding } from '../../core/async.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import { type AdamSettings, checkSample, type ForwardBackwardResult, type Loss, type Trainer } from '../../core/policy.ts';
@@ -21,7 +18,9 @@ import {
   checkPlainSum,
   evaluateBatch,
   isTrained,
+  type NamedLoss,
   namedLoss,
+  probeAtRest,
   probeMoved,
   probeSample,
   scoredTokens,
@@ -29,7 +28,9 @@ import {
   weightedDatum,
 } from './datum.ts';
 import { isLost } from './http-client.ts';
-import { type ModelStart, type PassOutput, TinkerModel, type Underway } from './tinker-model.ts';
+import { readSavedState, writeSavedState } from './saved-state.ts';
+import { habitsOf, isFull, kindOf, lossIn, refuseStaleness, type ServerKind, waitingFor } from './server-habits.ts';
+import { isRefusal, type ModelStart, type PassOutput, TinkerModel, type Underway } from './tinker-model.ts';
 
 export interface TinkerTrainerParts {
   readonly connection: TinkerConnection;
@@ -41,11 +42,20 @@ export interface TinkerTrainerParts {
   readonly contextLength: number;
   /** Called when this version can be sampled from in this session. */
   readonly onPublished: (samplingSessionId: string, policyVersion: number) => void;
+  /** Called before the weights at the server change; `onPublished` follows, unless training ends. */
+  readonly onChanging?: () => void;
+  /** How far samples may lag behind. Default 0. */
+  readonly staleness?: number;
+  /** What whoever trains should know of the server. */
+  readonly onNotice?: (message: string) => void;
 }
 
 type Scored = Pick<PassOutput, 'lossSum'> & { readonly logprobs: Float32Array[] };
 
 const GOODBYE_MS = 2000;
+/** SkyRL drops the models of a client that was killed after five minutes without a heartbeat; it looks once a minute. */
+const ROOM_MS = 7 * 60_000;
+const ROOM_AGAIN_MS = 5000;
 
 export class TinkerTrainer implements Trainer, AsyncDisposable {
   readonly #parts: TinkerTrainerParts;
@@ -59,6 +69,12 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
   #reference: TinkerModel | undefined;
   /** Whether a step was sent since the current model was created. */
   #hasStepped = false;
+  /** The version served last, if any. */
+  #published: number | undefined;
+  /** Whether masks are sent as weights. `checkLoss` finds out. */
+  #masks = false;
+  /** Whether the current model has a gradient of probes. It is 0, and yet some servers count its rows. */
+  #isProbed = false;
   readonly #sending = new Mutex();
   readonly #publishing = new Mutex();
 
@@ -96,6 +112,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
       model.assertSound();
       if (this.#unsent !== undefined) throw withoutGradient(this.#unsent);
       this.#hasStepped = true;
+      this.#parts.onChanging?.();
       return model.optimStep(adam);
     });
   }
@@ -103,10 +120,12 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
   publish(policyVersion: number): Promise<void> {
     return this.#inOrder(async () => {
       const path = this.#sampled;
+      this.#parts.onChanging?.();
       const result =
         path === undefined
           ? (await (await this.#model()).publish()).result
           : this.#parts.connection.createSamplingSession({ path });
+      this.#published = policyVersion;
       return { result: this.#publishing.run(async () => this.#parts.onPublished(await result, policyVersion)) };
     });
   }
@@ -118,8 +137,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
       const model = await this.#model();
       const { result } = await (optimizer ? model.save() : model.saveForSampler(`trainyard-${randomUUID()}`));
       const write = async (path: string): Promise<void> => {
-        const state = { server: connection.address, baseModel, loraRank, path, savedAt: new Date().toISOString() };
-        await writeFile(join(dir, SAVED_STATE), `${JSON.stringify(state, null, 2)}\n`);
+        await writeSavedState(dir, { server: connection.address, baseModel, loraRank, path, savedAt: new Date().toISOString() });
       };
       return { result: result.then(write) };
     });
@@ -134,11 +152,8 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
       const path = await this.#savedPath(dir);
       this.#sampled = path !== undefined && parseWeightsPath(path).kind === 'sampler_weights' ? path : undefined;
       if (this.#sampled !== undefined) return { result: Promise.resolve() };
-      const previous = this.#current;
-      this.#current = await this.#begin({ ...this.#base(), path });
-      this.#hasStepped = false;
+      await this.#replace({ ...this.#base(), path });
       this.#unsent = undefined;
-      void previous?.unload();
       return { result: Promise.resolve() };
     });
   }
@@ -154,54 +169,96 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
 
   freezeReference(): Promise<void> {
     return this.#inOrder(async () => {
-      const model = await this.#model();
-      const path = this.#hasStepped ? await (await model.save()).result : model.start.path;
+      const start = await this.#startOf(await this.#model());
       void this.#reference?.unload();
-      this.#reference = await this.#begin({ ...model.start, path });
+      this.#reference = await TinkerModel.create(this.#parts.connection, start);
       return { result: Promise.resolve() };
     });
   }
 
-  /** Asks by forward passes of one tiny sample: for the loss by its name, and whether a weighted cross_entropy could stand in for it. */
+  /**
+   * Asks with one tiny sample: for the loss by its name, and whether a weighted cross_entropy could stand in for it. Where a forward pass
+   * shows nothing of a loss, asks by a backward pass too, whose gradient is 0, and replaces the model by one like it afterwards.
+   */
   async checkLoss(loss: Loss, others: readonly Loss[]): Promise<void> {
     const probe = probeSample(this.#parts.vocabSize);
     const model = await this.#inOrder(async () => ({ result: Promise.resolve(await this.#model()) }));
-    const { logprobs, lossSum } = await this.#inOrder(() => this.#score(model, [probe]));
-    const moved = probeMoved(probe, logprobs[0]!);
-    const problemOf = (one: Loss): Promise<string | undefined> => this.#problemWith(model, one, moved, { logprobs, lossSum });
-    const problem = await problemOf(loss);
-    if (problem === undefined) return;
+    const plain = await this.#inOrder(() => this.#score(model, [probe]));
+    this.#masks = plain.lossSum === undefined;
+    const moved = probeMoved(probe, plain.logprobs[0]!);
+    const ask = (one: Loss): Promise<ServerKind | TrainyardError> => this.#ask(model, one, moved, plain).catch(asProblem);
+    const found = await ask(loss);
+    if (!(found instanceof TrainyardError)) return await this.#begin(found);
     const possible: string[] = [];
-    for (const other of others) if ((await problemOf(other)) === undefined) possible.push(other.name);
+    for (const other of others) if (!((await ask(other)) instanceof TrainyardError)) possible.push(other.name);
     const list = possible.length === 0 ? 'no other loss either' : possible.join(', ');
-    throw new TrainyardError('USAGE', `loss: ${problem}; with these settings it can train ${list}`, {
+    throw new TrainyardError('USAGE', `loss: ${found.message}; with these settings it can train ${list}`, {
       hint: possible.length === 0 ? 'leave out --kl and --entropy, or use another server' : `give --loss ${possible[0]}`,
     });
   }
 
-  /** Undefined if the server can train the loss. */
-  async #problemWith(model: TinkerModel, loss: Loss, sample: Sample, plain: Scored): Promise<string | undefined> {
+  /** Throws TRAINER_FAILED or POLICY_REFUSED if the server cannot train the loss. */
+  async #ask(model: TinkerModel, loss: Loss, sample: Sample, plain: Scored): Promise<ServerKind> {
     const named = namedLoss(loss, [sample]);
-    if (named !== undefined && !this.#refusedLosses.has(named.name)) {
-      const { name, settings: lossSettings, value = loss } = named;
-      const read = async ({ outputs, lossSum }: PassOutput): Promise<void> =>
-        checkLossSum(await evaluateBatch(value, [sample], await scores([sample], outputs)), lossSum, name);
-      const pass = { data: [named.datum(sample)], loss: name, lossSettings, forwardOnly: true, read };
-      try {
-        await this.#inOrder(() => model.pass(pass));
-        return undefined;
-      } catch (thrown) {
-        // Another loss under that name. A name unknown to a forward pass may still be known to a backward pass, which will tell.
-        if (thrown instanceof TrainyardError && thrown.code === 'TRAINER_FAILED') this.#refusedLosses.add(name);
-        else if (!isUnknownLoss(thrown)) throw thrown;
-      }
+    // A run's only cross_entropy is dpo, whose weights have both signs: a division by their sum would make another loss of it.
+    const isDpo = named?.name === 'cross_entropy';
+    let found = '';
+    if (named !== undefined && !isDpo) {
+      const answer = await this.#askByName(model, named, loss, sample).catch(asProblem);
+      if (!(answer instanceof TrainyardError)) return answer;
+      // A name unknown to a forward pass may still be known to a backward pass, which will tell.
+      if (!isUnknownLoss(answer)) this.#refusedLosses.add(named.name);
+      found = `the server’s ${named.name}: ${answer.message}; `;
     }
     try {
-      checkPlainSum(plain.logprobs, plain.lossSum, loss.name);
-      return undefined;
+      checkPlainSum(plain.logprobs, plain.lossSum, isDpo ? 'dpo' : loss.name);
     } catch (thrown) {
-      return messageOf(thrown);
+      throw new TrainyardError('TRAINER_FAILED', found + messageOf(thrown));
     }
+    return 'values';
+  }
+
+  async #askByName(model: TinkerModel, named: NamedLoss, loss: Loss, sample: Sample): Promise<ServerKind> {
+    const { name, settings: lossSettings, value = loss } = named;
+    const ask = async (asked: Sample, forwardOnly: boolean): Promise<ServerKind> => {
+      const read = async (output: PassOutput): Promise<ServerKind> => {
+        checkLossSum(await evaluateBatch(value, [asked], await scores([asked], output.outputs)), lossIn(output), name);
+        return kindOf(output);
+      };
+      const data = [named.datum(asked, this.#masks)];
+      try {
+        return await this.#inOrder(() =>
+          model.pass({ data, loss: name, lossSettings, forwardOnly, isHarmless: () => true, read }),
+        );
+      } catch (thrown) {
+        if (!this.#masks || !isRefusal(thrown) || !/\bweights\b/.test(thrown.message)) throw thrown;
+        this.#masks = false;
+        return await ask(asked, forwardOnly);
+      }
+    };
+    const kind = await ask(sample, true);
+    if (kind !== 'unknown') return kind;
+    // It compares whole samples; over which of their tokens, only its value would show.
+    if (name === 'gspo')
+      throw new TrainyardError('TRAINER_FAILED', 'this server does not say what it comes to, which may be another loss');
+    this.#isProbed = true;
+    const found = await ask(probeAtRest(sample), false);
+    // By their source, these add gradients up and count nothing: one of 0 leaves no trace, and a new model would take minutes.
+    this.#isProbed = found !== 'sharded';
+    return found;
+  }
+
+  /** Before anything is sampled or trained at a server of this kind. */
+  async #begin(kind: ServerKind): Promise<void> {
+    if (kind === 'jax') refuseStaleness(this.#parts.staleness);
+    const notice = habitsOf(kind, this.#masks);
+    if (notice !== undefined) this.#parts.onNotice?.(notice);
+    if (!this.#isProbed) return;
+    await this.#inOrder(async () => {
+      await this.#replace(await this.#startOf(await this.#model()));
+      return { result: Promise.resolve() };
+    });
+    if (this.#published !== undefined) await this.publish(this.#published);
   }
 
   /** Tells the server to drop the models, without waiting long for it. */
@@ -216,12 +273,40 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
   }
 
   async #model(): Promise<TinkerModel> {
-    this.#current ??= await this.#begin(this.#base());
+    return this.#current ?? (await this.#replace(this.#base()));
+  }
+
+  /**
+   * The new model comes first, so that nothing of the old one can be left in it; where there is no room for both, the old one goes first.
+   * Waits while a server still holds the model of a client that was killed.
+   */
+  async #replace(start: ModelStart): Promise<TinkerModel> {
+    const { connection, onNotice } = this.#parts;
+    const until = performance.now() + ROOM_MS;
+    let previous = this.#current;
+    for (let waits = 0; ; ) {
+      try {
+        this.#current = await TinkerModel.create(connection, start);
+        break;
+      } catch (thrown) {
+        if (!isFull(thrown) || performance.now() > until) throw thrown;
+        if (previous === undefined) {
+          if (waits++ === 0) onNotice?.(waitingFor(thrown, ROOM_MS));
+          await sleep(ROOM_AGAIN_MS);
+        }
+        await previous?.unload();
+        previous = undefined;
+      }
+    }
+    void previous?.unload();
+    this.#hasStepped = false;
+    this.#isProbed = false;
     return this.#current;
   }
 
-  #begin(start: ModelStart): Promise<TinkerModel> {
-    return TinkerModel.create(this.#parts.connection, start);
+  /** Describes a model with the same weights. */
+  async #startOf(model: TinkerModel): Promise<ModelStart> {
+    return this.#hasStepped ? { ...model.start, path: await (await model.save()).result } : model.start;
   }
 
   #base(): ModelStart {
@@ -243,7 +328,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
   async #score(model: TinkerModel, samples: readonly Sample[]): Promise<Underway<Scored>> {
     const sent = samples.filter(isTrained);
     const read = async ({ outputs, lossSum }: PassOutput) => ({ logprobs: await scores(samples, outputs), lossSum });
-    if (sent.length === 0) return { result: read({ outputs: [], lossSum: 0 }) };
+    if (sent.length === 0) return { result: read({ outputs: [], metrics: {}, lossSum: 0 }) };
     const data = await mapYielding(sent, scoringDatum);
     return model.pass({ data, loss: 'cross_entropy', lossSettings: {}, forwardOnly: true, read });
   }
@@ -259,7 +344,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
       return await score(reference);
     } catch (thrown) {
       if (!isLost(thrown)) throw thrown;
-      this.#reference = await this.#begin(reference.start);
+      this.#reference = await TinkerModel.create(this.#parts.connection, reference.start);
       return await score(this.#reference);
     }
   }
@@ -275,14 +360,15 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     if (named === undefined || this.#refusedLosses.has(named.name)) return this.#customBackward(model, samples, loss);
     const { name, settings: lossSettings } = named;
     const isProven = this.#provenLosses.has(name);
-    const read = async ({ outputs, lossSum }: PassOutput): Promise<ForwardBackwardResult> => {
-      const logprobs = await scores(samples, outputs);
+    const read = async (output: PassOutput): Promise<ForwardBackwardResult> => {
+      const logprobs = await scores(samples, output.outputs);
       const evaluated = await evaluateBatch(loss, samples, logprobs);
-      checkLossSum(named.value === undefined ? evaluated : await evaluateBatch(named.value, samples, logprobs), lossSum, name);
+      const ours = named.value === undefined ? evaluated : await evaluateBatch(named.value, samples, logprobs);
+      checkLossSum(ours, lossIn(output), name);
       return evaluated.result;
     };
     try {
-      const data = await mapYielding(sent, named.datum);
+      const data = await mapYielding(sent, (sample) => named.datum(sample, this.#masks));
       const underway = await model.pass({ data, loss: name, lossSettings, forwardOnly: false, isHarmless: isUnknownLoss, read });
       // Nothing that depends on this loss may be sent until the server has shown that it supports it.
       if (!isProven) await underway.result;
@@ -333,48 +419,16 @@ async function scores(samples: readonly Sample[], outputs: PassOutput['outputs']
 
 /** Whether the server refused the loss itself rather than its inputs. */
 function isUnknownLoss(thrown: unknown): boolean {
-  if (!(thrown instanceof TrainyardError) || thrown.code !== 'POLICY_REFUSED') return false;
-  return /\bloss_fn(?!_inputs)|\b(unknown|unsupported|invalid) loss\b/i.test(thrown.message);
+  return isRefusal(thrown) && /\bloss_fn(?!_inputs)|\b(unknown|unsupported|invalid) loss\b/i.test(thrown.message);
+}
+
+/** Of an answer that means that the server cannot train a loss. Throws any other error. */
+function asProblem(thrown: unknown): TrainyardError {
+  if (isRefusal(thrown) || (thrown instanceof TrainyardError && thrown.code === 'TRAINER_FAILED')) return thrown;
+  throw thrown;
 }
 
 function withoutGradient(cause: unknown): TrainyardError {
   const message = `no step was taken, since the gradient for it failed: ${messageOf(cause)}`;
   return new TrainyardError(isLost(cause) ? 'POLICY_LOST' : 'TRAINER_FAILED', message, { cause });
-}
-
-const SAVED_STATE = 'tinker.json';
-
-/** tinker.json. `server` is a base URL, `path` is tinker://<model>/weights/<name> (or sampler_weights), `savedAt` is ISO 8601. */
-const savedState = z.object({
-  server: z.string(),
-  baseModel: z.string(),
-  loraRank: z.int(),
-  path: z.string(),
-  savedAt: z.string(),
-});
-
-/** Undefined for a plain model folder (the untrained base model). Throws MODEL_INVALID or, for a damaged file, CHECKPOINT_MISMATCH. */
-export async function readSavedState(dir: string): Promise<z.infer<typeof savedState> | undefined> {
-  const path = join(dir, SAVED_STATE);
-  const text = await readFile(path, 'utf8').catch((error: NodeJS.ErrnoException) => {
-    if (error.code === 'ENOENT' || error.code === 'ENOTDIR') return undefined;
-    throw error;
-  });
-  if (text === undefined) {
-    const names: readonly string[] = await readdir(dir).catch(() => []);
-    if (names.includes('config.json') || names.includes('tokenizer.json')) return undefined;
-    throw new TrainyardError('MODEL_INVALID', `${dir} has neither ${SAVED_STATE} nor config.json nor tokenizer.json`, {
-      hint: 'give a checkpoint folder of a run, or a model folder',
-    });
-  }
-  try {
-    const state = savedState.parse(JSON.parse(text));
-    parseWeightsPath(state.path);
-    return state;
-  } catch (cause) {
-    throw new TrainyardError('CHECKPOINT_MISMATCH', `${path} is damaged or not of this format`, {
-      hint: 'go on from another checkpoint',
-      cause,
-    });
-  }
 }

@@ -202,7 +202,8 @@ function sessionRoutes({ sessions, base }: ServerParts): Routes {
     'GET /get_server_capabilities': async () => {
       const { name: model_name, tokenizerDigest: tokenizer_sha256 } = base;
       const offer = { model_name, max_context_length: base.shape.contextLength, trainable: true, sampleable: true };
-      return jsonReply(200, { supported_models: [{ ...offer, tokenizer_sha256 }], full_parameter_training: true });
+      const says = { full_parameter_training: true, keeps_published: true };
+      return jsonReply(200, { supported_models: [{ ...offer, tokenizer_sha256 }], ...says });
     },
 
     'POST /create_session': async (request) => {

@@ -76,13 +76,14 @@ export const capabilitiesReply = z.object({
       tokenizer_sha256: z.string().nullish(),
     }),
   ),
+  /** Only Trainyard's server sends this: whether weights published earlier can still be sampled from. */
+  keeps_published: z.boolean().nullish(),
   /** Only a server that `trainyard skyrl` started sends this: what its programs are compiled for, and what it cannot do. */
   trainyard: z
     .object({
       sequences: z.int().min(1),
       call_tokens: z.int().min(1),
       max_lora_rank: z.int().min(1),
-      /** Whether weights published earlier can still be sampled from. */
       keeps_published: z.boolean(),
     })
     .nullish(),
