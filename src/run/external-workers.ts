@@ -42,10 +42,11 @@ export async function coordinatorOf({
     throw new TrainyardError('USAGE', 'entry: expected a file beside workers, found a value', { hint });
   }
   const { Coordinator } = await import('../workers/coordinator.ts');
-  const { trainer } = parts.policy;
+  const { trainer, sampled: policy } = parts.policy;
   const sources = await sourcesOf(file, settings.flows, entry);
   return await Coordinator.open({
-    ...{ url, run: id, warn, staleness: 'staleness' in settings ? settings.staleness : 0 },
+    ...{ url, run: id, warn, policy, limits: settings.limits, trainable: settings.trainable },
+    ...{ staleness: 'staleness' in settings ? settings.staleness : 0 },
     ...(trainer && {
       save: (folder: string) => savedFiles(trainer, folder, model, { optimizer: false }),
       forget: (folder: string) => trainer.forget(folder),

@@ -1,15 +1,21 @@
 /**
  * Rollouts that workers run elsewhere, as the coordinating run sees them: it queues a rollout and waits for the ungraded trajectory, which
- * it then grades and stores like its own. A rollout whose workers were lost in every attempt is parked, and ends as a failed one.
+ * it then grades and stores like its own. What workers return is checked as if it had been sampled here; a result that is refused runs
+ * again. A rollout whose workers were lost, or whose results were refused, in every attempt ends as a failed one.
  */
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { TrainyardError } from '../core/errors.ts';
+import { shortLine } from '../core/describe.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
+import { defined } from '../core/json.ts';
 import type { Trainer } from '../core/policy.ts';
-import type { LogLine, RolloutIdentity, Trajectory } from '../core/types.ts';
+import type { Limits, LogLine, RolloutIdentity, Trajectory } from '../core/types.ts';
+import { checkRecorded, type RecordedElsewhere } from '../gateway/sampling.ts';
 import { removeFolder, temporaryFolder } from '../processes/limits.ts';
-import type { RolloutSpec } from '../rollout/runner.ts';
+import { gradedTurns } from '../rollout/record.ts';
+import { resultOf } from '../rollout/result.ts';
+import type { MadeElsewhere, RolloutSpec } from '../rollout/runner.ts';
 import { writeFiles } from './files.ts';
 import { ATTEMPTS, jobIdOf, type LostAttempt, type RolloutJob, type RunSpec, SEEN_MS, WorkQueue } from './queue.ts';
 import { sendWeights } from './sent-weights.ts';
@@ -36,14 +42,27 @@ export interface CoordinatorOptions {
   readonly save?: (folder: string) => Promise<unknown>;
   /** Called with a folder that `save` has written, once no worker needs it any more. */
   readonly forget?: (folder: string) => Promise<unknown>;
+  readonly policy: RecordedElsewhere['policy'];
+  readonly limits: Limits;
+  /** The only roles that may be trained, if the run names them. */
+  readonly trainable?: readonly string[] | undefined;
   readonly warn: Warn;
+}
+
+/** What became of a job. */
+interface Ended {
+  readonly job: string;
+  /** Undefined if it cannot be read. */
+  readonly made: Trajectory | undefined;
+  readonly isParked: boolean;
+  /** Of the policy when it was queued; its turns must not be older. */
+  readonly version: number;
 }
 
 interface Waiting {
   readonly spec: RolloutSpec;
-  /** Of the policy when it was queued; its turns must not be older. */
   readonly version: number;
-  readonly resolve: (trajectory: Trajectory) => void;
+  readonly resolve: (ended: Ended) => void;
   readonly reject: (thrown: unknown) => void;
 }
 
@@ -61,7 +80,6 @@ export class Coordinator implements AsyncDisposable {
   readonly #jobs = new Map<string, string>();
   #unsent: RolloutJob[] = [];
   #stored: string[] = [];
-  #refused: string[] = [];
   #version = 0;
   /** The newest version of the policy that workers may sample with. */
   #newest = 0;
@@ -100,12 +118,33 @@ export class Coordinator implements AsyncDisposable {
   }
 
   /** Resolves with what a worker made of it, not graded. Rejects when `signal` aborts. */
-  run(spec: RolloutSpec, signal: AbortSignal): Promise<Trajectory> {
+  async run(spec: RolloutSpec, signal: AbortSignal, folder: string | null = null): Promise<MadeElsewhere> {
+    const { run, warn } = this.#options;
+    const { rolloutId } = spec.identity;
+    for (const refused: LostAttempt[] = []; ; ) {
+      const { job, made, isParked, version } = await this.#ended(spec, signal);
+      try {
+        if (isParked) return { made: made!, artifactsDir: null };
+        const bounds = { ...this.#options, run: spec.sampling, oldest: version, newest: this.#newest };
+        return { made: checkedResult(made, spec, bounds), artifactsDir: await this.#filesInto(folder, job) };
+      } catch (thrown) {
+        if (!(thrown instanceof TrainyardError) || thrown.code !== 'RESULT_REFUSED') throw thrown;
+        const last = { ...(await this.#attemptOf(job)), attempt: refused.length + 1 };
+        const found = `worker ${shortLine(last.worker, 200)} returned rollout ${rolloutId} ${thrown.message}`;
+        if (refused.push(last) === ATTEMPTS) return { made: failedRollout(spec, REFUSED, found, refused), artifactsDir: null };
+        warn('RESULT_REFUSED', `${found}; it runs again`);
+        await this.#queue.forget(run, [job], true);
+        signal.throwIfAborted();
+      }
+    }
+  }
+
+  #ended(spec: RolloutSpec, signal: AbortSignal): Promise<Ended> {
     const { identity, task, sampling } = spec;
     const { id, prompt, metadata } = task;
     // Field by field: spreading the task would include its answer.
     const view = { id, prompt, ...(metadata === undefined ? {} : { metadata }) };
-    const { promise, resolve, reject } = Promise.withResolvers<Trajectory>();
+    const { promise, resolve, reject } = Promise.withResolvers<Ended>();
     const [version, weights] = [this.#version, this.#weights];
     const asked = { identity, task: view, sampling, version, weights };
     const job = jobIdOf(this.#options.run, asked);
@@ -120,11 +159,19 @@ export class Coordinator implements AsyncDisposable {
     return promise.finally(() => signal.removeEventListener('abort', stop));
   }
 
-  async filesInto(folder: string | null, rolloutId: string): Promise<string | null> {
-    const files = folder === null ? [] : await this.#queue.files(this.#options.run, this.#jobs.get(rolloutId)!);
+  async #filesInto(folder: string | null, job: string): Promise<string | null> {
+    const files = folder === null ? [] : await this.#queue.files(this.#options.run, job);
     if (folder === null || files.length === 0) return null;
     await writeFiles(folder, files);
     return folder;
+  }
+
+  /** The attempt whose result is there. */
+  async #attemptOf(job: string): Promise<Pick<LostAttempt, 'worker' | 'at'>> {
+    const sql = `SELECT worker, at FROM trainyard.attempts JOIN trainyard.results USING (run, job, attempt)
+      WHERE run = $1 AND job = $2 ORDER BY at DESC LIMIT 1`;
+    const [found] = await this.#queue.query<LostAttempt>('read attempts', sql, [this.#options.run, job]);
+    return found ?? { worker: 'unknown', at: new Date() };
   }
 
   /** The graded trajectory is in the store. */
@@ -237,37 +284,21 @@ export class Coordinator implements AsyncDisposable {
   }
 
   async #forget(): Promise<void> {
-    const [stored, refused] = [this.#stored.splice(0), this.#refused.splice(0)];
+    const stored = this.#stored.splice(0);
     if (stored.length > 0) await this.#queue.forget(this.#options.run, stored);
-    if (refused.length > 0) await this.#queue.forget(this.#options.run, refused, true);
   }
 
-  #settle(job: string, trajectory: Trajectory | undefined): void {
+  #settle(job: string, made: Trajectory | undefined, isParked = false): void {
     const waiting = this.#waiting.get(job);
     if (waiting === undefined) return;
-    const { identity } = waiting.spec;
-    const isAsked = Object.entries(identity).every(([name, value]) => trajectory?.[name as keyof RolloutIdentity] === value);
-    const isOfVersion = trajectory?.turns.every(
-      ({ sampledIds, policyVersion }) =>
-        sampledIds.length === 0 || (policyVersion >= waiting.version && policyVersion <= this.#newest),
-    );
-    if (!isAsked || !isOfVersion || trajectory?.grade.kind !== 'ungraded') {
-      const as = trajectory === undefined ? 'damaged' : 'as another one, of another version, or with a reward';
-      const hint = 'who else writes to this database? with --resume the rollout runs again';
-      this.#refused.push(job);
-      this.#fail(job, new TrainyardError('STORE_FORMAT', `a worker returned rollout ${identity.rolloutId} ${as}`, { hint }));
-      return;
-    }
     this.#waiting.delete(job);
-    waiting.resolve(trajectory);
+    waiting.resolve({ job, made, isParked, version: waiting.version });
   }
 
   async #park(): Promise<void> {
     for (const [job, { reason, attempts }] of await this.#queue.parked(this.#options.run)) {
       const waiting = this.#waiting.get(job);
-      if (waiting === undefined) continue;
-      this.#waiting.delete(job);
-      waiting.resolve(parkedRollout(waiting.spec, reason, attempts));
+      if (waiting !== undefined) this.#settle(job, failedRollout(waiting.spec, LOST, reason, attempts), true);
     }
   }
 
@@ -280,17 +311,66 @@ export class Coordinator implements AsyncDisposable {
   }
 }
 
-function parkedRollout({ identity }: RolloutSpec, reason: string, attempts: readonly LostAttempt[]): Trajectory {
+interface Asked extends Omit<RecordedElsewhere, 'run'>, Pick<CoordinatorOptions, 'limits' | 'trainable'> {
+  readonly run: RolloutSpec['sampling'];
+}
+
+/** Throws RESULT_REFUSED, with what follows `worker … returned rollout …`. A record that can be read is of our format. */
+function checkedResult(made: Trajectory | undefined, { identity }: RolloutSpec, asked: Asked): Trajectory {
+  if (made === undefined) throw refusal('damaged');
+  const isAsked = Object.entries(identity).every(([name, value]) => made[name as keyof RolloutIdentity] === value);
+  if (!isAsked) throw refusal('as another one');
+  if (made.grade.kind !== 'ungraded') throw refusal('with a reward');
+  const { limits, trainable } = asked;
+  const { turns, metadata, metrics, returned } = made;
+  if (turns.length > limits.turns) throw refusal(`with ${turns.length} turns, expected at most ${limits.turns}`);
+  const tokens = turns.reduce((sum, { sampledIds }) => sum + sampledIds.length, 0);
+  if (tokens > limits.tokens) throw refusal(`with ${tokens} sampled tokens, expected at most ${limits.tokens}`);
+  for (const [place, turn] of turns.entries()) {
+    const { index, after = -1, fork, role } = turn;
+    const isInOrder = index === place && after < place && (fork === undefined || fork.from < turns.length);
+    if (!isInOrder) throw refusal(`with turn ${index} in place ${place}, or after turns that are not there`);
+    if (turn.trainable && trainable?.includes(role) === false) {
+      throw refusal(`with turn ${index} of a role that is not trained: ${shortLine(role, 100)}`);
+    }
+    try {
+      checkRecorded(turn, asked);
+    } catch (cause) {
+      throw refusal(`whose turn ${index} cannot have been sampled: ${messageOf(cause)}`);
+    }
+  }
+  try {
+    const { reward, success, credit } = returned ?? {};
+    resultOf(defined({ metadata, metrics, reward, success, credit }), identity, gradedTurns(made));
+  } catch (cause) {
+    throw refusal(`as its workflow cannot have ended: ${messageOf(cause)}`);
+  }
+  return made;
+}
+
+function refusal(found: string): TrainyardError {
+  return new TrainyardError('RESULT_REFUSED', found);
+}
+
+/** How every attempt of a rollout ended, if none of them counts. */
+const LOST = { code: 'WORKER_LOST', all: 'its workers were lost', each: 'did not finish it' } as const;
+const REFUSED = { code: 'RESULT_REFUSED', all: 'its results were refused', each: 'returned what was refused' } as const;
+
+function failedRollout(
+  { identity }: RolloutSpec,
+  { code, all, each }: typeof LOST | typeof REFUSED,
+  reason: string,
+  attempts: readonly LostAttempt[],
+): Trajectory {
   const logs: LogLine[] = attempts.map(({ attempt, worker, at }) => ({
     at: at.getTime(),
-    text: `attempt ${attempt} began on ${worker}, which did not finish it`,
+    text: `attempt ${attempt} began on ${worker}, which ${each}`,
   }));
   const [startedAt, endedAt] = [logs[0]?.at ?? Date.now(), Date.now()];
   const workers = [...new Set(attempts.map(({ worker }) => worker))].join(', ');
-  const message = `its workers were lost in ${ATTEMPTS} attempts (${workers || 'unknown'}): ${reason}`;
   return {
     ...identity,
-    outcome: { kind: 'failed', code: 'WORKER_LOST', message },
+    outcome: { kind: 'failed', code, message: `${all} in ${ATTEMPTS} attempts (${workers || 'unknown'}): ${reason}` },
     grade: { kind: 'ungraded', why: 'failed' },
     turns: [],
     logs,

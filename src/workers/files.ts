@@ -1,9 +1,10 @@
 /**
  * The files that a rollout left in its folder, on their way from a worker to the coordinator, where its grader finds them. Links and empty
- * folders within are left behind.
+ * folders within are left behind. What a worker says of them is checked before anything is written.
  */
 import { mkdir, open, readdir, rm, writeFile } from 'node:fs/promises';
 import { dirname, join, relative, sep } from 'node:path';
+import { printableLine, shortLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 
 /** `path`: below the folder, with slashes. `.` is the folder itself, with no bytes. */
@@ -13,8 +14,19 @@ export interface RolloutFile {
   readonly bytes: Buffer;
 }
 
+/** As the database has it. */
+export interface ReturnedFile extends Omit<RolloutFile, 'bytes'> {
+  /** Null from the file on with which there are more than `MOST`. */
+  readonly bytes: Buffer | null;
+}
+
 /** Bytes of one rollout. More would not fit into a statement of the database. */
-const MOST = 256 * 1024 * 1024;
+export const MOST = 256 * 1024 * 1024;
+
+/** Bytes of a name, and of a path: what file systems take. */
+const [LONGEST_NAME, LONGEST_PATH] = [255, 2_000];
+/** Permissions, and three bits that are dropped: a file of a worker runs as nobody else. */
+const [PERMISSIONS, MODES] = [0o777, 0o7777];
 
 /** Removes the folder. Throws if there is more in it than can be sent. */
 export async function filesIn(folder: string): Promise<readonly RolloutFile[]> {
@@ -36,16 +48,41 @@ export async function filesIn(folder: string): Promise<readonly RolloutFile[]> {
   return files;
 }
 
-/** In place of what is there. A worker cannot write anywhere else. */
-export async function writeFiles(folder: string, files: readonly RolloutFile[]): Promise<void> {
+/** In place of what is there. A worker cannot write anywhere else: throws RESULT_REFUSED, before anything is written or removed. */
+export async function writeFiles(folder: string, all: readonly ReturnedFile[]): Promise<void> {
+  const files = all.filter((file) => file.path !== '.');
+  const paths = new Set<string>();
+  for (const { path, mode } of files) {
+    const found = problemOf(path, mode) ?? (paths.has(path) ? 'twice' : undefined);
+    if (found !== undefined) throw new TrainyardError('RESULT_REFUSED', `with a file ${found}: ${shortLine(path, 100)}`);
+    paths.add(path);
+  }
+  for (const path of paths) {
+    const above = foldersOf(path).find((one) => paths.has(one));
+    if (above === undefined) continue;
+    throw new TrainyardError('RESULT_REFUSED', `with a file that is a folder too: ${shortLine(above, 100)}`);
+  }
+  if (files.some(({ bytes }) => bytes === null)) {
+    throw new TrainyardError('RESULT_REFUSED', `with more than ${MOST / 1024 / 1024} MiB of files`);
+  }
   await rm(folder, { recursive: true, force: true });
   await mkdir(folder, { recursive: true });
-  for (const { path, mode, bytes } of files.filter((file) => file.path !== '.')) {
-    if (path.split(sep === '/' ? '/' : /[/\\]/).some((name) => name === '' || name === '.' || name === '..')) {
-      const hint = 'who else writes to this database?';
-      throw new TrainyardError('STORE_FORMAT', `a worker returned a file outside its folder: ${path.slice(0, 100)}`, { hint });
-    }
+  for (const { path, mode, bytes } of files) {
     await mkdir(dirname(join(folder, path)), { recursive: true });
-    await writeFile(join(folder, path), bytes, { mode });
+    await writeFile(join(folder, path), bytes!, { mode: mode & PERMISSIONS });
   }
 }
+
+function problemOf(path: string, mode: number): string | undefined {
+  const names = path.split(sep === '/' ? '/' : /[/\\]/);
+  if (names.some((name) => name === '' || name === '.' || name === '..')) return 'outside its folder';
+  if (printableLine(path) !== path) return 'whose name holds control characters';
+  const isLong = Buffer.byteLength(path) > LONGEST_PATH || names.some((name) => Buffer.byteLength(name) > LONGEST_NAME);
+  if (isLong) return 'whose name is too long';
+  return Number.isInteger(mode) && mode >= 0 && mode <= MODES ? undefined : `of mode ${mode}`;
+}
+
+const foldersOf = (path: string): readonly string[] => {
+  const names = path.split('/');
+  return names.slice(1).map((_, count) => names.slice(0, count + 1).join('/'));
+};
