@@ -8,7 +8,7 @@ import { hash } from 'node:crypto';
 import { yieldToEventLoop } from '../core/async.ts';
 import type { Clock, DefaultModel, DefaultModelLike, Role } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { checkRequest, type Engine, type SampleResult } from '../core/policy.ts';
+import { checkRequest, type Engine, type SampleRequest, type SampleResult } from '../core/policy.ts';
 import type { DialectName, Fork, Message, SamplingSettings, Tool, Turn } from '../core/types.ts';
 import { relate } from '../tokens/history.ts';
 import type { Renderer } from '../tokens/renderer.ts';
@@ -267,14 +267,10 @@ async function sample(
   const request = constraint ? { ...asked, constraint } : asked;
   const servedBefore = engine.policyVersion;
   const given = await engine.sample(request, signal, view && onTokens);
-  const isCut = view?.stoppedAt !== undefined;
-  const { ids, logprobs, policyVersion, stopReason } = checkSampled(given, {
-    vocabSize: engine.vocabSize,
-    most: Math.min(sampling.maxTokens, engine.contextLength - prompt.promptIds.length, isCut ? seen : Infinity),
-    ...{ stopIds: renderer.stopIds, isCut },
-    oldest: Math.min(servedBefore, engine.policyVersion),
-    newest: Math.max(servedBefore, engine.policyVersion),
-  });
+  const kept = view?.stoppedAt === undefined ? undefined : seen;
+  const versions = [servedBefore, engine.policyVersion];
+  const expected = { engine, request: { ...request, sampling }, versions, kept };
+  const { ids, logprobs, policyVersion, stopReason } = checkSampled(given, expected);
   await yieldToEventLoop();
   const assistant = renderer.readResponse(ids, stopTexts, prefill);
   const rest = view?.end(ids, assistant);
@@ -344,40 +340,40 @@ function startingOnce(listener: StreamListener, start: AnswerStart): StreamListe
 const ABOVE_ZERO = 1e-3;
 
 interface Expected {
-  readonly vocabSize: number;
-  /** Ids. */
-  readonly most: number;
-  readonly stopIds: readonly number[];
-  /** It may have been ended by what was said, so its last id may be any. */
-  readonly isCut: boolean;
-  /** Versions of the policy that were served meanwhile. */
-  readonly oldest: number;
-  readonly newest: number;
+  readonly engine: Pick<Engine, 'vocabSize' | 'contextLength'>;
+  readonly request: SampleRequest;
+  /** Of the policy, when it was asked and when it had answered. */
+  readonly versions: readonly number[];
+  /** How many ids the listener kept, if it ended the sampling. */
+  readonly kept: number | undefined;
 }
 
 /**
  * Checks an engine's result: ids in the vocabulary, a log-probability for each, no more than requested, a stop id exactly where the engine
  * reports one, and a policy version served meanwhile. Throws POLICY_GARBLED. Returns copies, because the engine may reuse its buffers.
  */
-function checkSampled(result: SampleResult, { vocabSize, most, stopIds, isCut, oldest, newest }: Expected): SampleResult {
+function checkSampled(result: SampleResult, { engine, request, versions, kept }: Expected): SampleResult {
   const { ids: givenIds, logprobs: given, stopReason, policyVersion } = result ?? {};
   if (!isList(givenIds) || givenIds.length === 0) throw garbled('no ids', 'at least one');
   if (!isList(given) || given.length !== givenIds.length) {
     throw garbled(`${isList(given) ? given.length : 'no'} log-probabilities`, `one for each of the ${givenIds.length} ids`);
   }
-  checkIds(givenIds, vocabSize);
+  checkIds(givenIds, engine.vocabSize);
   // Not `from`, which goes through an iterator.
   const [ids, logprobs] = [new Int32Array(givenIds), new Float32Array(given)];
+  const most = Math.min(request.sampling.maxTokens, engine.contextLength - request.promptIds.length, kept ?? Infinity);
   if (ids.length > most) throw garbled(`${ids.length} ids`, `at most ${most}`);
   const bad = logprobs.find((value) => !(Number.isFinite(value) && value <= ABOVE_ZERO));
   if (bad !== undefined) throw garbled(`log-probability ${bad}`, 'finite ones of at most 0');
-  const stop = ids.findIndex((id) => stopIds.includes(id));
+  const stop = ids.findIndex((id) => request.stopIds.includes(id));
   if (stop >= 0 && stop < ids.length - 1)
     throw garbled(`${ids.length - 1 - stop} ids after stop id ${ids[stop]}`, 'it to be the last');
   if (stopReason !== 'length' && stopReason !== 'stop')
     throw garbled(`with stop reason ${JSON.stringify(stopReason)}`, '"stop" or "length"');
-  if (stopReason === 'stop' && stop < 0 && !isCut)
+  if (stopReason === 'stop' && stop < 0 && kept === undefined)
     throw garbled(`"stop" with last id ${ids.at(-1)}`, 'one of the stop ids to be the last');
+  const oldest = Math.min(...versions);
+  const newest = Math.max(...versions);
   if (!(Number.isSafeInteger(policyVersion) && policyVersion >= oldest && policyVersion <= newest)) {
     throw garbled(`from policy version ${policyVersion}`, `version ${oldest === newest ? newest : `${oldest} to ${newest}`}`);
   }
@@ -385,32 +381,31 @@ function checkSampled(result: SampleResult, { vocabSize, most, stopIds, isCut, o
 }
 
 /** What a turn must fit that was recorded in another process. */
-export interface RecordedElsewhere extends Pick<Expected, 'oldest' | 'newest'> {
+export interface RecordedElsewhere extends Pick<Expected, 'versions'> {
   readonly policy: TokenPolicy | ServedPolicy;
-  /** The run's settings, which trainable roles were to be sampled with. */
-  readonly run: SamplingSettings;
+  /** The run's, for trainable roles. */
+  readonly sampling: SamplingSettings;
 }
 
 /** Throws what would have been thrown here, had this been asked or sampled: POLICY_GARBLED, REQUEST_INVALID, CONTEXT_OVERFLOW. */
-export function checkRecorded(turn: Turn, { policy, run, oldest, newest }: RecordedElsewhere): void {
-  const { promptIds, sampledIds: ids, sampling } = turn;
+export function checkRecorded(turn: Turn, { policy, sampling, versions }: RecordedElsewhere): void {
+  const { promptIds, sampledIds: ids } = turn;
+  const { requested, effective, seed } = turn.sampling;
   if (turn.model !== undefined) {
     if (promptIds.length + ids.length > 0) throw garbled(`ids of ${turn.model}`, 'none of a model that is known by its messages');
     return;
   }
   const { engine, renderer } = tokenPolicy(policy, 'a turn without the name of its model');
-  const { vocabSize, contextLength } = engine;
-  const { stopIds } = renderer;
-  const { effective, seed } = sampling;
-  checkRequest({ promptIds, sampling: effective, stopIds, seed }, engine);
-  const most = Math.min(effective.maxTokens, contextLength - promptIds.length);
-  // Which texts were to end it is not recorded.
-  checkSampled({ ...turn, ids }, { vocabSize, most, stopIds, isCut: true, oldest, newest });
+  const request = { promptIds, sampling: effective, stopIds: renderer.stopIds, seed };
+  checkRequest(request, engine);
+  // Whether a text ended it is not recorded.
+  checkSampled({ ...turn, ids }, { engine, request, versions, kept: ids.length });
   if (!turn.trainable) return;
-  const { maxTokens, ...asked } = effectiveSampling(run, true, sampling.requested);
-  const other = Object.entries(asked).find(([name, value]) => effective[name as keyof SamplingSettings] !== value);
-  const [name, value] = other ?? (effective.maxTokens > maxTokens ? ['maxTokens', maxTokens] : []);
-  if (name !== undefined) throw garbled(`with ${name} ${effective[name as keyof SamplingSettings]}`, `${value}, as was asked`);
+  const due = effectiveSampling(sampling, true, requested);
+  for (const name of ['temperature', 'topP', 'topK', 'maxTokens'] as const) {
+    const isDue = name === 'maxTokens' ? effective[name] <= due[name] : effective[name] === due[name];
+    if (!isDue) throw garbled(`with ${name} ${effective[name]}`, `${due[name]}, as was asked`);
+  }
 }
 
 function checkIds(ids: ArrayLike<number>, vocabSize: number): void {

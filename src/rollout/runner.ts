@@ -122,15 +122,9 @@ export interface RolloutParts extends GradingParts, Partial<Pick<StartedWorkflow
 /** Runs rollouts on other machines, without grading or storing them. */
 export interface RolloutsElsewhere {
   /** `folder`: where the files go that the rollout leaves. Null if there is none here. */
-  run(spec: RolloutSpec, signal: AbortSignal, folder: string | null): Promise<MadeElsewhere>;
+  run(spec: RolloutSpec, signal: AbortSignal, folder: string | null): Promise<readonly [Trajectory, artifactsDir: string | null]>;
   /** The graded trajectory is in the store. */
   stored(rolloutId: string): void;
-}
-
-export interface MadeElsewhere {
-  readonly made: Trajectory;
-  /** Null if the rollout had no folder. */
-  readonly artifactsDir: string | null;
 }
 
 export interface RolloutSpec {
@@ -150,7 +144,7 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
 /** As `runRollout`, for one that runs elsewhere: graded and stored here. */
 export async function runElsewhere(parts: RolloutParts, spec: RolloutSpec, elsewhere: RolloutsElsewhere): Promise<Trajectory> {
   const folder = artifactsFolder(parts.artifacts, spec.identity.rolloutId);
-  const { made, artifactsDir } = await elsewhere.run(spec, parts.signal, folder);
+  const [made, artifactsDir] = await elsewhere.run(spec, parts.signal, folder);
   let printed = '';
   const grade = await gradeRecorded(parts, made, spec.task, artifactsDir, (text) => {
     printed += text;

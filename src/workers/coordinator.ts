@@ -15,7 +15,7 @@ import { checkRecorded, type RecordedElsewhere } from '../gateway/sampling.ts';
 import { removeFolder, temporaryFolder } from '../processes/limits.ts';
 import { gradedTurns } from '../rollout/record.ts';
 import { resultOf } from '../rollout/result.ts';
-import type { MadeElsewhere, RolloutSpec } from '../rollout/runner.ts';
+import type { RolloutSpec, RolloutsElsewhere } from '../rollout/runner.ts';
 import { writeFiles } from './files.ts';
 import { ATTEMPTS, jobIdOf, type LostAttempt, type RolloutJob, type RunSpec, SEEN_MS, WorkQueue } from './queue.ts';
 import { sendWeights } from './sent-weights.ts';
@@ -51,17 +51,13 @@ export interface CoordinatorOptions {
 
 /** What became of a job. */
 interface Ended {
-  readonly job: string;
   /** Undefined if it cannot be read. */
   readonly made: Trajectory | undefined;
   readonly isParked: boolean;
-  /** Of the policy when it was queued; its turns must not be older. */
-  readonly version: number;
 }
 
 interface Waiting {
   readonly spec: RolloutSpec;
-  readonly version: number;
   readonly resolve: (ended: Ended) => void;
   readonly reject: (thrown: unknown) => void;
 }
@@ -118,20 +114,21 @@ export class Coordinator implements AsyncDisposable {
   }
 
   /** Resolves with what a worker made of it, not graded. Rejects when `signal` aborts. */
-  async run(spec: RolloutSpec, signal: AbortSignal, folder: string | null = null): Promise<MadeElsewhere> {
+  async run(spec: RolloutSpec, signal: AbortSignal, folder: string | null): ReturnType<RolloutsElsewhere['run']> {
     const { run, warn } = this.#options;
     const { rolloutId } = spec.identity;
     for (const refused: LostAttempt[] = []; ; ) {
-      const { job, made, isParked, version } = await this.#ended(spec, signal);
+      const version = this.#version;
+      const { made, isParked } = await this.#ended(spec, signal);
+      const job = this.#jobs.get(rolloutId)!;
       try {
-        if (isParked) return { made: made!, artifactsDir: null };
-        const bounds = { ...this.#options, run: spec.sampling, oldest: version, newest: this.#newest };
-        return { made: checkedResult(made, spec, bounds), artifactsDir: await this.#filesInto(folder, job) };
+        if (!isParked) checkResult(made, spec, { ...this.#options, sampling: spec.sampling, versions: [version, this.#newest] });
+        return [made!, await this.#filesInto(folder, job)];
       } catch (thrown) {
         if (!(thrown instanceof TrainyardError) || thrown.code !== 'RESULT_REFUSED') throw thrown;
         const last = { ...(await this.#attemptOf(job)), attempt: refused.length + 1 };
         const found = `worker ${shortLine(last.worker, 200)} returned rollout ${rolloutId} ${thrown.message}`;
-        if (refused.push(last) === ATTEMPTS) return { made: failedRollout(spec, REFUSED, found, refused), artifactsDir: null };
+        if (refused.push(last) === ATTEMPTS) return [failedRollout(spec, 'RESULT_REFUSED', found, refused), null];
         warn('RESULT_REFUSED', `${found}; it runs again`);
         await this.#queue.forget(run, [job], true);
         signal.throwIfAborted();
@@ -149,7 +146,7 @@ export class Coordinator implements AsyncDisposable {
     const asked = { identity, task: view, sampling, version, weights };
     const job = jobIdOf(this.#options.run, asked);
     const stop = (): void => this.#fail(job, signal.reason);
-    this.#waiting.set(job, { spec, version, resolve, reject });
+    this.#waiting.set(job, { spec, resolve, reject });
     this.#jobs.set(identity.rolloutId, job);
     this.#unsent.push(asked);
     signal.addEventListener('abort', stop, { once: true });
@@ -292,13 +289,13 @@ export class Coordinator implements AsyncDisposable {
     const waiting = this.#waiting.get(job);
     if (waiting === undefined) return;
     this.#waiting.delete(job);
-    waiting.resolve({ job, made, isParked, version: waiting.version });
+    waiting.resolve({ made, isParked });
   }
 
   async #park(): Promise<void> {
     for (const [job, { reason, attempts }] of await this.#queue.parked(this.#options.run)) {
       const waiting = this.#waiting.get(job);
-      if (waiting !== undefined) this.#settle(job, failedRollout(waiting.spec, LOST, reason, attempts), true);
+      if (waiting !== undefined) this.#settle(job, failedRollout(waiting.spec, 'WORKER_LOST', reason, attempts), true);
     }
   }
 
@@ -311,12 +308,10 @@ export class Coordinator implements AsyncDisposable {
   }
 }
 
-interface Asked extends Omit<RecordedElsewhere, 'run'>, Pick<CoordinatorOptions, 'limits' | 'trainable'> {
-  readonly run: RolloutSpec['sampling'];
-}
+type Asked = RecordedElsewhere & Pick<CoordinatorOptions, 'limits' | 'trainable'>;
 
 /** Throws RESULT_REFUSED, with what follows `worker … returned rollout …`. A record that can be read is of our format. */
-function checkedResult(made: Trajectory | undefined, { identity }: RolloutSpec, asked: Asked): Trajectory {
+function checkResult(made: Trajectory | undefined, { identity }: RolloutSpec, asked: Asked): void {
   if (made === undefined) throw refusal('damaged');
   const isAsked = Object.entries(identity).every(([name, value]) => made[name as keyof RolloutIdentity] === value);
   if (!isAsked) throw refusal('as another one');
@@ -345,32 +340,29 @@ function checkedResult(made: Trajectory | undefined, { identity }: RolloutSpec, 
   } catch (cause) {
     throw refusal(`as its workflow cannot have ended: ${messageOf(cause)}`);
   }
-  return made;
 }
 
 function refusal(found: string): TrainyardError {
   return new TrainyardError('RESULT_REFUSED', found);
 }
 
-/** How every attempt of a rollout ended, if none of them counts. */
-const LOST = { code: 'WORKER_LOST', all: 'its workers were lost', each: 'did not finish it' } as const;
-const REFUSED = { code: 'RESULT_REFUSED', all: 'its results were refused', each: 'returned what was refused' } as const;
-
 function failedRollout(
   { identity }: RolloutSpec,
-  { code, all, each }: typeof LOST | typeof REFUSED,
+  code: 'WORKER_LOST' | 'RESULT_REFUSED',
   reason: string,
   attempts: readonly LostAttempt[],
 ): Trajectory {
   const logs: LogLine[] = attempts.map(({ attempt, worker, at }) => ({
     at: at.getTime(),
-    text: `attempt ${attempt} began on ${worker}, which ${each}`,
+    text: `attempt ${attempt} began on ${worker}, which gave no result that counts`,
   }));
   const [startedAt, endedAt] = [logs[0]?.at ?? Date.now(), Date.now()];
   const workers = [...new Set(attempts.map(({ worker }) => worker))].join(', ');
+  const what = code === 'WORKER_LOST' ? 'its workers were lost' : 'its results were refused';
+  const message = `${what} in ${ATTEMPTS} attempts (${workers || 'unknown'}): ${reason}`;
   return {
     ...identity,
-    outcome: { kind: 'failed', code, message: `${all} in ${ATTEMPTS} attempts (${workers || 'unknown'}): ${reason}` },
+    outcome: { kind: 'failed', code, message },
     grade: { kind: 'ungraded', why: 'failed' },
     turns: [],
     logs,

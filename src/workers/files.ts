@@ -14,19 +14,10 @@ export interface RolloutFile {
   readonly bytes: Buffer;
 }
 
-/** As the database has it. */
-export interface ReturnedFile extends Omit<RolloutFile, 'bytes'> {
-  /** Null from the file on with which there are more than `MOST`. */
-  readonly bytes: Buffer | null;
-}
-
 /** Bytes of one rollout. More would not fit into a statement of the database. */
-export const MOST = 256 * 1024 * 1024;
-
+const MOST = 256 * 1024 * 1024;
 /** Bytes of a name, and of a path: what file systems take. */
 const [LONGEST_NAME, LONGEST_PATH] = [255, 2_000];
-/** Permissions, and three bits that are dropped: a file of a worker runs as nobody else. */
-const [PERMISSIONS, MODES] = [0o777, 0o7777];
 
 /** Removes the folder. Throws if there is more in it than can be sent. */
 export async function filesIn(folder: string): Promise<readonly RolloutFile[]> {
@@ -49,40 +40,35 @@ export async function filesIn(folder: string): Promise<readonly RolloutFile[]> {
 }
 
 /** In place of what is there. A worker cannot write anywhere else: throws RESULT_REFUSED, before anything is written or removed. */
-export async function writeFiles(folder: string, all: readonly ReturnedFile[]): Promise<void> {
+export async function writeFiles(folder: string, all: readonly RolloutFile[]): Promise<void> {
   const files = all.filter((file) => file.path !== '.');
   const paths = new Set<string>();
-  for (const { path, mode } of files) {
-    const found = problemOf(path, mode) ?? (paths.has(path) ? 'twice' : undefined);
-    if (found !== undefined) throw new TrainyardError('RESULT_REFUSED', `with a file ${found}: ${shortLine(path, 100)}`);
-    paths.add(path);
+  for (const { path } of files) {
+    if (paths.size === paths.add(path).size) throw refusal('that is there twice', path);
   }
-  for (const path of paths) {
-    const above = foldersOf(path).find((one) => paths.has(one));
-    if (above === undefined) continue;
-    throw new TrainyardError('RESULT_REFUSED', `with a file that is a folder too: ${shortLine(above, 100)}`);
-  }
-  if (files.some(({ bytes }) => bytes === null)) {
-    throw new TrainyardError('RESULT_REFUSED', `with more than ${MOST / 1024 / 1024} MiB of files`);
+  for (const file of files) {
+    const found = problemOf(file, paths);
+    if (found !== undefined) throw refusal(found, file.path);
   }
   await rm(folder, { recursive: true, force: true });
   await mkdir(folder, { recursive: true });
   for (const { path, mode, bytes } of files) {
     await mkdir(dirname(join(folder, path)), { recursive: true });
-    await writeFile(join(folder, path), bytes!, { mode: mode & PERMISSIONS });
+    // Without the bits that would let it run as its owner.
+    await writeFile(join(folder, path), bytes, { mode: mode & 0o777 });
   }
 }
 
-function problemOf(path: string, mode: number): string | undefined {
+function problemOf({ path, mode }: RolloutFile, paths: ReadonlySet<string>): string | undefined {
   const names = path.split(sep === '/' ? '/' : /[/\\]/);
   if (names.some((name) => name === '' || name === '.' || name === '..')) return 'outside its folder';
   if (printableLine(path) !== path) return 'whose name holds control characters';
-  const isLong = Buffer.byteLength(path) > LONGEST_PATH || names.some((name) => Buffer.byteLength(name) > LONGEST_NAME);
-  if (isLong) return 'whose name is too long';
-  return Number.isInteger(mode) && mode >= 0 && mode <= MODES ? undefined : `of mode ${mode}`;
+  const lengths = names.map((name) => Buffer.byteLength(name));
+  if (Math.max(...lengths) > LONGEST_NAME || Buffer.byteLength(path) > LONGEST_PATH) return 'whose name is too long';
+  if (names.some((_, count) => paths.has(names.slice(0, count).join('/')))) return 'within another file';
+  return Number.isInteger(mode) && mode >= 0 && mode <= 0o7777 ? undefined : `of mode ${mode}`;
 }
 
-const foldersOf = (path: string): readonly string[] => {
-  const names = path.split('/');
-  return names.slice(1).map((_, count) => names.slice(0, count + 1).join('/'));
-};
+function refusal(found: string, path: string): TrainyardError {
+  return new TrainyardError('RESULT_REFUSED', `with a file ${found}: ${shortLine(path, 100)}`);
+}

@@ -128,6 +128,7 @@ describe.skipIf(postgresMissing !== undefined)('the queue of rollouts', () => {
     const waiting = first.run(
       { ...jobOf('a'), task: { id: 't', prompt: [], answer: '' } } as never,
       new AbortController().signal,
+      null,
     );
     waiting.catch(() => {});
     const sql = 'SELECT seen_at::text AS at FROM trainyard.worker_runs WHERE name = $1';
@@ -154,14 +155,14 @@ describe.skipIf(postgresMissing !== undefined)('the queue of rollouts', () => {
       ...{ url: database.url, run: 'damaged', spec: SPEC, staleness: 0, ...CHECKS, warn },
     });
     const spec = { ...jobOf('a'), task: { id: 't', prompt: [], answer: '' } } as never;
-    const result = coordinator.run(spec, new AbortController().signal);
+    const result = coordinator.run(spec, new AbortController().signal, null);
     for (const attempt of [1, 2]) {
       const claimed = await until(async () => (await queue.claim('damaged', 1, 'worker'))[0]);
       const ended = finished(claimed, `attempt ${attempt}`);
       if (attempt === 1) await queue.query('forge a result', FORGED, ['damaged', claimed.id]);
       await queue.finish('damaged', [{ ...ended, trajectory: { ...ended.trajectory, turns: [] } }]);
     }
-    expect(await result).toMatchObject({ made: { rolloutId: 'a', output: 'attempt 2' } });
+    expect(await result).toMatchObject([{ rolloutId: 'a', output: 'attempt 2' }, null]);
     expect(warnings).toEqual(['RESULT_REFUSED: worker worker returned rollout a damaged; it runs again']);
   });
 

@@ -13,7 +13,7 @@ import { messageOf, TrainyardError, tried } from '../core/errors.ts';
 import type { SamplingSettings, TaskView, Trajectory } from '../core/types.ts';
 import { BYTEA, binaryArray, Connections, inTransaction, TEXT } from '../store/postgres-connection.ts';
 import { decodeTrajectory, type EncodedRecord, type EncodedTurn, encodeTrajectory, keepTrajectory } from '../store/records.ts';
-import { MOST, type ReturnedFile, type RolloutFile } from './files.ts';
+import type { RolloutFile } from './files.ts';
 
 /** A rollout for a worker: everything but the answer. */
 export interface RolloutJob {
@@ -293,11 +293,9 @@ export class WorkQueue implements AsyncDisposable {
     return new Map(ids.map((job, place) => [job, decoded[place]]));
   }
 
-  async files(run: string, job: string): Promise<readonly ReturnedFile[]> {
-    const sum = 'sum(octet_length(bytes)) OVER (ORDER BY number)';
-    const sql = `SELECT path, mode, CASE WHEN ${sum} <= $3 THEN bytes END AS bytes
-      FROM trainyard.result_files WHERE run = $1 AND job = $2 ORDER BY number`;
-    return await this.query<ReturnedFile>('read files of workers', sql, [run, job, MOST]);
+  async files(run: string, job: string): Promise<readonly RolloutFile[]> {
+    const sql = 'SELECT path, mode, bytes FROM trainyard.result_files WHERE run = $1 AND job = $2 ORDER BY number';
+    return await this.query<RolloutFile>('read files of workers', sql, [run, job]);
   }
 
   /** Of rollouts that are in the store, or with `again` of those that a resumed run shall queue again. */
