@@ -8,7 +8,7 @@ import type { EvaluationSettings, TrainSettings } from './check-settings.ts';
 import { savedFiles } from './checkpoint.ts';
 import type { RunParts } from './parts.ts';
 import type { EvaluationPlan, TrainPlan } from './plan.ts';
-import { sourcesOf } from './preflight.ts';
+import { besideOf, sourcesOf } from './preflight.ts';
 import { ownRelease } from './settings.ts';
 
 /** The coordinator, as a run sees it. */
@@ -44,6 +44,7 @@ export async function coordinatorOf({
   const { Coordinator } = await import('../workers/coordinator.ts');
   const { trainer, sampled: policy } = parts.policy;
   const sources = await sourcesOf(file, settings.flows, entry);
+  const beside = await besideOf(file, sources, [settings.run, model, settings.heldOut, 'tasks' in settings && settings.tasks]);
   return await Coordinator.open({
     ...{ url, run: id, warn, policy, limits: settings.limits, trainable: settings.trainable },
     ...{ staleness: 'staleness' in settings ? settings.staleness : 0 },
@@ -51,7 +52,7 @@ export async function coordinatorOf({
       save: (folder: string) => savedFiles(trainer, folder, model, { optimizer: false }),
       forget: (folder: string) => trainer.forget(folder),
     }),
-    spec: { release: ownRelease(), entry: relative(process.cwd(), file), settings: shared(settings), sources, kernels },
+    spec: { release: ownRelease(), entry: relative(process.cwd(), file), settings: shared(settings), sources, beside, kernels },
   });
 }
 

@@ -11,6 +11,7 @@ import type { PoolClient, QueryResultRow } from 'pg';
 import type { PgBoss as Boss } from 'pg-boss';
 import { messageOf, TrainyardError, tried } from '../core/errors.ts';
 import type { SamplingSettings, TaskView, Trajectory } from '../core/types.ts';
+import type { Beside } from '../run/preflight.ts';
 import { BYTEA, binaryArray, Connections, inTransaction, TEXT } from '../store/postgres-connection.ts';
 import { decodeTrajectory, type EncodedRecord, type EncodedTurn, encodeTrajectory, keepTrajectory } from '../store/records.ts';
 import type { RolloutFile } from './files.ts';
@@ -48,6 +49,7 @@ export interface RunSpec {
   readonly entry: string;
   readonly settings: Readonly<Record<string, unknown>>;
   readonly sources: Readonly<Record<string, string>>;
+  readonly beside?: Beside;
   readonly kernels: string;
 }
 

@@ -17,7 +17,7 @@ import { removeFolder, temporaryFolder } from '../processes/limits.ts';
 import { artifactsFolder } from '../rollout/rollout-context.ts';
 import type { TrainSettings } from '../run/check-settings.ts';
 import { openParts, type RunParts } from '../run/parts.ts';
-import { changedSources, preflight, sourcesOf } from '../run/preflight.ts';
+import { besideOf, changedBeside, changedSources, preflight, sourcesOf } from '../run/preflight.ts';
 import { EVAL_DEFAULTS, isApi, ownRelease } from '../run/settings.ts';
 import { withoutPassword } from '../store/open.ts';
 import { filesIn } from './files.ts';
@@ -49,8 +49,19 @@ const [RUN_MS, LOOK_MS, RENEW_MS] = [500, 50, 1_000];
 /** Milliseconds between looks of a worker that has found nothing for a while. */
 const IDLE_MS = 200;
 
+interface Code {
+  readonly sources: RunSpec['sources'];
+  /** Beside the entry. None where worker and coordinator share the folder. */
+  readonly files: RunSpec['sources'];
+}
+
+const changesIn = (before: Code, after: Code, entry: string): readonly string[] => [
+  ...changedSources(before.sources, after.sources, entry),
+  ...changedBeside(before.files, after.files, entry),
+];
+
 /** What a process has once imported stays as it was then. By entry. */
-const LOADED = new Map<string, RunSpec['sources']>();
+const LOADED = new Map<string, Code>();
 
 /** Works until it is told to leave. Returns how many rollouts it finished. */
 export async function work(options: WorkerOptions, signals: WorkerSignals): Promise<number> {
@@ -299,17 +310,23 @@ async function openRun({ queue, run, spec, entry: here, threads }: RunWork, { st
   try {
     const { flow, flows, isolation } = given;
     const { entry } = await preflight({ entry: path, flow, flows, isolation });
-    const changed = changedSources(spec.sources, await sourcesOf(path, flows, entry), path);
+    const sources = await sourcesOf(path, flows, entry);
+    const beside = await besideOf(path, sources, []);
+    const isSameFolder = spec.beside?.folder === beside.folder;
+    const code = { sources: spec.sources, files: (isSameFolder ? undefined : spec.beside?.files) ?? {} };
+    const changed = changesIn(code, { sources, files: beside.files }, path);
     if (changed.length > 0) {
       const found = `the code here is not that of the run: ${changed.slice(0, 5).join('; ')}`;
-      throw new TrainyardError('WORKER_MISMATCH', found, { hint: 'give the worker the same files as the coordinator' });
+      throw new TrainyardError('WORKER_MISMATCH', found, {
+        hint: 'give the worker the same files and packages (npm ci) as the coordinator; what rollouts write beside the entry is not compared if its name, or that of its folder, begins with a dot',
+      });
     }
     const before = LOADED.get(path);
-    if (before !== undefined && changedSources(before, spec.sources, path).length > 0) {
+    if (before !== undefined && changesIn(before, code, path).length > 0) {
       const found = 'the code of the run is not the one that this worker loaded when it began';
       throw new TrainyardError('WORKER_MISMATCH', found, { hint: 'start the worker again' });
     }
-    LOADED.set(path, spec.sources);
+    LOADED.set(path, code);
     const isServed = isApi(given.engine);
     const fetched = isServed ? undefined : await fetchWeights(queue, run, 0, folder);
     const kernels = KERNEL_VARIANTS.find((name) => name === spec.kernels) as KernelVariant | undefined;
