@@ -88,7 +88,7 @@ export class TrainyardError extends Error {
   readonly hint: string | undefined;
   /** The request field at fault. */
   readonly param: string | undefined;
-  /** Machine-readable details for the program that receives the error. */
+  /** Machine-readable details for the program that receives the error. `rollouts`: those stored whose records are at fault. */
   readonly details: Json | undefined;
 
   constructor(

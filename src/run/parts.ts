@@ -11,7 +11,7 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import { type Engine, engineWith, type ModelPlan, OVERFLOW_HINT } from '../core/policy.ts';
-import { overflowOf } from '../core/turns.ts';
+import { exclusionsOf, overflowOf } from '../core/turns.ts';
 import type { RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
 import { Gateway, listen } from '../gateway/gateway.ts';
 import type { RecordedAnswers, ServedPolicy } from '../gateway/sampling.ts';
@@ -338,7 +338,7 @@ function rolloutsOf(parts: KeptRollouts, warn: Warn, budget: FailureBudget, trai
       const { signal, release } = linkSignals(parts.signal, ...(given === undefined ? [] : [given]));
       try {
         signal.throwIfAborted();
-        const kept = await parts.store.read(identity.rolloutId);
+        const kept = await keptRollout(parts.store, { ...identity, taskId: task.id });
         // Acknowledged before a kill, so it counts. Its failure does not: new rollouts show whether the cause persists.
         if (kept !== undefined) return kept;
         const begun = budget.begin();
@@ -365,6 +365,29 @@ function rolloutsOf(parts: KeptRollouts, warn: Warn, budget: FailureBudget, trai
     },
     settle: () => budget.settle(),
   };
+}
+
+/** One that is damaged, and left out of training, counts as failed. */
+async function keptRollout(store: Store, identity: RolloutIdentity): Promise<Trajectory | undefined> {
+  const { rolloutId } = identity;
+  try {
+    return await store.read(rolloutId);
+  } catch (cause) {
+    if (!(cause instanceof TrainyardError) || cause.code !== 'STORE_FORMAT') throw cause;
+    const { code, message, hint = '' } = cause;
+    const excluded = exclusionsOf(new Set([rolloutId]), await store.marks());
+    if (!excluded.some(({ turn }) => turn === undefined)) {
+      throw new TrainyardError(code, message, { hint, cause, details: { rollouts: [rolloutId] } });
+    }
+    const times = { startedAt: Date.now(), endedAt: Date.now() };
+    return {
+      ...identity,
+      outcome: { kind: 'failed', code, message },
+      grade: { kind: 'ungraded', why: 'failed' },
+      turns: [],
+      ...times,
+    };
+  }
 }
 
 /** Throws NO_SIGNAL if it is certain that no role would be trained, before anything is spent. */

@@ -117,7 +117,7 @@ export async function takeStep(
     const { updated, trainedAt, checkpoint } = await again(async () => {
       onPhase('training');
       const updated = await update(trainer, next, settings);
-      requireAgreement(log, step, updated);
+      requireAgreement(log, next, updated);
       await keepTrainerLogprobs(dirname(directory.storePath), step, next.batch.samples, updated.logprobs);
       const trainedAt = performance.now();
       onPhase('saving');
@@ -134,7 +134,8 @@ export async function takeStep(
 }
 
 /** Throws POLICY_DISAGREES if engine and trainer differ beyond the bound; with staleness it only warns. */
-function requireAgreement({ bound, settings, warn }: StepLog, step: number, { agreement, metrics }: Update): void {
+function requireAgreement({ bound, settings, warn }: StepLog, { step, batch }: NextStep, update: Update): void {
+  const { agreement, metrics, logprobs } = update;
   const expected = agreement && bound.exceededBy(agreement);
   if (agreement === undefined || expected === undefined) return;
   const { tokens, meanDifference, largestDifference } = agreement;
@@ -144,9 +145,26 @@ function requireAgreement({ bound, settings, warn }: StepLog, step: number, { ag
   if (settings.staleness === 0) {
     throw new TrainyardError('POLICY_DISAGREES', message, {
       hint: 'nothing of this step was kept: the engine samples from other weights than those in training, or reports other log-probabilities than it sampled with; check the server, then go on with --resume',
+      details: { rollouts: farthest(batch.samples, logprobs, step - 1) },
     });
   }
   warn('POLICY_DISAGREES', message);
+}
+
+/** Rollouts by how far they differ, the farthest first: a few that a worker made may be at fault. */
+function farthest(samples: readonly Sample[], logprobs: readonly Float32Array[], version: number): string[] {
+  const places = Map.groupBy(samples.keys(), (place) => samples[place]!.rolloutId);
+  const differences = Array.from(places, ([rolloutId, own]) => {
+    const agreement = agreementOf(
+      own.map((place) => samples[place]!),
+      own.map((place) => logprobs[place]!),
+      version,
+    );
+    return { rolloutId, mean: agreement?.meanDifference ?? 0 };
+  });
+  const most = Math.max(...differences.map(({ mean }) => mean));
+  const far = differences.filter(({ mean }) => mean > most / 2);
+  return far.toSorted((a, b) => b.mean - a.mean).map(({ rolloutId }) => rolloutId);
 }
 
 async function commit(
