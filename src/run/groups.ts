@@ -162,7 +162,7 @@ export function withWayOut(thrown: unknown, run: string): unknown {
   const { rollouts } = (thrown.details ?? {}) as { readonly rollouts?: readonly string[] };
   if (rollouts === undefined) return thrown;
   const curate = ['trainyard curate', ...[run, ...rollouts.slice(0, MOST_LEFT_OUT)].map(shellWord), '--reason "why"'].join(' ');
-  const hint = `${thrown.hint ?? 'they are stored so'}; to go on without such rollouts: ${curate}, then ${resumeCommand(run)}`;
+  const hint = `${thrown.hint ?? 'every resume finds the same'}; to go on without such rollouts: ${curate}, then ${resumeCommand(run)}`;
   return new TrainyardError(thrown.code, thrown.message, { hint, cause: thrown });
 }
 

@@ -161,7 +161,7 @@ export interface Beside {
 }
 
 /** `without`: what else was given, such as tasks. */
-export async function besideOf(entry: string, sources: Sources, without: readonly unknown[]): Promise<Beside> {
+export async function besideOf(entry: string, sources: Sources, without: readonly unknown[] = []): Promise<Beside> {
   const folder = dirname(resolve(entry));
   const modules = Object.keys(sources).map((file) => resolve(folder, file));
   const given = without.flatMap((path) => (typeof path === 'string' ? [resolve(path)] : []));
@@ -171,10 +171,10 @@ export async function besideOf(entry: string, sources: Sources, without: readonl
 }
 
 /** Of what both have: a worker may lack what its rollouts do not read. */
-export function changedBeside(before: Sources, after: Sources, entry: unknown): readonly string[] {
-  const both = (files: Sources, other: Sources): Sources =>
-    Object.fromEntries(Object.entries(files).filter(([file]) => other[file] !== undefined));
-  return changedSources(both(before, after), both(after, before), entry);
+export function changedBeside(before: Sources, after: Sources, entry: string): readonly string[] {
+  const both = Object.keys(before).filter((file) => after[file] !== undefined);
+  const these = (files: Sources): Sources => Object.fromEntries(both.map((file) => [file, files[file]!]));
+  return changedSources(these(before), these(after), entry);
 }
 
 /** Digests, when called, what a process imports for this export. Undefined if the module is not a file. */

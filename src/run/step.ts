@@ -151,20 +151,11 @@ function requireAgreement({ bound, settings, warn }: StepLog, { step, batch }: N
   warn('POLICY_DISAGREES', message);
 }
 
-/** Rollouts by how far they differ, the farthest first: a few that a worker made may be at fault. */
+/** The rollouts that differ most: a few that a worker made may be at fault. */
 function farthest(samples: readonly Sample[], logprobs: readonly Float32Array[], version: number): string[] {
-  const places = Map.groupBy(samples.keys(), (place) => samples[place]!.rolloutId);
-  const differences = Array.from(places, ([rolloutId, own]) => {
-    const agreement = agreementOf(
-      own.map((place) => samples[place]!),
-      own.map((place) => logprobs[place]!),
-      version,
-    );
-    return { rolloutId, mean: agreement?.meanDifference ?? 0 };
-  });
-  const most = Math.max(...differences.map(({ mean }) => mean));
-  const far = differences.filter(({ mean }) => mean > most / 2);
-  return far.toSorted((a, b) => b.mean - a.mean).map(({ rolloutId }) => rolloutId);
+  const own = samples.map((sample, place) => agreementOf([sample], [logprobs[place]!], version)?.meanDifference ?? 0);
+  const most = Math.max(...own);
+  return [...new Set(samples.flatMap(({ rolloutId }, place) => (own[place]! > most / 2 ? [rolloutId] : [])))];
 }
 
 async function commit(

@@ -10,7 +10,7 @@ import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import type { Trainer } from '../core/policy.ts';
-import type { Limits, LogLine, RolloutIdentity, Trajectory } from '../core/types.ts';
+import type { Limits, LogLine, RolloutIdentity, Trajectory, Turn } from '../core/types.ts';
 import { checkRecorded, type RecordedElsewhere } from '../gateway/sampling.ts';
 import { removeFolder, temporaryFolder } from '../processes/limits.ts';
 import { gradedTurns } from '../rollout/record.ts';
@@ -321,24 +321,17 @@ function checkResult(made: Trajectory | undefined, { identity }: RolloutSpec, as
   if (turns.length > limits.turns) throw refusal(`with ${turns.length} turns, expected at most ${limits.turns}`);
   const tokens = turns.reduce((sum, { sampledIds }) => sum + sampledIds.length, 0);
   if (tokens > limits.tokens) throw refusal(`with ${tokens} sampled tokens, expected at most ${limits.tokens}`);
-  for (const [place, turn] of turns.entries()) {
-    const { index, after = -1, fork, role } = turn;
-    const isInOrder = index === place && after < place && (fork === undefined || fork.from < turns.length);
-    if (!isInOrder) throw refusal(`with turn ${index} in place ${place}, or after turns that are not there`);
-    if (turn.trainable && trainable?.includes(role) === false) {
-      throw refusal(`with turn ${index} of a role that is not trained: ${shortLine(role, 100)}`);
-    }
-    try {
-      checkRecorded(turn, asked);
-    } catch (cause) {
-      throw refusal(`whose turn ${index} cannot have been sampled: ${messageOf(cause)}`);
-    }
-  }
+  const isInOrder = ({ index, after = -1, fork }: Turn, place: number): boolean =>
+    index === place && after < place && (fork === undefined || fork.from < turns.length);
+  if (!turns.every(isInOrder)) throw refusal('with turns that are not in order');
+  const other = turns.find((turn) => turn.trainable && trainable?.includes(turn.role) === false);
+  if (other !== undefined) throw refusal(`with turns of a role that is not trained: ${shortLine(other.role, 100)}`);
   try {
+    for (const turn of turns) checkRecorded(turn, asked);
     const { reward, success, credit } = returned ?? {};
     resultOf(defined({ metadata, metrics, reward, success, credit }), identity, gradedTurns(made));
   } catch (cause) {
-    throw refusal(`as its workflow cannot have ended: ${messageOf(cause)}`);
+    throw refusal(`which cannot have been made: ${messageOf(cause)}`);
   }
 }
 

@@ -49,19 +49,8 @@ const [RUN_MS, LOOK_MS, RENEW_MS] = [500, 50, 1_000];
 /** Milliseconds between looks of a worker that has found nothing for a while. */
 const IDLE_MS = 200;
 
-interface Code {
-  readonly sources: RunSpec['sources'];
-  /** Beside the entry. None where worker and coordinator share the folder. */
-  readonly files: RunSpec['sources'];
-}
-
-const changesIn = (before: Code, after: Code, entry: string): readonly string[] => [
-  ...changedSources(before.sources, after.sources, entry),
-  ...changedBeside(before.files, after.files, entry),
-];
-
 /** What a process has once imported stays as it was then. By entry. */
-const LOADED = new Map<string, Code>();
+const LOADED = new Map<string, Record<'sources' | 'files', RunSpec['sources']>>();
 
 /** Works until it is told to leave. Returns how many rollouts it finished. */
 export async function work(options: WorkerOptions, signals: WorkerSignals): Promise<number> {
@@ -311,10 +300,10 @@ async function openRun({ queue, run, spec, entry: here, threads }: RunWork, { st
     const { flow, flows, isolation } = given;
     const { entry } = await preflight({ entry: path, flow, flows, isolation });
     const sources = await sourcesOf(path, flows, entry);
-    const beside = await besideOf(path, sources, []);
-    const isSameFolder = spec.beside?.folder === beside.folder;
-    const code = { sources: spec.sources, files: (isSameFolder ? undefined : spec.beside?.files) ?? {} };
-    const changed = changesIn(code, { sources, files: beside.files }, path);
+    const beside = await besideOf(path, sources);
+    // In one folder, what rollouts write is everyone's at once.
+    const files = (spec.beside?.folder === beside.folder ? undefined : spec.beside?.files) ?? {};
+    const changed = [...changedSources(spec.sources, sources, path), ...changedBeside(files, beside.files, path)];
     if (changed.length > 0) {
       const found = `the code here is not that of the run: ${changed.slice(0, 5).join('; ')}`;
       throw new TrainyardError('WORKER_MISMATCH', found, {
@@ -322,11 +311,12 @@ async function openRun({ queue, run, spec, entry: here, threads }: RunWork, { st
       });
     }
     const before = LOADED.get(path);
-    if (before !== undefined && changesIn(before, code, path).length > 0) {
+    const since = before && [...changedSources(before.sources, sources, path), ...changedBeside(before.files, files, path)];
+    if (since !== undefined && since.length > 0) {
       const found = 'the code of the run is not the one that this worker loaded when it began';
       throw new TrainyardError('WORKER_MISMATCH', found, { hint: 'start the worker again' });
     }
-    LOADED.set(path, code);
+    LOADED.set(path, { sources, files });
     const isServed = isApi(given.engine);
     const fetched = isServed ? undefined : await fetchWeights(queue, run, 0, folder);
     const kernels = KERNEL_VARIANTS.find((name) => name === spec.kernels) as KernelVariant | undefined;
