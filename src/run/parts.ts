@@ -11,7 +11,7 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import { type Engine, engineWith, type ModelPlan, OVERFLOW_HINT } from '../core/policy.ts';
-import { exclusionsOf, overflowOf } from '../core/turns.ts';
+import { overflowOf } from '../core/turns.ts';
 import type { RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
 import { Gateway, listen } from '../gateway/gateway.ts';
 import type { RecordedAnswers, ServedPolicy } from '../gateway/sampling.ts';
@@ -41,7 +41,7 @@ import { openSampled, type PolicySettings, planToTell, policyName, type SampledP
 import type { TrainPlan } from './plan.ts';
 import { sourcesOfModule } from './preflight.ts';
 import { tokensIn } from './results.ts';
-import { Recovery } from './resume.ts';
+import { keptRollout, Recovery } from './resume.ts';
 import { isApi, shellWord } from './settings.ts';
 
 export interface RunParts extends AsyncDisposable {
@@ -365,29 +365,6 @@ function rolloutsOf(parts: KeptRollouts, warn: Warn, budget: FailureBudget, trai
     },
     settle: () => budget.settle(),
   };
-}
-
-/** One that is damaged, and left out of training, counts as failed. */
-async function keptRollout(store: Store, identity: RolloutIdentity): Promise<Trajectory | undefined> {
-  const { rolloutId } = identity;
-  try {
-    return await store.read(rolloutId);
-  } catch (cause) {
-    if (!(cause instanceof TrainyardError) || cause.code !== 'STORE_FORMAT') throw cause;
-    const { code, message, hint = '' } = cause;
-    const excluded = exclusionsOf(new Set([rolloutId]), await store.marks());
-    if (!excluded.some(({ turn }) => turn === undefined)) {
-      throw new TrainyardError(code, message, { hint, cause, details: { rollouts: [rolloutId] } });
-    }
-    const times = { startedAt: Date.now(), endedAt: Date.now() };
-    return {
-      ...identity,
-      outcome: { kind: 'failed', code, message },
-      grade: { kind: 'ungraded', why: 'failed' },
-      turns: [],
-      ...times,
-    };
-  }
 }
 
 /** Throws NO_SIGNAL if it is certain that no role would be trained, before anything is spent. */

@@ -11,7 +11,6 @@ import type { PoolClient, QueryResultRow } from 'pg';
 import type { PgBoss as Boss } from 'pg-boss';
 import { messageOf, TrainyardError, tried } from '../core/errors.ts';
 import type { SamplingSettings, TaskView, Trajectory } from '../core/types.ts';
-import type { Beside } from '../run/preflight.ts';
 import { BYTEA, binaryArray, Connections, inTransaction, TEXT } from '../store/postgres-connection.ts';
 import { decodeTrajectory, type EncodedRecord, type EncodedTurn, encodeTrajectory, keepTrajectory } from '../store/records.ts';
 import type { RolloutFile } from './files.ts';
@@ -49,7 +48,7 @@ export interface RunSpec {
   readonly entry: string;
   readonly settings: Readonly<Record<string, unknown>>;
   readonly sources: Readonly<Record<string, string>>;
-  readonly beside?: Beside;
+  readonly beside?: { readonly folder: string; readonly files: RunSpec['sources'] };
   readonly kernels: string;
 }
 
