@@ -37,6 +37,7 @@ export const ERROR_CODES = {
   SAFETENSORS_INVALID: { boundary: 'model', exit: 1, summary: 'A safetensors file is truncated or malformed.' },
   CHECKPOINT_MISMATCH: { boundary: 'model', exit: 1, summary: 'A checkpoint belongs to another model.' },
   TOKENIZER_INVALID: { boundary: 'model', exit: 2, summary: 'tokenizer.json or the chat template is missing or unusable.' },
+  RESULT_REFUSED: { boundary: 'workflow', exit: 1, summary: 'Workers returned results of the rollout that cannot be used.' },
   WORKER_LOST: { boundary: 'workflow', exit: 1, summary: 'The workers of a rollout were lost in every attempt.' },
   WORKFLOW_FAILED: { boundary: 'workflow', exit: 1, summary: 'The workflow threw.' },
   WORKFLOW_BAD_RESULT: { boundary: 'workflow', exit: 1, summary: 'The workflow returned something that is not a result.' },
@@ -87,7 +88,7 @@ export class TrainyardError extends Error {
   readonly hint: string | undefined;
   /** The request field at fault. */
   readonly param: string | undefined;
-  /** Machine-readable details for the program that receives the error. */
+  /** Machine-readable details for the program that receives the error. `rollouts`: those stored whose records are at fault. */
   readonly details: Json | undefined;
 
   constructor(

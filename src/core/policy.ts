@@ -172,7 +172,8 @@ function invalid(found: string): TrainyardError {
 /** Throws SAMPLE_REFUSED if the sample cannot be trained as it is. */
 export function checkSample(sample: Sample, index: number, bounds: ModelBounds): void {
   const refuse = (found: string) => {
-    throw new TrainyardError('SAMPLE_REFUSED', `sample ${index} (rollout ${JSON.stringify(sample.rolloutId)}): ${found}`);
+    const message = `sample ${index} (rollout ${JSON.stringify(sample.rolloutId)}): ${found}`;
+    throw new TrainyardError('SAMPLE_REFUSED', message, { details: { rollouts: [sample.rolloutId] } });
   };
   const length = sample.tokens.length;
   const { mask, logprobs, advantages, versions, reference } = sample;

@@ -1,13 +1,14 @@
 /**
  * One model request: prompt ids → the engine's ids → recorded Turns, one per requested completion, all or none. A call that continues a
  * recorded conversation extends its recorded ids, so sampled text is never tokenised again. Turns are made from complete ids; a stream is
- * only a view of them. The engine's results are checked and copied before they become turns to train on.
+ * only a view of them. The engine's results are checked and copied before they become turns to train on; turns that were recorded
+ * elsewhere pass the same checks.
  */
 import { hash } from 'node:crypto';
 import { yieldToEventLoop } from '../core/async.ts';
 import type { Clock, DefaultModel, DefaultModelLike, Role } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
+import { checkRequest, type Engine, type SampleRequest, type SampleResult } from '../core/policy.ts';
 import type { DialectName, Fork, Message, SamplingSettings, Tool, Turn } from '../core/types.ts';
 import { relate } from '../tokens/history.ts';
 import type { Renderer } from '../tokens/renderer.ts';
@@ -108,7 +109,7 @@ function wantedOf(
     return { model: defaultModelOf(role.default), sampling: { ...run, ...requested }, sent: requested, reserved: 0 };
   }
   if ('engine' in parts) {
-    const sampling = effectiveSampling(session, role, requested);
+    const sampling = effectiveSampling(run, role.trainable, requested);
     return { model: undefined, sampling, sent: {}, reserved: sampling.maxTokens };
   }
   if (logprobs) tokenPolicy(parts, 'logprobs', 'logprobs');
@@ -267,7 +268,8 @@ async function sample(
   const servedBefore = engine.policyVersion;
   const given = await sampledBy(engine, request, signal, view && onTokens);
   const kept = view?.stoppedAt === undefined ? undefined : seen;
-  const expected = { engine, request: { ...request, sampling }, servedBefore, kept };
+  const versions = [servedBefore, engine.policyVersion];
+  const expected = { engine, request: { ...request, sampling }, versions, kept };
   const { ids, logprobs, policyVersion, stopReason } = checkSampled(given, expected);
   await yieldToEventLoop();
   const assistant = renderer.readResponse(ids, stopTexts, prefill);
@@ -348,9 +350,10 @@ function startingOnce(listener: StreamListener, start: AnswerStart): StreamListe
 const ABOVE_ZERO = 1e-3;
 
 interface Expected {
-  readonly engine: Engine;
+  readonly engine: Pick<Engine, 'vocabSize' | 'contextLength'>;
   readonly request: SampleRequest;
-  readonly servedBefore: number;
+  /** Of the policy, when it was asked and when it had answered. */
+  readonly versions: readonly number[];
   /** How many ids the listener kept, if it ended the sampling. */
   readonly kept: number | undefined;
 }
@@ -359,7 +362,7 @@ interface Expected {
  * Checks an engine's result: ids in the vocabulary, a log-probability for each, no more than requested, a stop id exactly where the engine
  * reports one, and a policy version served meanwhile. Throws POLICY_GARBLED. Returns copies, because the engine may reuse its buffers.
  */
-function checkSampled(result: SampleResult, { engine, request, servedBefore, kept }: Expected): SampleResult {
+function checkSampled(result: SampleResult, { engine, request, versions, kept }: Expected): SampleResult {
   const { ids: givenIds, logprobs: given, stopReason, policyVersion } = result ?? {};
   if (!isList(givenIds) || givenIds.length === 0) throw garbled('no ids', 'at least one');
   if (!isList(given) || given.length !== givenIds.length) {
@@ -379,12 +382,40 @@ function checkSampled(result: SampleResult, { engine, request, servedBefore, kep
     throw garbled(`with stop reason ${JSON.stringify(stopReason)}`, '"stop" or "length"');
   if (stopReason === 'stop' && stop < 0 && kept === undefined)
     throw garbled(`"stop" with last id ${ids.at(-1)}`, 'one of the stop ids to be the last');
-  const oldest = Math.min(servedBefore, engine.policyVersion);
-  const newest = Math.max(servedBefore, engine.policyVersion);
+  const oldest = Math.min(...versions);
+  const newest = Math.max(...versions);
   if (!(Number.isSafeInteger(policyVersion) && policyVersion >= oldest && policyVersion <= newest)) {
     throw garbled(`from policy version ${policyVersion}`, `version ${oldest === newest ? newest : `${oldest} to ${newest}`}`);
   }
   return { ids, logprobs, stopReason: stop >= 0 ? 'stop' : stopReason, policyVersion };
+}
+
+/** What a turn must fit that was recorded in another process. */
+export interface RecordedElsewhere extends Pick<Expected, 'versions'> {
+  readonly policy: TokenPolicy | ServedPolicy;
+  /** The run's, for trainable roles. */
+  readonly sampling: SamplingSettings;
+}
+
+/** Throws what would have been thrown here, had this been asked or sampled: POLICY_GARBLED, REQUEST_INVALID, CONTEXT_OVERFLOW. */
+export function checkRecorded(turn: Turn, { policy, sampling, versions }: RecordedElsewhere): void {
+  const { promptIds, sampledIds: ids } = turn;
+  const { requested, effective, seed } = turn.sampling;
+  if (turn.model !== undefined) {
+    if (promptIds.length + ids.length > 0) throw garbled(`ids of ${turn.model}`, 'none of a model that is known by its messages');
+    return;
+  }
+  const { engine, renderer } = tokenPolicy(policy, 'a turn without the name of its model');
+  const request = { promptIds, sampling: effective, stopIds: renderer.stopIds, seed };
+  checkRequest(request, engine);
+  // Whether a text ended it is not recorded.
+  checkSampled({ ...turn, ids }, { engine, request, versions, kept: ids.length });
+  if (!turn.trainable) return;
+  const due = effectiveSampling(sampling, true, requested);
+  for (const name of ['temperature', 'topP', 'topK', 'maxTokens'] as const) {
+    const isDue = name === 'maxTokens' ? effective[name] <= due[name] : effective[name] === due[name];
+    if (!isDue) throw garbled(`with ${name} ${effective[name]}`, `${due[name]}, as was asked`);
+  }
 }
 
 function checkIds(ids: ArrayLike<number>, vocabSize: number): void {

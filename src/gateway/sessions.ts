@@ -303,10 +303,13 @@ export class LiveSession implements Session {
 }
 
 /** The run's settings for a trainable role, otherwise the agent's own. `maxTokens` is the smaller of both. */
-export function effectiveSampling(session: LiveSession, role: Role, requested: Partial<SamplingSettings>): SamplingSettings {
-  const run = session.spec.sampling;
+export function effectiveSampling(
+  run: SamplingSettings,
+  isTrainable: boolean,
+  requested: Partial<SamplingSettings>,
+): SamplingSettings {
   const maxTokens = Math.min(run.maxTokens, requested.maxTokens ?? run.maxTokens);
-  return role.trainable ? { ...run, maxTokens } : { temperature: 1, topP: 1, topK: 0, ...requested, maxTokens };
+  return isTrainable ? { ...run, maxTokens } : { temperature: 1, topP: 1, topK: 0, ...requested, maxTokens };
 }
 
 /** Without a stack: every rollout ends with one of these, and capturing a stack costs more than the rest of sealing. */

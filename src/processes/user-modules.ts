@@ -1,11 +1,11 @@
 /**
- * The user's own modules: the files that belong to one, and its import. Node itself loads what it can, which is TypeScript whose types can
+ * The user's own modules: the files that belong to one, what lies beside them, and their import. Node itself loads what it can, which is TypeScript whose types can
  * be removed, with full file names in imports. For the rest tsx is used if it is installed: from then on it transforms whatever this
  * process imports, and every pooled process loads it too. A scan decides this before the first import, because most versions of Node
  * remember a failed one. It finds imports by regular expression and does not follow packages or computed paths.
  */
 import { existsSync, readFileSync, statSync } from 'node:fs';
-import { readFile } from 'node:fs/promises';
+import { readdir, readFile } from 'node:fs/promises';
 import { createRequire, findPackageJSON, type ResolveHookSync, registerHooks } from 'node:module';
 import { basename, dirname, join, relative, resolve } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
@@ -45,6 +45,53 @@ export async function sourceDigests(folder: string, files: readonly string[]): P
   const found: [string, string][] = [];
   for await (const { file, text } of sourceFiles(files)) found.push([relative(folder, file), digestOf([text])]);
   return Object.fromEntries(found.toSorted(([a], [b]) => (a < b ? -1 : 1)));
+}
+
+/** What lies beside an entry and is no part of it: hidden files, packages, runs, tasks, and what is written all the time. */
+const NOT_BESIDE = /^(\..*|node_modules|runs|(train|held-out)\..*|.*\.log|.*-(wal|shm|journal))$/;
+/** What the directory of a run or server holds. */
+const OF_RUN = /^(run|store)\.json$/;
+const LOCKS = ['package-lock.json', 'npm-shrinkwrap.json', 'pnpm-lock.yaml', 'yarn.lock', 'bun.lock'];
+const [MOST_BESIDE, MOST_BYTES] = [1_000, 256 * 1024 * 1024];
+
+/**
+ * What else an agent's behaviour depends on, as far as it can be seen: digests of the files in the folder and below, but for `without`, and
+ * of the nearest lock of packages; versions of the packages that `modules` import. The first so many, by name.
+ */
+export async function digestsBeside(folder: string, modules: readonly string[], without: readonly string[]): Promise<Sources> {
+  const found: Record<string, string> = {};
+  let left = MOST_BYTES;
+  const add = async (file: string): Promise<void> => {
+    const stats = statSync(file, { throwIfNoEntry: false });
+    if (!stats?.isFile() || stats.size > left || Object.keys(found).length >= MOST_BESIDE) return;
+    const bytes = await readFile(file).catch(() => undefined);
+    if (bytes === undefined) return;
+    left -= stats.size;
+    found[relative(folder, file)] = digestOf([bytes]);
+  };
+  const walk = async (within: string): Promise<void> => {
+    const entries = await readdir(within, { withFileTypes: true }).catch(() => []);
+    if (within !== folder && entries.some(({ name }) => OF_RUN.test(name))) return;
+    for (const entry of entries.toSorted((a, b) => (a.name < b.name ? -1 : 1))) {
+      const path = join(within, entry.name);
+      if (NOT_BESIDE.test(entry.name) || without.includes(path)) continue;
+      await (entry.isDirectory() ? walk(path) : add(path));
+    }
+  };
+  for (let above = folder; ; above = dirname(above)) {
+    const lock = LOCKS.map((name) => join(above, name)).find(existsSync);
+    if (lock !== undefined) await add(lock);
+    if (lock !== undefined || dirname(above) === above) break;
+  }
+  for await (const { file, text } of sourceFiles(modules)) {
+    for (const { 3: name = '' } of text.matchAll(IMPORT)) {
+      const json = name.startsWith('.') ? undefined : tried(() => findPackageJSON(name, pathToFileURL(file)));
+      const known = json && tried(() => JSON.parse(readFileSync(json, 'utf8')) as Readonly<Record<'name' | 'version', string>>);
+      if (known) found[`node_modules/${known.name}`] = `${known.version}`;
+    }
+  }
+  await walk(folder);
+  return found;
 }
 
 /** What in the module's files Node cannot load: `an enum (agent.ts:3)`. */

@@ -125,9 +125,8 @@ export interface RolloutParts extends GradingParts, Partial<Pick<StartedWorkflow
 
 /** Runs rollouts on other machines, without grading or storing them. */
 export interface RolloutsElsewhere {
-  run(spec: RolloutSpec, signal: AbortSignal): Promise<Trajectory>;
-  /** Writes the files that the rollout left into the folder. Null if it had no folder, or there is none here. */
-  filesInto(folder: string | null, rolloutId: string): Promise<string | null>;
+  /** `folder`: where the files go that the rollout leaves. Null if there is none here. */
+  run(spec: RolloutSpec, signal: AbortSignal, folder: string | null): Promise<readonly [Trajectory, artifactsDir: string | null]>;
   /** The graded trajectory is in the store. */
   stored(rolloutId: string): void;
 }
@@ -148,8 +147,8 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
 
 /** As `runRollout`, for one that runs elsewhere: graded and stored here. */
 export async function runElsewhere(parts: RolloutParts, spec: RolloutSpec, elsewhere: RolloutsElsewhere): Promise<Trajectory> {
-  const made = await elsewhere.run(spec, parts.signal);
-  const artifactsDir = await elsewhere.filesInto(artifactsFolder(parts.artifacts, made.rolloutId), made.rolloutId);
+  const folder = artifactsFolder(parts.artifacts, spec.identity.rolloutId);
+  const [made, artifactsDir] = await elsewhere.run(spec, parts.signal, folder);
   let printed = '';
   const grade = await gradeRecorded(parts, made, spec.task, artifactsDir, (text) => {
     printed += text;

@@ -9,7 +9,7 @@ import type { EvaluationSettings, TrainSettings } from './check-settings.ts';
 import { savedFiles } from './checkpoint.ts';
 import type { RunParts } from './parts.ts';
 import type { EvaluationPlan, TrainPlan } from './plan.ts';
-import { sourcesOf } from './preflight.ts';
+import { besideOf, sourcesOf } from './preflight.ts';
 import { hiddenFiles, ownRelease } from './settings.ts';
 
 /** The coordinator, as a run sees it. */
@@ -43,16 +43,25 @@ export async function coordinatorOf({
     throw new TrainyardError('USAGE', 'entry: expected a file beside workers, found a value', { hint });
   }
   const { Coordinator } = await import('../workers/coordinator.ts');
-  const { trainer } = parts.policy;
+  const { trainer, sampled: policy } = parts.policy;
   const sources = await sourcesOf(file, settings.flows, entry);
-  const own = { ...shared(settings), hidden: await hiddenFor(file, settings, entry) };
+  const hidden = await hiddenFor(file, settings, entry);
+  const own = { ...shared(settings), hidden };
+  const beside = await besideOf(file, sources, [
+    settings.run,
+    model,
+    settings.heldOut,
+    'tasks' in settings && settings.tasks,
+    ...hidden,
+  ]);
   return await Coordinator.open({
-    ...{ url, run: id, warn, staleness: 'staleness' in settings ? settings.staleness : 0 },
+    ...{ url, run: id, warn, policy, limits: settings.limits, trainable: settings.trainable },
+    ...{ staleness: 'staleness' in settings ? settings.staleness : 0 },
     ...(trainer && {
       save: (folder: string) => savedFiles(trainer, folder, model, { optimizer: false }),
       forget: (folder: string) => trainer.forget(folder),
     }),
-    spec: { release: ownRelease(), entry: relative(process.cwd(), file), settings: own, sources, kernels },
+    spec: { release: ownRelease(), entry: relative(process.cwd(), file), settings: own, sources, beside, kernels },
   });
 }
 

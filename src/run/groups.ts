@@ -25,7 +25,7 @@ import type { TrainPlan } from './plan.ts';
 import { type Checked, preflight } from './preflight.ts';
 import { scoreOf, tokensIn, trajectoriesOf } from './results.ts';
 import type { Resumption } from './resume.ts';
-import { costOf, hiddenFiles, plannedFor, samplingAt, TRAIN_DEFAULTS } from './settings.ts';
+import { costOf, hiddenFiles, plannedFor, resumeCommand, samplingAt, shellWord, TRAIN_DEFAULTS } from './settings.ts';
 import type { StepLog } from './step.ts';
 import type { GroupSource } from './stored-groups.ts';
 
@@ -151,6 +151,19 @@ export async function withoutMarked(
     excluded,
     excludedRollouts: all.filter(({ rolloutId }) => places.has(placeOf({ rolloutId }))),
   };
+}
+
+/** Ids that fit into a command. */
+const MOST_LEFT_OUT = 20;
+
+/** With the way out of an error that stored rollouts would cause again at every resume. */
+export function withWayOut(thrown: unknown, run: string): unknown {
+  if (!(thrown instanceof TrainyardError)) return thrown;
+  const { rollouts } = (thrown.details ?? {}) as { readonly rollouts?: readonly string[] };
+  if (rollouts === undefined) return thrown;
+  const curate = ['trainyard curate', ...[run, ...rollouts.slice(0, MOST_LEFT_OUT)].map(shellWord), '--reason "why"'].join(' ');
+  const hint = `${thrown.hint ?? 'every resume finds the same'}; to go on without such rollouts: ${curate}, then ${resumeCommand(run)}`;
+  return new TrainyardError(thrown.code, thrown.message, { hint, cause: thrown });
 }
 
 /** Whether rewards differ and at least one trainable turn gets an advantage from them. */

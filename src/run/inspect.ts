@@ -251,13 +251,20 @@ function reasonOf({ reason, undo = false }: CurationRequest): string {
   });
 }
 
+/** Null for a rollout that is there and cannot be read: it can be left out all the same. */
+function damaged(thrown: unknown): null {
+  if (thrown instanceof TrainyardError && thrown.code === 'STORE_FORMAT') return null;
+  throw thrown;
+}
+
 /** `inForce`: exclusions that may be undone; given only for an undo. */
 async function checkPlaces(store: Store, places: readonly Exclusion[], inForce?: ReadonlyMap<string, Mark>): Promise<void> {
   const problems: string[] = [];
   for (const place of places) {
     const { rolloutId, turn } = place;
-    const trajectory = await store.read(rolloutId);
+    const trajectory = await store.read(rolloutId).catch(damaged);
     const name = JSON.stringify(rolloutId);
+    if (trajectory === null) continue;
     if (trajectory === undefined) problems.push(`no rollout ${name} is kept`);
     else if (turn !== undefined && !trajectory.turns.some(({ index }) => index === turn)) {
       problems.push(`rollout ${name} has no turn ${turn}, it has ${trajectory.turns.length}, counted from 0`);
@@ -274,7 +281,7 @@ async function checkPlaces(store: Store, places: readonly Exclusion[], inForce?:
 async function linesOf(store: Store, marks: readonly Mark[]): Promise<readonly CurationLine[]> {
   const steps = await stepsIn(store);
   return await Array.fromAsync(marks, async (mark) => {
-    const { purpose = 'train' } = (await store.read(mark.rolloutId)) ?? {};
+    const { purpose = 'train' } = (await store.read(mark.rolloutId).catch(damaged)) ?? {};
     return { ...mark, step: steps.get(mark.rolloutId) ?? null, purpose };
   });
 }

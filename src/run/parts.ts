@@ -41,7 +41,7 @@ import { openSampled, type PolicySettings, planToTell, policyName, type SampledP
 import type { TrainPlan } from './plan.ts';
 import { sourcesOfModule } from './preflight.ts';
 import { tokensIn } from './results.ts';
-import { Recovery } from './resume.ts';
+import { keptRollout, Recovery } from './resume.ts';
 import { hiddenFiles, isApi, shellWord } from './settings.ts';
 
 export interface RunParts extends AsyncDisposable {
@@ -339,7 +339,7 @@ function rolloutsOf(parts: KeptRollouts, warn: Warn, budget: FailureBudget, trai
       const { signal, release } = linkSignals(parts.signal, ...(given === undefined ? [] : [given]));
       try {
         signal.throwIfAborted();
-        const kept = await parts.store.read(identity.rolloutId);
+        const kept = await keptRollout(parts.store, { ...identity, taskId: task.id });
         // Acknowledged before a kill, so it counts. Its failure does not: new rollouts show whether the cause persists.
         if (kept !== undefined) return kept;
         const begun = budget.begin();

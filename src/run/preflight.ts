@@ -2,15 +2,18 @@
  * Reads the user's entry and tasks, and reports all problems at once, before anything is opened or spent. Imports the entry but runs
  * nothing. Also computes digests of the user's code per file, so that changes can be named.
  */
+import { stat } from 'node:fs/promises';
+import { hostname } from 'node:os';
 import { dirname, extname, resolve } from 'node:path';
 import type { Grader } from '../core/contracts.ts';
 import { missingEnv } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { digestOf } from '../core/json.ts';
 import type { Task } from '../core/types.ts';
 import type { TaskSource } from '../dataset/rows.ts';
 import { namedLikeAnswer } from '../dataset/rules.ts';
 import { type Dataset, readDataset, type Split, seenInTraining, splitTasks } from '../dataset/tasks.ts';
-import { fileOf, type Sources, sourceDigests } from '../processes/user-modules.ts';
+import { digestsBeside, fileOf, type Sources, sourceDigests } from '../processes/user-modules.ts';
 import { type Entry, inspectEntry, type ModuleExport, together } from '../rollout/discovery.ts';
 import type { TrainSettings } from './check-settings.ts';
 import { shortPath } from './settings.ts';
@@ -156,6 +159,30 @@ export async function sourcesOf(given: unknown, flows: string | undefined, entry
   const modules = [entry.workflowModule, entry.graderModule].flatMap((module) => (module && fileOf(module.url)) ?? []);
   const files = [resolve(given), ...(flows === undefined ? [] : [resolve(flows)]), ...modules];
   return { ...(await sourceDigests(dirname(resolve(given)), [...new Set(files)])) };
+}
+
+/** Files beside an entry, with the versions of packages that its modules import. */
+export interface Beside {
+  /** Of one folder on one machine: what its rollouts write there is everyone's at once. */
+  readonly folder: string;
+  readonly files: Sources;
+}
+
+/** `without`: what else was given, such as tasks. */
+export async function besideOf(entry: string, sources: Sources, without: readonly unknown[] = []): Promise<Beside> {
+  const folder = dirname(resolve(entry));
+  const modules = Object.keys(sources).map((file) => resolve(folder, file));
+  const given = without.flatMap((path) => (typeof path === 'string' ? [resolve(path)] : []));
+  const { dev, ino } = await stat(folder);
+  const files = await digestsBeside(folder, modules, [...modules, ...given]);
+  return { folder: digestOf([`${hostname()} ${dev} ${ino}`]), files };
+}
+
+/** Of what both have: a worker may lack what its rollouts do not read. */
+export function changedBeside(before: Sources, after: Sources, entry: string): readonly string[] {
+  const both = Object.keys(before).filter((file) => after[file] !== undefined);
+  const these = (files: Sources): Sources => Object.fromEntries(both.map((file) => [file, files[file]!]));
+  return changedSources(these(before), these(after), entry);
 }
 
 /** Digests, when called, what a process imports for this export. Undefined if the module is not a file. */

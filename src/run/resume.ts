@@ -9,8 +9,8 @@ import type { Store } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { type Engine, engineWith } from '../core/policy.ts';
-import { withoutExcluded } from '../core/turns.ts';
-import type { BatchManifest } from '../core/types.ts';
+import { exclusionsOf, withoutExcluded } from '../core/turns.ts';
+import type { BatchManifest, RolloutIdentity, Trajectory } from '../core/types.ts';
 import { type Position, START } from '../rollout/scheduler.ts';
 import type { TrainSettings } from './check-settings.ts';
 import { discardUncommitted, loadCheckpoint, loadFirst, savedSteps, setAside } from './checkpoint.ts';
@@ -82,6 +82,29 @@ export async function stepOf(
   }
   const { learningRate = settings.learningRate, comparedTokens } = manifest.metrics;
   return { step: manifest.step, batch, learningRate, isCompared: settings.from === undefined || comparedTokens !== undefined };
+}
+
+/** A stored rollout, for a run that may be resumed. One that is damaged, and left out of training, counts as failed. */
+export async function keptRollout(store: Store, identity: RolloutIdentity): Promise<Trajectory | undefined> {
+  const { rolloutId } = identity;
+  try {
+    return await store.read(rolloutId);
+  } catch (cause) {
+    if (!(cause instanceof TrainyardError) || cause.code !== 'STORE_FORMAT') throw cause;
+    const { code, message, hint = '' } = cause;
+    const excluded = exclusionsOf(new Set([rolloutId]), await store.marks());
+    if (!excluded.some(({ turn }) => turn === undefined)) {
+      throw new TrainyardError(code, message, { hint, cause, details: { rollouts: [rolloutId] } });
+    }
+    const times = { startedAt: Date.now(), endedAt: Date.now() };
+    return {
+      ...identity,
+      outcome: { kind: 'failed', code, message },
+      grade: { kind: 'ungraded', why: 'failed' },
+      turns: [],
+      ...times,
+    };
+  }
 }
 
 /** Consecutive losses without a completed step, after which the server is not trusted any more. */

@@ -1,9 +1,10 @@
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { sourceDigests } from '../processes/user-modules.ts';
 import { checkpointIn } from './directory.ts';
+import { besideOf, changedBeside } from './preflight.ts';
 
 let folder: string;
 const write = (name: string, text: string): void => writeFileSync(join(folder, name), text);
@@ -44,6 +45,52 @@ describe('the user’s code', () => {
     write('d.cjs', '// changed');
     const changed = await sourceDigests(folder, [join(folder, 'agent.ts')]);
     expect(Object.keys(digests).filter((file) => digests[file] !== changed[file])).toEqual(['d.cjs']);
+  });
+});
+
+describe('what lies beside an entry', () => {
+  const at = (root: string, files: Readonly<Record<string, string>>) => {
+    for (const [name, text] of Object.entries(files)) {
+      mkdirSync(join(folder, root, dirname(name)), { recursive: true });
+      write(`${root}/${name}`, text);
+    }
+    return besideOf(join(folder, root, 'agent.ts'), { 'agent.ts': '' }, [join(folder, root, 'questions.jsonl')]);
+  };
+  const CODE = { 'agent.ts': `import 'pack'; import type { X } from '@scope/types/x';`, 'node_modules/pack/index.js': '' };
+  const pack = (version: string) => ({ 'node_modules/pack/package.json': JSON.stringify({ name: 'pack', version }) });
+
+  it('is its data, its lock of packages and the versions that it imports, where both have them', async () => {
+    const run = { ...CODE, ...pack('1.0.0'), 'catalog.json': '{}', 'prompts/a.md': 'a', 'package-lock.json': '{}' };
+    const own = await at('run', { ...run, 'only-there.json': '' });
+    expect(changedBeside(own.files, (await at('same', run)).files, 'agent.ts')).toEqual([]);
+    const changed = {
+      'catalog.json': '{ }',
+      'prompts/a.md': 'b',
+      'package-lock.json': '{ }',
+      'only-here.json': '',
+      ...pack('1.0.1'),
+    };
+    const named = changedBeside(own.files, (await at('other', { ...run, ...changed })).files, 'agent.ts');
+    expect(named.toSorted()).toEqual(
+      ['catalog.json', 'node_modules/pack', 'package-lock.json', 'prompts/a.md'].map((file) => `${file} has changed`),
+    );
+    expect(own.folder).not.toBe((await at('other', {})).folder);
+    expect(own.folder).toBe((await at('run', {})).folder);
+  });
+
+  it('is not its tasks, its runs, code that is compared already, or what has a hidden name', async () => {
+    const left = [
+      'train.jsonl',
+      'held-out.csv',
+      'questions.jsonl',
+      '.cache/a',
+      '.env',
+      'runs/x',
+      'mine/run.json',
+      'mine/deep/log',
+    ];
+    const { files } = await at('left', { ...CODE, ...Object.fromEntries(left.map((name) => [name, ''])), kept: '' });
+    expect(Object.keys(files)).toEqual(['kept']);
   });
 });
 

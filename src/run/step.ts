@@ -118,7 +118,7 @@ export async function takeStep(
     const { updated, trainedAt, checkpoint } = await again(async () => {
       onPhase('training');
       const updated = await update(trainer, next, settings);
-      requireAgreement(log, step, updated);
+      requireAgreement(log, next, updated);
       await keepTrainerLogprobs(dirname(directory.storePath), step, next.batch.samples, updated.logprobs);
       const trainedAt = performance.now();
       onPhase('saving');
@@ -135,7 +135,8 @@ export async function takeStep(
 }
 
 /** Throws POLICY_DISAGREES if engine and trainer differ beyond the bound; with staleness it only warns. */
-function requireAgreement({ bound, settings, warn }: StepLog, step: number, { agreement, metrics }: Update): void {
+function requireAgreement({ bound, settings, warn }: StepLog, { step, batch }: NextStep, update: Update): void {
+  const { agreement, metrics, logprobs } = update;
   const expected = agreement && bound.exceededBy(agreement);
   if (agreement === undefined || expected === undefined) return;
   const { tokens, meanDifference, largestDifference } = agreement;
@@ -147,9 +148,19 @@ function requireAgreement({ bound, settings, warn }: StepLog, step: number, { ag
       settings.from === undefined
         ? 'the engine samples from other weights than those in training, or reports other log-probabilities than it sampled with; check the server, then go on with --resume'
         : `the rollouts were sampled by other weights than ${settings.from} began with, or their log-probabilities were changed; check it with trainyard verify`;
-    throw new TrainyardError('POLICY_DISAGREES', message, { hint: `nothing of this step was kept: ${why}` });
+    throw new TrainyardError('POLICY_DISAGREES', message, {
+      hint: `nothing of this step was kept: ${why}`,
+      details: { rollouts: farthest(batch.samples, logprobs, step - 1) },
+    });
   }
   warn('POLICY_DISAGREES', message);
+}
+
+/** The rollouts that differ most: a few that a worker made may be at fault. */
+function farthest(samples: readonly Sample[], logprobs: readonly Float32Array[], version: number): string[] {
+  const own = samples.map((sample, place) => agreementOf([sample], [logprobs[place]!], version)?.meanDifference ?? 0);
+  const most = Math.max(...own);
+  return [...new Set(samples.flatMap(({ rolloutId }, place) => (own[place]! > most / 2 ? [rolloutId] : [])))];
 }
 
 async function commit(

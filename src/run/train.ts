@@ -15,7 +15,7 @@ import type { TrainFromRequest, TrainRequest, TrainSettings } from './check-sett
 import { createRunDirectory, eventLog, type RunDirectory, reopenRunDirectory } from './directory.ts';
 import { HeldOut, heldOutFileOf, unusualIn } from './evaluate.ts';
 import { coordinatorOf, type ExternalWorkers } from './external-workers.ts';
-import { type CuratedBatch, extentOf, groupSource, withoutMarked } from './groups.ts';
+import { type CuratedBatch, extentOf, groupSource, withoutMarked, withWayOut } from './groups.ts';
 import { endingWithoutSignal, nothingTrainable, tellNoSignalYet } from './no-signal.ts';
 import { batchOf, checkLoss, compared, needsReference, trainableLoss } from './objective.ts';
 import { openTraining, type Rollouts, type RunParts } from './parts.ts';
@@ -159,6 +159,8 @@ async function learn(training: Training): Promise<TrainResult> {
       });
       ending = (await assess(step, training, heldOut)) ?? (scheduler.isExhausted ? 'rollouts' : undefined);
     }
+  } catch (thrown) {
+    throw withWayOut(thrown, settings.run);
   } finally {
     await scheduler.close();
   }

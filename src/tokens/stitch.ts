@@ -26,8 +26,7 @@ export type Chain = [Turn, ...Turn[]];
 
 /** Samples in the order of their first turns. Turns that are not trainable or sampled nothing give none. */
 export function stitch(turns: readonly Turn[], options: StitchOptions): Sample[] {
-  if (!Number.isFinite(options.weight))
-    throw refusal(`rollout ${options.rolloutId} has weight ${options.weight}, expected a finite number`);
+  if (!Number.isFinite(options.weight)) throw refusal(options, `weight ${options.weight}, expected a finite number`);
   const chains = chainsOf(turns);
   for (const turn of chains.flat().toSorted(byIndex)) requireTrainable(turn, options);
   return chains.map((chain) => sampleOf(chain, options));
@@ -49,10 +48,10 @@ function byIndex(a: Turn, b: Turn): number {
   return a.index - b.index;
 }
 
-function requireTrainable(turn: Turn, { anySampling }: StitchOptions): void {
+function requireTrainable(turn: Turn, options: StitchOptions): void {
   const { temperature, topP, topK } = turn.sampling.effective;
   const refuse = (found: string, hint?: string) => {
-    throw refusal(`turn ${turn.index}: ${found}`, hint);
+    throw refusal(options, `turn ${turn.index}: ${found}`, hint);
   };
   if (turn.logprobs.length !== turn.sampledIds.length) {
     refuse(`${turn.logprobs.length} log-probabilities for ${turn.sampledIds.length} sampled ids`);
@@ -60,7 +59,7 @@ function requireTrainable(turn: Turn, { anySampling }: StitchOptions): void {
   const bad = turn.logprobs.findIndex((value) => !Number.isFinite(value));
   if (bad !== -1) refuse(`log-probability ${turn.logprobs[bad]} at sampled token ${bad}, expected a finite number`);
   if (turn.promptIds.length === 0) refuse('the prompt is empty, so the first sampled token follows nothing');
-  if (anySampling) return;
+  if (options.anySampling) return;
   if (!(temperature > 0 && temperature < Infinity)) {
     refuse(`sampled at temperature ${temperature}, expected above 0`, 'sample trainable roles at a temperature above 0');
   }
@@ -72,8 +71,11 @@ function requireTrainable(turn: Turn, { anySampling }: StitchOptions): void {
   }
 }
 
-function refusal(message: string, hint = 'the engine or the grader that gave these numbers is at fault'): TrainyardError {
-  return new TrainyardError('SAMPLE_REFUSED', message, { hint });
+function refusal({ rolloutId }: StitchOptions, found: string, hint?: string): TrainyardError {
+  return new TrainyardError('SAMPLE_REFUSED', `rollout ${rolloutId}: ${found}`, {
+    hint: hint ?? 'the engine or the grader that gave these numbers is at fault',
+    details: { rollouts: [rolloutId] },
+  });
 }
 
 /** The longest chain that this turn continues; the first of several. */
@@ -141,6 +143,6 @@ function advantageOf(turn: Turn, options: StitchOptions): number {
   const advantage = options.advantageOf(turn);
   // Checked as it will be stored: a number can be finite in double precision and infinite in single.
   if (!Number.isFinite(Math.fround(advantage)))
-    throw refusal(`turn ${turn.index}: advantage ${advantage}, expected a finite number`);
+    throw refusal(options, `turn ${turn.index}: advantage ${advantage}, expected a finite number`);
   return advantage;
 }

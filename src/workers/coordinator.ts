@@ -1,15 +1,21 @@
 /**
  * Rollouts that workers run elsewhere, as the coordinating run sees them: it queues a rollout and waits for the ungraded trajectory, which
- * it then grades and stores like its own. A rollout whose workers were lost in every attempt is parked, and ends as a failed one.
+ * it then grades and stores like its own. What workers return is checked as if it had been sampled here; a result that is refused runs
+ * again. A rollout whose workers were lost, or whose results were refused, in every attempt ends as a failed one.
  */
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { TrainyardError } from '../core/errors.ts';
+import { shortLine } from '../core/describe.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
+import { defined } from '../core/json.ts';
 import type { Trainer } from '../core/policy.ts';
-import type { LogLine, RolloutIdentity, Trajectory } from '../core/types.ts';
+import type { Limits, LogLine, RolloutIdentity, Trajectory, Turn } from '../core/types.ts';
+import { checkRecorded, type RecordedElsewhere } from '../gateway/sampling.ts';
 import { removeFolder, temporaryFolder } from '../processes/limits.ts';
-import type { RolloutSpec } from '../rollout/runner.ts';
+import { gradedTurns } from '../rollout/record.ts';
+import { resultOf } from '../rollout/result.ts';
+import type { RolloutSpec, RolloutsElsewhere } from '../rollout/runner.ts';
 import { writeFiles } from './files.ts';
 import { ATTEMPTS, jobIdOf, type LostAttempt, type RolloutJob, type RunSpec, SEEN_MS, WorkQueue } from './queue.ts';
 import { sendWeights } from './sent-weights.ts';
@@ -36,14 +42,23 @@ export interface CoordinatorOptions {
   readonly save?: (folder: string) => Promise<unknown>;
   /** Called with a folder that `save` has written, once no worker needs it any more. */
   readonly forget?: (folder: string) => Promise<unknown>;
+  readonly policy: RecordedElsewhere['policy'];
+  readonly limits: Limits;
+  /** The only roles that may be trained, if the run names them. */
+  readonly trainable?: readonly string[] | undefined;
   readonly warn: Warn;
+}
+
+/** What became of a job. */
+interface Ended {
+  /** Undefined if it cannot be read. */
+  readonly made: Trajectory | undefined;
+  readonly isParked: boolean;
 }
 
 interface Waiting {
   readonly spec: RolloutSpec;
-  /** Of the policy when it was queued; its turns must not be older. */
-  readonly version: number;
-  readonly resolve: (trajectory: Trajectory) => void;
+  readonly resolve: (ended: Ended) => void;
   readonly reject: (thrown: unknown) => void;
 }
 
@@ -61,7 +76,6 @@ export class Coordinator implements AsyncDisposable {
   readonly #jobs = new Map<string, string>();
   #unsent: RolloutJob[] = [];
   #stored: string[] = [];
-  #refused: string[] = [];
   #version = 0;
   /** The newest version of the policy that workers may sample with. */
   #newest = 0;
@@ -100,17 +114,39 @@ export class Coordinator implements AsyncDisposable {
   }
 
   /** Resolves with what a worker made of it, not graded. Rejects when `signal` aborts. */
-  run(spec: RolloutSpec, signal: AbortSignal): Promise<Trajectory> {
+  async run(spec: RolloutSpec, signal: AbortSignal, folder: string | null): ReturnType<RolloutsElsewhere['run']> {
+    const { run, warn } = this.#options;
+    const { rolloutId } = spec.identity;
+    for (const refused: LostAttempt[] = []; ; ) {
+      const version = this.#version;
+      const { made, isParked } = await this.#ended(spec, signal);
+      const job = this.#jobs.get(rolloutId)!;
+      try {
+        if (!isParked) checkResult(made, spec, { ...this.#options, sampling: spec.sampling, versions: [version, this.#newest] });
+        return [made!, await this.#filesInto(folder, job)];
+      } catch (thrown) {
+        if (!(thrown instanceof TrainyardError) || thrown.code !== 'RESULT_REFUSED') throw thrown;
+        const last = { ...(await this.#attemptOf(job)), attempt: refused.length + 1 };
+        const found = `worker ${shortLine(last.worker, 200)} returned rollout ${rolloutId} ${thrown.message}`;
+        if (refused.push(last) === ATTEMPTS) return [failedRollout(spec, 'RESULT_REFUSED', found, refused), null];
+        warn('RESULT_REFUSED', `${found}; it runs again`);
+        await this.#queue.forget(run, [job], true);
+        signal.throwIfAborted();
+      }
+    }
+  }
+
+  #ended(spec: RolloutSpec, signal: AbortSignal): Promise<Ended> {
     const { identity, task, sampling } = spec;
     const { id, prompt, metadata } = task;
     // Field by field: spreading the task would include its answer.
     const view = { id, prompt, ...(metadata === undefined ? {} : { metadata }) };
-    const { promise, resolve, reject } = Promise.withResolvers<Trajectory>();
+    const { promise, resolve, reject } = Promise.withResolvers<Ended>();
     const [version, weights] = [this.#version, this.#weights];
     const asked = { identity, task: view, sampling, version, weights };
     const job = jobIdOf(this.#options.run, asked);
     const stop = (): void => this.#fail(job, signal.reason);
-    this.#waiting.set(job, { spec, version, resolve, reject });
+    this.#waiting.set(job, { spec, resolve, reject });
     this.#jobs.set(identity.rolloutId, job);
     this.#unsent.push(asked);
     signal.addEventListener('abort', stop, { once: true });
@@ -120,11 +156,19 @@ export class Coordinator implements AsyncDisposable {
     return promise.finally(() => signal.removeEventListener('abort', stop));
   }
 
-  async filesInto(folder: string | null, rolloutId: string): Promise<string | null> {
-    const files = folder === null ? [] : await this.#queue.files(this.#options.run, this.#jobs.get(rolloutId)!);
+  async #filesInto(folder: string | null, job: string): Promise<string | null> {
+    const files = folder === null ? [] : await this.#queue.files(this.#options.run, job);
     if (folder === null || files.length === 0) return null;
     await writeFiles(folder, files);
     return folder;
+  }
+
+  /** The attempt whose result is there. */
+  async #attemptOf(job: string): Promise<Pick<LostAttempt, 'worker' | 'at'>> {
+    const sql = `SELECT worker, at FROM trainyard.attempts JOIN trainyard.results USING (run, job, attempt)
+      WHERE run = $1 AND job = $2 ORDER BY at DESC LIMIT 1`;
+    const [found] = await this.#queue.query<LostAttempt>('read attempts', sql, [this.#options.run, job]);
+    return found ?? { worker: 'unknown', at: new Date() };
   }
 
   /** The graded trajectory is in the store. */
@@ -237,37 +281,21 @@ export class Coordinator implements AsyncDisposable {
   }
 
   async #forget(): Promise<void> {
-    const [stored, refused] = [this.#stored.splice(0), this.#refused.splice(0)];
+    const stored = this.#stored.splice(0);
     if (stored.length > 0) await this.#queue.forget(this.#options.run, stored);
-    if (refused.length > 0) await this.#queue.forget(this.#options.run, refused, true);
   }
 
-  #settle(job: string, trajectory: Trajectory | undefined): void {
+  #settle(job: string, made: Trajectory | undefined, isParked = false): void {
     const waiting = this.#waiting.get(job);
     if (waiting === undefined) return;
-    const { identity } = waiting.spec;
-    const isAsked = Object.entries(identity).every(([name, value]) => trajectory?.[name as keyof RolloutIdentity] === value);
-    const isOfVersion = trajectory?.turns.every(
-      ({ sampledIds, policyVersion }) =>
-        sampledIds.length === 0 || (policyVersion >= waiting.version && policyVersion <= this.#newest),
-    );
-    if (!isAsked || !isOfVersion || trajectory?.grade.kind !== 'ungraded') {
-      const as = trajectory === undefined ? 'damaged' : 'as another one, of another version, or with a reward';
-      const hint = 'who else writes to this database? with --resume the rollout runs again';
-      this.#refused.push(job);
-      this.#fail(job, new TrainyardError('STORE_FORMAT', `a worker returned rollout ${identity.rolloutId} ${as}`, { hint }));
-      return;
-    }
     this.#waiting.delete(job);
-    waiting.resolve(trajectory);
+    waiting.resolve({ made, isParked });
   }
 
   async #park(): Promise<void> {
     for (const [job, { reason, attempts }] of await this.#queue.parked(this.#options.run)) {
       const waiting = this.#waiting.get(job);
-      if (waiting === undefined) continue;
-      this.#waiting.delete(job);
-      waiting.resolve(parkedRollout(waiting.spec, reason, attempts));
+      if (waiting !== undefined) this.#settle(job, failedRollout(waiting.spec, 'WORKER_LOST', reason, attempts), true);
     }
   }
 
@@ -280,17 +308,54 @@ export class Coordinator implements AsyncDisposable {
   }
 }
 
-function parkedRollout({ identity }: RolloutSpec, reason: string, attempts: readonly LostAttempt[]): Trajectory {
+type Asked = RecordedElsewhere & Pick<CoordinatorOptions, 'limits' | 'trainable'>;
+
+/** Throws RESULT_REFUSED, with what follows `worker … returned rollout …`. A record that can be read is of our format. */
+function checkResult(made: Trajectory | undefined, { identity }: RolloutSpec, asked: Asked): void {
+  if (made === undefined) throw refusal('damaged');
+  const isAsked = Object.entries(identity).every(([name, value]) => made[name as keyof RolloutIdentity] === value);
+  if (!isAsked) throw refusal('as another one');
+  if (made.grade.kind !== 'ungraded') throw refusal('with a reward');
+  const { limits, trainable } = asked;
+  const { turns, metadata, metrics, returned } = made;
+  if (turns.length > limits.turns) throw refusal(`with ${turns.length} turns, expected at most ${limits.turns}`);
+  const tokens = turns.reduce((sum, { sampledIds }) => sum + sampledIds.length, 0);
+  if (tokens > limits.tokens) throw refusal(`with ${tokens} sampled tokens, expected at most ${limits.tokens}`);
+  const isInOrder = ({ index, after = -1, fork }: Turn, place: number): boolean =>
+    index === place && after < place && (fork === undefined || fork.from < turns.length);
+  if (!turns.every(isInOrder)) throw refusal('with turns that are not in order');
+  const other = turns.find((turn) => turn.trainable && trainable?.includes(turn.role) === false);
+  if (other !== undefined) throw refusal(`with turns of a role that is not trained: ${shortLine(other.role, 100)}`);
+  try {
+    for (const turn of turns) checkRecorded(turn, asked);
+    const { reward, success, credit } = returned ?? {};
+    resultOf(defined({ metadata, metrics, reward, success, credit }), identity, gradedTurns(made));
+  } catch (cause) {
+    throw refusal(`which cannot have been made: ${messageOf(cause)}`);
+  }
+}
+
+function refusal(found: string): TrainyardError {
+  return new TrainyardError('RESULT_REFUSED', found);
+}
+
+function failedRollout(
+  { identity }: RolloutSpec,
+  code: 'WORKER_LOST' | 'RESULT_REFUSED',
+  reason: string,
+  attempts: readonly LostAttempt[],
+): Trajectory {
   const logs: LogLine[] = attempts.map(({ attempt, worker, at }) => ({
     at: at.getTime(),
-    text: `attempt ${attempt} began on ${worker}, which did not finish it`,
+    text: `attempt ${attempt} began on ${worker}, which gave no result that counts`,
   }));
   const [startedAt, endedAt] = [logs[0]?.at ?? Date.now(), Date.now()];
   const workers = [...new Set(attempts.map(({ worker }) => worker))].join(', ');
-  const message = `its workers were lost in ${ATTEMPTS} attempts (${workers || 'unknown'}): ${reason}`;
+  const what = code === 'WORKER_LOST' ? 'its workers were lost' : 'its results were refused';
+  const message = `${what} in ${ATTEMPTS} attempts (${workers || 'unknown'}): ${reason}`;
   return {
     ...identity,
-    outcome: { kind: 'failed', code: 'WORKER_LOST', message },
+    outcome: { kind: 'failed', code, message },
     grade: { kind: 'ungraded', why: 'failed' },
     turns: [],
     logs,

@@ -36,5 +36,5 @@ it.each(['../out', 'a/../../out', '/out', 'a//b', ''])('a file named %j is refus
   await expect(writeFiles(join(root, 'safe'), [{ path, mode: 0o644, bytes: Buffer.from('x') }])).rejects.toThrow(
     'outside its folder',
   );
-  expect(await readdir(join(root, 'safe'))).toEqual([]);
+  expect(await readdir(root)).not.toContain('safe');
 });

@@ -1,9 +1,10 @@
 /**
  * The files that a rollout left in its folder, on their way from a worker to the coordinator, where its grader finds them. Links and empty
- * folders within are left behind.
+ * folders within are left behind. What a worker says of them is checked before anything is written.
  */
 import { mkdir, open, readdir, rm, writeFile } from 'node:fs/promises';
 import { dirname, join, relative, sep } from 'node:path';
+import { printableLine, shortLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 
 /** `path`: below the folder, with slashes. `.` is the folder itself, with no bytes. */
@@ -15,6 +16,8 @@ export interface RolloutFile {
 
 /** Bytes of one rollout. More would not fit into a statement of the database. */
 const MOST = 256 * 1024 * 1024;
+/** Bytes of a name, and of a path: what file systems take. */
+const [LONGEST_NAME, LONGEST_PATH] = [255, 2_000];
 
 /** Removes the folder. Throws if there is more in it than can be sent. */
 export async function filesIn(folder: string): Promise<readonly RolloutFile[]> {
@@ -36,16 +39,36 @@ export async function filesIn(folder: string): Promise<readonly RolloutFile[]> {
   return files;
 }
 
-/** In place of what is there. A worker cannot write anywhere else. */
-export async function writeFiles(folder: string, files: readonly RolloutFile[]): Promise<void> {
+/** In place of what is there. A worker cannot write anywhere else: throws RESULT_REFUSED, before anything is written or removed. */
+export async function writeFiles(folder: string, all: readonly RolloutFile[]): Promise<void> {
+  const files = all.filter((file) => file.path !== '.');
+  const paths = new Set<string>();
+  for (const { path } of files) {
+    if (paths.size === paths.add(path).size) throw refusal('that is there twice', path);
+  }
+  for (const file of files) {
+    const found = problemOf(file, paths);
+    if (found !== undefined) throw refusal(found, file.path);
+  }
   await rm(folder, { recursive: true, force: true });
   await mkdir(folder, { recursive: true });
-  for (const { path, mode, bytes } of files.filter((file) => file.path !== '.')) {
-    if (path.split(sep === '/' ? '/' : /[/\\]/).some((name) => name === '' || name === '.' || name === '..')) {
-      const hint = 'who else writes to this database?';
-      throw new TrainyardError('STORE_FORMAT', `a worker returned a file outside its folder: ${path.slice(0, 100)}`, { hint });
-    }
+  for (const { path, mode, bytes } of files) {
     await mkdir(dirname(join(folder, path)), { recursive: true });
-    await writeFile(join(folder, path), bytes, { mode });
+    // Without the bits that would let it run as its owner.
+    await writeFile(join(folder, path), bytes, { mode: mode & 0o777 });
   }
+}
+
+function problemOf({ path, mode }: RolloutFile, paths: ReadonlySet<string>): string | undefined {
+  const names = path.split(sep === '/' ? '/' : /[/\\]/);
+  if (names.some((name) => name === '' || name === '.' || name === '..')) return 'outside its folder';
+  if (printableLine(path) !== path) return 'whose name holds control characters';
+  const lengths = names.map((name) => Buffer.byteLength(name));
+  if (Math.max(...lengths) > LONGEST_NAME || Buffer.byteLength(path) > LONGEST_PATH) return 'whose name is too long';
+  if (names.some((_, count) => paths.has(names.slice(0, count).join('/')))) return 'within another file';
+  return Number.isInteger(mode) && mode >= 0 && mode <= 0o7777 ? undefined : `of mode ${mode}`;
+}
+
+function refusal(found: string, path: string): TrainyardError {
+  return new TrainyardError('RESULT_REFUSED', `with a file ${found}: ${shortLine(path, 100)}`);
 }

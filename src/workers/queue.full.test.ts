@@ -25,6 +25,9 @@ const finished = (claimed: ClaimedJob, output: string) => {
   return { ...claimed, trajectory: randomTrajectory(1, { ...claimed.job.identity, output, grade }), files: [] };
 };
 
+/** Of these results, none has a turn. */
+const CHECKS = { policy: { model: () => '' }, limits: { turns: 9, tokens: 9, deadlineMs: 9 } };
+
 const FORGED = `INSERT INTO trainyard.results (run, job, attempt, record, digest, words, prompt_ids, sampled_ids, logprobs)
   VALUES ($1, $2, 1, '{}', 'x', '{}', '{}', '{}', '{}')`;
 
@@ -129,18 +132,19 @@ describe.skipIf(postgresMissing !== undefined)('the queue of rollouts', () => {
       seen.push(await open());
       await mkdir(folder);
     };
-    const options = { url: database.url, run: 'order', spec: SPEC, staleness: 0, save, warn: () => {} };
+    const options = { url: database.url, run: 'order', spec: SPEC, staleness: 0, ...CHECKS, save, warn: () => {} };
     await using _coordinator = await Coordinator.open(options);
     expect(seen).toEqual([undefined]);
     expect(await open()).toMatchObject({ run: 'order' });
   });
 
   it('leaves a run alone that another coordinator has taken over, and says so', async () => {
-    const options = { url: database.url, run: 'woken', spec: SPEC, staleness: 0, warn: () => {} };
+    const options = { url: database.url, run: 'woken', spec: SPEC, staleness: 0, ...CHECKS, warn: () => {} };
     const first = await Coordinator.open(options);
     const waiting = first.run(
       { ...jobOf('a'), task: { id: 't', prompt: [], answer: '' } } as never,
       new AbortController().signal,
+      null,
     );
     waiting.catch(() => {});
     const sql = 'SELECT seen_at::text AS at FROM trainyard.worker_runs WHERE name = $1';
@@ -160,20 +164,22 @@ describe.skipIf(postgresMissing !== undefined)('the queue of rollouts', () => {
     await expect(queue.openRun('woken', SPEC)).rejects.toMatchObject({ code: 'RUN_LOCKED' });
   });
 
-  it('ends a run with the name of a rollout whose result is damaged, and queues it anew when the run is resumed', async () => {
-    const options = { url: database.url, run: 'damaged', spec: SPEC, staleness: 0, warn: () => {} };
+  it('names a rollout whose result is damaged, and queues it again', async () => {
+    const warnings: string[] = [];
+    const warn = (...told: readonly string[]): void => void warnings.push(told.join(': '));
+    await using coordinator = await Coordinator.open({
+      ...{ url: database.url, run: 'damaged', spec: SPEC, staleness: 0, ...CHECKS, warn },
+    });
     const spec = { ...jobOf('a'), task: { id: 't', prompt: [], answer: '' } } as never;
+    const result = coordinator.run(spec, new AbortController().signal, null);
     for (const attempt of [1, 2]) {
-      await using coordinator = await Coordinator.open(options);
-      const result = coordinator.run(spec, new AbortController().signal);
-      result.catch(() => {});
       const claimed = await until(async () => (await queue.claim('damaged', 1, 'worker'))[0]);
       const ended = finished(claimed, `attempt ${attempt}`);
       if (attempt === 1) await queue.query('forge a result', FORGED, ['damaged', claimed.id]);
       await queue.finish('damaged', [{ ...ended, trajectory: { ...ended.trajectory, turns: [] } }]);
-      if (attempt === 2) expect(await result).toMatchObject({ rolloutId: 'a', output: 'attempt 2' });
-      else await expect(result).rejects.toMatchObject({ code: 'STORE_FORMAT', message: 'a worker returned rollout a damaged' });
     }
+    expect(await result).toMatchObject([{ rolloutId: 'a', output: 'attempt 2' }, null]);
+    expect(warnings).toEqual(['RESULT_REFUSED: worker worker returned rollout a damaged; it runs again']);
   });
 
   it('frees what a cut-off worker holds in a transaction', async () => {

@@ -50,6 +50,7 @@ export interface RunSpec {
   readonly entry: string;
   readonly settings: Readonly<Record<string, unknown>>;
   readonly sources: Readonly<Record<string, string>>;
+  readonly beside?: { readonly folder: string; readonly files: RunSpec['sources'] };
   readonly kernels: string;
 }
 

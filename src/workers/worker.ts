@@ -17,7 +17,7 @@ import { removeFolder, temporaryFolder } from '../processes/limits.ts';
 import { artifactsFolder } from '../rollout/rollout-context.ts';
 import type { TrainSettings } from '../run/check-settings.ts';
 import { openParts, type RunParts } from '../run/parts.ts';
-import { changedSources, preflight, sourcesOf } from '../run/preflight.ts';
+import { besideOf, changedBeside, changedSources, preflight, sourcesOf } from '../run/preflight.ts';
 import { EVAL_DEFAULTS, isApi, ownRelease } from '../run/settings.ts';
 import { withoutPassword } from '../store/open.ts';
 import { filesIn } from './files.ts';
@@ -50,7 +50,7 @@ const [RUN_MS, LOOK_MS, RENEW_MS] = [500, 50, 1_000];
 const IDLE_MS = 200;
 
 /** What a process has once imported stays as it was then. By entry. */
-const LOADED = new Map<string, RunSpec['sources']>();
+const LOADED = new Map<string, Record<'sources' | 'files', RunSpec['sources']>>();
 
 /** Works until it is told to leave. Returns how many rollouts it finished. */
 export async function work(options: WorkerOptions, signals: WorkerSignals): Promise<number> {
@@ -302,17 +302,24 @@ async function openRun(
   try {
     const { flow, flows, isolation } = given;
     const { entry } = await preflight({ entry: path, flow, flows, isolation });
-    const changed = changedSources(spec.sources, await sourcesOf(path, flows, entry), path);
+    const sources = await sourcesOf(path, flows, entry);
+    const beside = await besideOf(path, sources);
+    // In one folder, what rollouts write is everyone's at once.
+    const files = (spec.beside?.folder === beside.folder ? undefined : spec.beside?.files) ?? {};
+    const changed = [...changedSources(spec.sources, sources, path), ...changedBeside(files, beside.files, path)];
     if (changed.length > 0) {
       const found = `the code here is not that of the run: ${changed.slice(0, 5).join('; ')}`;
-      throw new TrainyardError('WORKER_MISMATCH', found, { hint: 'give the worker the same files as the coordinator' });
+      throw new TrainyardError('WORKER_MISMATCH', found, {
+        hint: 'give the worker the same files and packages (npm ci) as the coordinator; what rollouts write beside the entry is not compared if its name, or that of its folder, begins with a dot',
+      });
     }
     const before = LOADED.get(path);
-    if (before !== undefined && changedSources(before, spec.sources, path).length > 0) {
+    const since = before && [...changedSources(before.sources, sources, path), ...changedBeside(before.files, files, path)];
+    if (since !== undefined && since.length > 0) {
       const found = 'the code of the run is not the one that this worker loaded when it began';
       throw new TrainyardError('WORKER_MISMATCH', found, { hint: 'start the worker again' });
     }
-    LOADED.set(path, spec.sources);
+    LOADED.set(path, { sources, files });
     const isServed = isApi(given.engine);
     const fetched = isServed ? undefined : await fetchWeights(queue, run, 0, folder);
     const kernels = KERNEL_VARIANTS.find((name) => name === spec.kernels) as KernelVariant | undefined;

@@ -273,6 +273,24 @@ export default class Ids extends RolloutWorkflow {
       await run.ended;
     });
 
+    it('refuse a run whose data beside the entry are not theirs, and take one though they lack its tasks', async () => {
+      await site.home.write('catalog.json', '{"glove":81}');
+      const run = site.train('data');
+      const other = site.at('.data');
+      await mkdir(other);
+      for (const name of ['agent.ts', 'shared.ts']) await cp(site.at(name), join(other, name));
+      const started = () => start(['worker', join(other, 'shared.ts'), '--store', site.url, '--json']);
+      await writeFile(join(other, 'catalog.json'), '{"glove":80}');
+      const ended = await started().ended;
+      expect(ended).toMatchObject({ code: 2, stderr: expect.stringContaining('WORKER_MISMATCH') });
+      expect(ended.stderr).toMatch(/catalog\.json has changed$/m);
+      await writeFile(join(other, 'catalog.json'), '{"glove":81}');
+      const worker = started();
+      expect(await run.ended).toMatchObject({ code: 0, stderr: '' });
+      await site.expectSameAsAlone('data');
+      worker.child.kill('SIGKILL');
+    });
+
     it('refuse a run whose code changed since they loaded it, though it is the same on disk', async () => {
       const staying = site.worker();
       const evaluated = (run: string) => {
