@@ -179,7 +179,7 @@ describe.skipIf(postgresMissing !== undefined)('the queue of rollouts', () => {
       await queue.finish('damaged', [{ ...ended, trajectory: { ...ended.trajectory, turns: [] } }]);
     }
     expect(await result).toMatchObject([{ rolloutId: 'a', output: 'attempt 2' }, null]);
-    expect(warnings).toEqual(['RESULT_REFUSED: worker worker returned rollout a damaged; it runs again']);
+    expect(warnings).toContain('RESULT_REFUSED: worker worker returned rollout a damaged; it runs again');
   });
 
   it('frees what a cut-off worker holds in a transaction', async () => {
