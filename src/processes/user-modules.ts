@@ -4,7 +4,7 @@
  * process imports, and every pooled process loads it too. A scan decides this before the first import, because most versions of Node
  * remember a failed one. It finds imports by regular expression and does not follow packages or computed paths.
  */
-import { existsSync, readFileSync, statSync } from 'node:fs';
+import { existsSync, readFileSync, realpathSync, statSync } from 'node:fs';
 import { readdir, readFile } from 'node:fs/promises';
 import { createRequire, findPackageJSON, type ResolveHookSync, registerHooks } from 'node:module';
 import { basename, dirname, join, relative, resolve } from 'node:path';
@@ -48,7 +48,7 @@ export async function sourceDigests(folder: string, files: readonly string[]): P
 }
 
 /** What lies beside an entry and is no part of it: hidden files, packages, runs, tasks, and what is written all the time. */
-const NOT_BESIDE = /^(\..*|node_modules|runs|(train|held-out)\..*|.*\.log|.*-(wal|shm|journal))$/;
+const NOT_BESIDE = /^(\..*|node_modules|runs|(train|held-out)\..*|.*\.log|.*-(wal|shm|journal))$/i;
 /** What the directory of a run or server holds. */
 const OF_RUN = /^(run|store)\.json$/;
 const LOCKS = ['package-lock.json', 'npm-shrinkwrap.json', 'pnpm-lock.yaml', 'yarn.lock', 'bun.lock'];
@@ -74,7 +74,8 @@ export async function digestsBeside(folder: string, modules: readonly string[], 
     if (within !== folder && entries.some(({ name }) => OF_RUN.test(name))) return;
     for (const entry of entries.toSorted((a, b) => (a.name < b.name ? -1 : 1))) {
       const path = join(within, entry.name);
-      if (NOT_BESIDE.test(entry.name) || without.includes(path)) continue;
+      const file = entry.isSymbolicLink() ? tried(() => realpathSync(path)) : path;
+      if (NOT_BESIDE.test(entry.name) || file === undefined || without.includes(file)) continue;
       await (entry.isDirectory() ? walk(path) : add(path));
     }
   };
