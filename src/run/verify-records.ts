@@ -7,17 +7,16 @@ import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import type { Store } from '../core/contracts.ts';
 import { tried } from '../core/errors.ts';
-import type { LoggedEvent, RunEnding, Score, TrainDone, Warn } from '../core/events.ts';
+import type { LoggedEvent, Score, TrainDone, Warn } from '../core/events.ts';
 import { placeOf } from '../core/turns.ts';
-import type { BatchManifest, RolloutIdentity, Task, Trajectory } from '../core/types.ts';
+import type { BatchManifest, Task, Trajectory } from '../core/types.ts';
 import { type Group, type Position, START } from '../rollout/scheduler.ts';
 import { checkpointName } from './checkpoint.ts';
-import { evaluationId, HeldOut, numbered, spread, unusualIn } from './evaluate.ts';
+import { evaluationId, HeldOut, numbered, spread } from './evaluate.ts';
 import { groupName, shuffled, trainedBy, withoutMarked } from './groups.ts';
 import { compared } from './objective.ts';
 import type { EvaluationPlan, TrainPlan } from './plan.ts';
-import { identityOf, meansOf, rolloutReport, scoreOf, trajectoriesOf } from './results.ts';
-import { learningRateAt } from './settings.ts';
+import { meansOf, rolloutReport, scoreOf, trajectoriesOf } from './results.ts';
 import { agreementIn, named, staleRuleAt } from './step.ts';
 
 export interface Difference {
@@ -80,49 +79,24 @@ type Groups = ReadonlyMap<number, readonly Trajectory[]>;
 export async function checkRecords(work: Work): Promise<void> {
   const { plan, store, trajectories, manifests, found } = work;
   const taskOf = shuffled(plan.tasks, plan.settings.seed);
-  for (const trajectory of trajectories) {
-    const { rolloutId, groupId, taskId, purpose } = trajectory;
-    const again = identityAgain(plan, trajectory, taskOf) ?? {};
-    found.compare(`rollout ${rolloutId}`, { rolloutId, groupId, taskId, purpose }, again, FOREIGN);
-  }
-  for (const field of ['purpose', 'taskId', 'outcome'] as const) {
-    const fieldOf = (one: Trajectory): string => (field === 'outcome' ? one.outcome.kind : one[field]);
-    for (const [value, { length }] of Map.groupBy(trajectories, fieldOf)) {
-      const listed = await store.count({ [field]: value });
-      if (listed !== length) found.differs(`rollouts listed by ${field} ${value}`, `${listed}`, `${length}`);
-    }
-  }
+  const groups = groupsIn(work);
+  if (plan.evaluation === undefined) for (const trajectory of trajectories) checkIdentity(work, trajectory, taskOf);
   const trained = manifests.flatMap(({ rolloutIds }) => rolloutIds).length;
   const listed = await store.count({ trained: true });
   if (listed !== trained) found.differs('rollouts listed as trained', `${listed}`, `${trained}`);
-  const groups = groupsIn(work);
   await checkManifests(work, groups);
-  if (plan.evaluation !== undefined) return;
-  const lines = new Lines(work, groups);
-  for (const event of work.events) await lines.follow(event);
-  lines.end();
+  if (plan.evaluation === undefined) await checkEvents(work, groups);
 }
 
-/** Undefined if no rollout of this run is called so. Rollouts of another run have its names and tasks. */
-function identityAgain(
-  { settings, heldOut, evaluation }: VerifyPlan,
-  { rolloutId, groupId, taskId, purpose }: Trajectory,
-  taskOf: (group: number) => Task,
-): Partial<RolloutIdentity> | undefined {
+/** A training rollout of another run has that run's name and task. */
+function checkIdentity({ plan, found }: Work, trajectory: Trajectory, taskOf: (group: number) => Task): void {
+  const { rolloutId, groupId, taskId, purpose } = trajectory;
+  if (purpose === 'train' && plan.settings.from !== undefined) return;
   const [, first = NaN, second = NaN] = (/^[eg](\d+)-(\d+)$/.exec(rolloutId) ?? []).map(Number);
-  if (evaluation !== undefined) {
-    const [, number, attempt = 1] = (/-(\d+)(?:-again-(\d+))?$/.exec(rolloutId) ?? []).map((part) => Number(part ?? 1));
-    const isPlanned = number! <= evaluation.settings.n && evaluation.tasks.some(({ task }) => task.id === taskId);
-    return isPlanned ? { ...identityOf(taskId, number!, attempt), taskId } : undefined;
-  }
-  const asked = heldOut[second - 1];
-  const evaluated = evaluationId(first, second);
-  if (purpose === 'eval') return asked && { rolloutId: evaluated, groupId: evaluated, taskId: asked.id, purpose };
-  if (settings.from !== undefined) return { rolloutId, groupId, taskId, purpose };
-  const name = groupName('g', first);
-  return second < settings.group
-    ? { rolloutId: `${name}-${second}`, groupId: name, taskId: taskOf(first).id, purpose }
-    : undefined;
+  const name = purpose === 'eval' ? evaluationId(first, second) : groupName('g', first);
+  const again = { rolloutId: purpose === 'eval' ? name : `${name}-${second}`, groupId: name };
+  const task = purpose === 'eval' ? plan.heldOut[second - 1] : taskOf(first);
+  found.compare(`rollout ${rolloutId}`, { rolloutId, groupId, taskId }, { ...again, taskId: task?.id }, FOREIGN);
 }
 
 function groupsIn({ plan, trajectories }: Work): Groups {
@@ -208,156 +182,108 @@ async function batchAgain({ plan, manifests }: Work, manifest: BatchManifest, gr
 
 // ── events.jsonl ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-const EARLY: readonly RunEnding[] = ['solved', 'patience', 'max-time', 'max-tokens', 'rollouts'];
 /** Of a step: measured, or counted where it is trained again. */
 const MEASURED = ['type', 'at', 'trainedTokens', 'rolloutSeconds', 'trainSeconds', 'saveSeconds'];
 
 type Told<Type extends LoggedEvent['type']> = Extract<LoggedEvent, { readonly type: Type }>;
 
-/** Follows the lines through the sessions of a run: each begins with a start or resumption, and a kill may end it anywhere. */
-class Lines {
-  readonly #work: Work;
-  readonly #groups: Groups;
-  readonly #all: ReturnType<typeof numbered>;
-  readonly #some: ReturnType<typeof numbered>;
-  /** Fields that this run tells of steps: older releases told fewer. */
-  readonly #fields: ReadonlySet<string>;
-  /** Numbers of evaluations that were told, or cut off where a session ended. */
-  readonly #evaluated = new Set<string>();
-  #start: Told<'run-start'> | undefined;
-  /** The last step, and whether it was taken in this session. */
-  #step = 0;
-  #isOwn = false;
-  #isEnded = true;
-  #scores: { before?: Score; during?: Score; after?: Score } = {};
-
-  constructor(work: Work, groups: Groups) {
-    const { events, plan } = work;
-    this.#work = work;
-    this.#groups = groups;
-    this.#all = numbered(plan.heldOut);
-    this.#some = spread(this.#all, plan.settings.evalTasks);
-    this.#fields = new Set(events.flatMap((event) => (event.type === 'step-end' ? Object.keys(event) : [])));
+async function checkEvents(work: Work, groups: Groups): Promise<void> {
+  const { plan, events, manifests, trajectories, found } = work;
+  const { settings, heldOut } = plan;
+  const scores = events.flatMap((event) => (event.type === 'eval-end' ? [event] : []));
+  const evaluated = new Set(scores.flatMap((event) => checkScore(work, event)));
+  const steps = new Set<number>();
+  /** Steps around which a kill may have taken a line, or a power cut more. */
+  const cut = new Set<number>();
+  let last = 0;
+  for (const event of events) {
+    if (event.type === 'run-start') for (let step = last; step <= (event.resumedAt ?? 0); step++) cut.add(step);
+    if (event.type === 'run-start') last = event.resumedAt ?? 0;
+    if (event.type !== 'step-end') continue;
+    if (event.step !== last + 1) found.differs(`step ${event.step}`, `told after step ${last}`, `step ${last + 1}`);
+    last = event.step;
+    steps.add(last);
+    await checkStep(work, event, groups);
   }
-
-  async follow(event: LoggedEvent): Promise<void> {
-    if (event.type === 'run-start') this.#begin(event);
-    else if (event.type === 'eval-end') this.#evaluation(event);
-    else if (event.type === 'step-end') await this.#takenStep(event);
-    else if (event.type === 'done') await this.#done(event as TrainDone);
-    else if (event.type === 'error') this.#isEnded = true;
+  if (steps.size + scores.length === 0) return void found.unchecked.add('what was told: no scores kept, events.jsonl has none');
+  const isDue = (step: number): boolean => settings.evalEvery > 0 && step > 0 && step % settings.evalEvery === 0;
+  for (const step of [...cut, last]) for (const { number } of numbered(heldOut)) evaluated.add(evaluationId(step, number));
+  for (const { when, step } of scores) {
+    const isInPlace = { before: step === 0, during: isDue(step), after: step === last || cut.has(step), only: false }[when];
+    if (!isInPlace) found.differs(`evaluation after step ${step}`, `${when} training`, 'another');
   }
-
-  end(): void {
-    const { manifests, found, trajectories } = this.#work;
-    if (this.#start === undefined) return void found.unchecked.add('what was told: no scores kept, events.jsonl has none');
-    if (this.#step < manifests.length) this.#missing(manifests.length);
-    if (!this.#isEnded) found.unchecked.add('how the run ended: events.jsonl does not have it');
-    this.#mayHold(this.#step, this.#all);
-    const untold = trajectories.find(({ purpose, rolloutId }) => purpose === 'eval' && !this.#evaluated.has(rolloutId));
-    if (untold !== undefined) found.differs(`rollout ${untold.rolloutId}`, 'an evaluation', 'none was told', FOREIGN);
+  for (let step = 0; step < manifests.length && heldOut.length > 0; step++) {
+    const isKnown = scores.some((one) => one.step === step) || (step > 0 && cut.has(step)) || step >= last;
+    if (!isKnown && (step === 0 || isDue(step))) found.differs(`evaluation after step ${step}`, 'nothing told', 'a score');
   }
+  const untold = manifests.filter(({ step }) => !steps.has(step)).map(({ step }) => step);
+  if (untold.length > 0) found.unchecked.add(`what was told of steps ${untold.join(', ')}: events.jsonl does not have it`);
+  const invented = trajectories.find(({ purpose, rolloutId }) => purpose === 'eval' && !evaluated.has(rolloutId));
+  if (invented !== undefined) found.differs(`rollout ${invented.rolloutId}`, 'an evaluation', 'none was told', FOREIGN);
+  const end = events.findLastIndex(({ type }) => type === 'done' || type === 'error');
+  const isEnded = end > events.findLastIndex(({ type }) => ['run-start', 'step-end', 'eval-end'].includes(type));
+  if (!isEnded) found.unchecked.add('how the run ended: events.jsonl does not have it');
+  if (events[end]?.type === 'done') await checkDone(work, events.slice(0, end), events[end] as TrainDone);
+}
 
-  #missing(to: number): void {
-    this.#work.found.unchecked.add(`what was told of steps ${this.#step + 1} to ${to}: events.jsonl does not have it`);
-  }
+/** Returns the ids of the rollouts that the score is of. */
+function checkScore(
+  { plan, trajectories, found }: Work,
+  { when, step, score, temperature = 0 }: Told<'eval-end'>,
+): readonly string[] {
+  const all = numbered(plan.heldOut);
+  const tasks = when === 'during' ? spread(all, plan.settings.evalTasks) : all;
+  const ids = tasks.map(({ number }) => evaluationId(step, number));
+  const own = new Map(trajectories.flatMap((one) => (one.purpose === 'eval' ? [[one.rolloutId, one] as const] : [])));
+  const again = scoreOf(ids.flatMap((id) => own.get(id) ?? []));
+  found.counts.scores++;
+  found.compare(`evaluation after step ${step}`, { ...score, temperature }, { ...again, temperature: 0 });
+  return ids;
+}
 
-  #mayHold(step: number, tasks: ReturnType<typeof numbered>): void {
-    for (const { number } of tasks) this.#evaluated.add(evaluationId(step, number));
-  }
+async function checkStep(work: Work, event: Told<'step-end'>, groups: Groups): Promise<void> {
+  const { plan, events, manifests, found } = work;
+  const { step } = event;
+  const manifest = manifests[step - 1];
+  if (manifest === undefined) return found.differs(`step ${step}`, 'told', `${manifests.length} steps`, FOREIGN);
+  const batch = plan.settings.staleness > 0 ? undefined : await batchAgain(work, manifest, groups, event.groups);
+  const { loss, gradNorm, ...metrics } = manifest.metrics;
+  const again = { step, policyVersion: step, loss, gradNorm, ...agreementIn(metrics), ...(batch && rolloutReport(batch)) };
+  // Older releases told fewer numbers.
+  const known = new Set(events.flatMap((one) => (one.type === 'step-end' ? Object.keys(one) : [])));
+  const names = [...known].filter((name) => (batch ? !MEASURED.includes(name) : name in again));
+  found.compare(`step ${step}`, only(names, event), only(names, again));
+}
 
-  #begin(event: Told<'run-start'>): void {
-    const { plan, found } = this.#work;
-    const { seed, tasks, heldOut, resumedAt = 0 } = event;
-    const now = { seed: plan.settings.seed, tasks: plan.tasks.length, heldOut: plan.heldOut.length };
-    found.compare('run-start', { seed, tasks, heldOut }, now);
-    if (resumedAt < this.#step) found.differs('run-start', `after step ${resumedAt}`, `after step ${this.#step}`);
-    // A kill may take one line, and a power cut more.
-    if (resumedAt > this.#step + 1) this.#missing(resumedAt);
-    this.#mayHold(resumedAt, this.#all);
-    this.#start = event;
-    this.#step = resumedAt;
-    this.#isOwn = false;
-    this.#isEnded = false;
-    this.#scores = {};
-  }
+export const only = (names: readonly string[], all: object): object =>
+  Object.fromEntries(Object.entries(all).filter(([name]) => names.includes(name)));
 
-  #evaluation({ when, step, score, temperature = 0 }: Told<'eval-end'>): void {
-    const { trajectories, found } = this.#work;
-    if (when === 'only') return;
-    const where = `evaluation after step ${step}`;
-    const tasks = when === 'during' ? this.#some : this.#all;
-    const ids = new Set(tasks.map(({ number }) => evaluationId(step, number)));
-    const own = trajectories
-      .filter(({ rolloutId }) => ids.has(rolloutId))
-      .toSorted((a, b) => (a.rolloutId < b.rolloutId ? -1 : 1));
-    found.counts.scores++;
-    found.compare(where, { ...score, temperature }, { ...scoreOf(own), temperature: 0 });
-    const isInPlace = { before: step === 0, during: step === this.#step && this.#isDue(), after: step === this.#step };
-    if (this.#start === undefined || !isInPlace[when]) found.differs(where, `${when} training`, `after step ${this.#step}`);
-    this.#mayHold(step, tasks);
-    this.#scores[when] = score;
-  }
-
-  #isDue(): boolean {
-    const { evalEvery } = this.#work.plan.settings;
-    return this.#all.length > 0 && evalEvery > 0 && this.#step > 0 && this.#step % evalEvery === 0;
-  }
-
-  async #takenStep(event: Told<'step-end'>): Promise<void> {
-    const { plan, manifests, found } = this.#work;
-    const { step } = event;
-    const where = `step ${step}`;
-    const { before, during, after } = this.#scores;
-    const isUntold = (this.#all.length > 0 && !before) || (this.#isOwn && this.#isDue() && !during) || after !== undefined;
-    if (this.#start === undefined || step !== this.#step + 1 || isUntold)
-      found.differs(where, 'what was told before', 'an evaluation or a step is missing, or one too many');
-    this.#step = step;
-    this.#isOwn = true;
-    delete this.#scores.during;
-    const manifest = manifests[step - 1];
-    if (manifest === undefined) return found.differs(where, 'told', `${manifests.length} steps`, FOREIGN);
-    const { loss, gradNorm, learningRate, ...metrics } = manifest.metrics;
-    const rate = learningRateAt(step, { ...plan.settings, steps: this.#start?.steps ?? plan.settings.steps });
-    found.compare(where, { learningRate }, { learningRate: rate });
-    const batch = plan.settings.staleness > 0 ? undefined : await batchAgain(this.#work, manifest, this.#groups, event.groups);
-    const again = { step, policyVersion: step, loss, gradNorm, ...agreementIn(metrics), ...(batch && rolloutReport(batch)) };
-    const names = [...this.#fields].filter((name) => (batch ? !MEASURED.includes(name) : name in again));
-    const only = (all: object): object => Object.fromEntries(Object.entries(all).filter(([name]) => names.includes(name)));
-    found.compare(where, only(event), only(again));
-  }
-
-  async #done(event: TrainDone): Promise<void> {
-    const { settings, heldOut } = this.#work.plan;
-    const { before = null, after = null } = this.#scores;
-    const early = this.#step === this.#start?.steps ? ['steps'] : EARLY;
-    const others = heldOut.length === 0 ? [...early, 'interrupted'] : early;
-    const endings = heldOut.length > 0 && after === null ? ['interrupted'] : others;
-    const ending = endings.find((one) => one === event.ending) ?? endings[0];
-    const { flow, turns, trainable } = unusualIn(settings);
-    const best = await this.#best();
-    const checkpoint = this.#step === 0 ? null : checkpointOf(this.#step);
-    const told = {
-      ...event,
-      checkpoint: tailOf(event.checkpoint),
-      best: event.best && { ...event.best, checkpoint: tailOf(event.best.checkpoint) },
-    };
-    const again = { before, after, steps: this.#step, checkpoint, best, ending, flow, turns, trainable };
-    const names = Object.keys(again);
-    this.#work.found.compare('done', Object.fromEntries(Object.entries(told).filter(([name]) => names.includes(name))), again);
-    this.#isEnded = true;
-  }
-
-  /** As the run itself finds it when it is resumed. */
-  async #best() {
-    const { plan, store, stop: halt } = this.#work;
-    const none = { run: () => Promise.reject(new Error('nothing is sampled here')), settle: () => {}, sampledTokens: 0 };
-    const heldOut = new HeldOut({ ...plan, tasks: plan.heldOut, rollouts: none, tell: () => {}, onProgress: () => {}, halt });
-    const { during, after } = this.#scores;
-    await heldOut.recall(store, this.#isOwn && !during && !after ? this.#step - 1 : this.#step);
-    const chosen = heldOut.recommended(this.#step);
-    return chosen === undefined ? null : { ...chosen, checkpoint: checkpointOf(chosen.step) };
-  }
+/** Only the last, which names the checkpoint that others take. `told`: what came before. */
+async function checkDone(
+  { plan, store, stop: halt, found }: Work,
+  told: readonly LoggedEvent[],
+  event: TrainDone,
+): Promise<void> {
+  const start = told.findLastIndex(({ type }) => type === 'run-start');
+  const { steps = 0, resumedAt = 0 } = (told[start] ?? {}) as Partial<Told<'run-start'>>;
+  const own = told.slice(start);
+  const last = own.reduce((most, one) => (one.type === 'step-end' ? one.step : most), resumedAt);
+  const scores = own.flatMap((one) => (one.type === 'eval-end' ? [one] : []));
+  const scoreAt = (when: string): Score | null => scores.findLast((one) => one.when === when)?.score ?? null;
+  const [before, after] = [scoreAt('before'), scoreAt('after')];
+  const isHalted = plan.heldOut.length > 0 ? after === null : event.ending === 'interrupted';
+  const ending = isHalted ? 'interrupted' : last === steps ? 'steps' : event.ending;
+  // As a run finds it when it is resumed.
+  const none = { run: () => Promise.reject(new Error('nothing is sampled here')), settle: () => {}, sampledTokens: 0 };
+  const heldOut = new HeldOut({ ...plan, tasks: plan.heldOut, rollouts: none, tell: () => {}, onProgress: () => {}, halt });
+  const isMeasured = last === resumedAt || scores.some(({ step }) => step === last);
+  await heldOut.recall(store, isMeasured ? last : last - 1);
+  const chosen = heldOut.recommended(last);
+  const best = chosen === undefined ? null : { ...chosen, checkpoint: checkpointOf(chosen.step) };
+  const again = { before, after, steps: last, checkpoint: last === 0 ? null : checkpointOf(last), best, ending };
+  const keptBest = event.best && { ...event.best, checkpoint: tailOf(event.best.checkpoint) };
+  const kept = { ...event, checkpoint: tailOf(event.checkpoint), best: keptBest };
+  found.compare('done', only(Object.keys(again), kept), again);
 }
 
 const checkpointOf = (step: number): string => join('checkpoints', checkpointName(step));

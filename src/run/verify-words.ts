@@ -1,48 +1,46 @@
 /**
  * Whether the words of stored turns are those of their tokens: prompts are rendered again, responses are read from the sampled ids again, and
- * the seed and sampling settings are those that the run's settings give this rollout. What no token tells (tool-call ids and names that the
- * template leaves out, why a prompt forked, what a client asked for in vain) is not checked; docs/reference/verify.md lists it.
+ * the seed is one that the run gives this rollout for this prompt. Samples nothing. What no token tells is not checked, such as why a prompt
+ * forked, or names that the template leaves out; docs/reference/verify.md lists it.
  */
 import { isDeepStrictEqual } from 'node:util';
 import { tried } from '../core/errors.ts';
 import { sameJson } from '../core/json.ts';
-import type { SamplingSettings, Trajectory, Turn } from '../core/types.ts';
+import type { Trajectory, Turn } from '../core/types.ts';
 import { spokenMessage } from '../gateway/sampling.ts';
 import { Seeds } from '../gateway/seeds.ts';
 import { GATEWAY_LIMITS } from '../gateway/wire-protocol.ts';
 import { newMessagesAfter } from '../tokens/history.ts';
 import type { Renderer } from '../tokens/renderer.ts';
-import type { Findings } from './verify-records.ts';
+import type { Work } from './verify-records.ts';
 
-export interface SampledBy {
-  readonly renderer: Renderer;
-  readonly seed: number;
-  readonly sampling: SamplingSettings;
-}
-
-export function checkWords(trajectory: Trajectory, by: SampledBy, found: Findings): void {
-  for (const [place, turn] of trajectory.turns.entries()) {
+export function checkWords(trajectory: Trajectory, renderer: Renderer, { plan, found }: Work): void {
+  const { rolloutId, turns } = trajectory;
+  for (const [place, turn] of turns.entries()) {
+    const { index, model, promptIds, sampledIds, stopReason, response, sampling, request } = turn;
     const differs = (kept: string, again: string, meaning: string): void =>
-      found.differs(`rollout ${trajectory.rolloutId}, turn ${place}`, kept, again, meaning);
-    if (turn.index !== place) differs(`index ${turn.index}`, `index ${place}`, 'the turns are not in their order');
-    const tokens = turn.promptIds.length + turn.sampledIds.length;
-    if (turn.model !== undefined) {
-      if (tokens > 0) differs(`model ${turn.model}`, 'tokens of the policy', 'what the policy said is laid to another model');
+      found.differs(`rollout ${rolloutId}, turn ${place}`, kept, again, meaning);
+    if (index !== place) differs(`index ${index}`, `index ${place}`, 'its turns are not in their order');
+    if (model !== undefined) {
+      if (sampledIds.length > 0)
+        differs(`model ${model}`, 'tokens of the policy', 'what the policy said is laid to another model');
       continue;
     }
-    if (turn.request.messages.length === 0) found.unchecked.add('words of prompts that were given as token ids');
-    const begun = beginningsOf(turn, trajectory.turns, by.renderer);
+    if (request.messages.length === 0) found.unchecked.add('words of prompts that were given as token ids');
+    const begun = beginningsOf(turn, turns, renderer);
     if (begun.length === 0) differs('its prompt', 'other tokens', 'the messages and tools are not those that the policy read');
-    else if (!begun.some((one) => isSaid(trajectory, turn, one, by.renderer)))
-      differs(`response ${JSON.stringify(turn.response)}`, said(turn, by.renderer), 'the sampled tokens do not say this');
-    if (!isDrawn(trajectory, turn, by)) differs(`seed ${turn.sampling.seed}`, 'another', 'not drawn for this rollout and prompt');
-    if (!isSampledSo(trajectory, turn, by.sampling))
-      differs(`sampling ${JSON.stringify(turn.sampling)}`, JSON.stringify(by.sampling), 'not the settings of the run');
+    else if (!begun.some((ids) => isSaid(trajectory, turn, ids, renderer))) {
+      const said = JSON.stringify(renderer.text(sampledIds));
+      differs(`${stopReason}, ${JSON.stringify(response)}`, said, 'the sampled tokens do not say this, or not to their end');
+    }
+    if (!isDrawn(trajectory, turn, plan.settings.seed))
+      differs(
+        `seed ${sampling.seed}`,
+        `none of ${promptIds.length} tokens`,
+        'it was not drawn for this rollout, role, thread and prompt',
+      );
   }
 }
-
-const said = ({ sampledIds, stopReason }: Turn, { text, stopIds }: Renderer): string =>
-  `${JSON.stringify(text(sampledIds))}, ${stopIds.includes(sampledIds.at(-1)!) ? 'stop' : stopReason}`;
 
 const startsWith = (ids: Int32Array, first: Int32Array): boolean =>
   ids.length >= first.length && first.every((id, i) => id === ids[i]);
@@ -103,20 +101,9 @@ function isSaid({ rolloutId }: Trajectory, turn: Turn, begun: Int32Array, render
 }
 
 /** Calls without an answer gave their numbers back, but others may have been under way beside them. */
-function isDrawn(identity: Trajectory, turn: Turn, { seed }: SampledBy): boolean {
+function isDrawn(identity: Trajectory, turn: Turn, seed: number): boolean {
   const seeds = new Seeds({ seed, identity });
   const most = identity.turns.length + GATEWAY_LIMITS.callsAtOnce;
   for (let n = 0; n < most; n++) if (seeds.draw(turn, turn.promptIds).seed === turn.sampling.seed) return true;
   return false;
-}
-
-/** Where a role was trainable, the run's settings held; elsewhere, what the agent asked for. */
-function isSampledSo({ returned }: Trajectory, turn: Turn, run: SamplingSettings): boolean {
-  const { requested, effective } = turn.sampling;
-  const { maxTokens } = effective;
-  const most = Math.min(run.maxTokens, requested.maxTokens ?? run.maxTokens);
-  const own = { ...run, maxTokens };
-  const asked = { temperature: 1, topP: 1, topK: 0, ...requested, maxTokens };
-  const allowed = turn.trainable || returned?.untrained?.includes(turn.index) ? [own] : [own, asked];
-  return maxTokens <= most && turn.sampledIds.length <= maxTokens && allowed.some((one) => sameJson(one, effective));
 }

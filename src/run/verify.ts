@@ -13,7 +13,7 @@ import { mapConcurrently } from '../core/async.ts';
 import type { GraderRunner } from '../core/contracts.ts';
 import { messageOf } from '../core/errors.ts';
 import type { EvalDone } from '../core/events.ts';
-import type { BatchManifest, Grade, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
+import type { BatchManifest, Grade, Task, Trajectory, Turn } from '../core/types.ts';
 import { constraintOf } from '../gateway/sampling.ts';
 import { graderInput } from '../grader/call.ts';
 import { removeFolder, temporaryFolder } from '../processes/limits.ts';
@@ -37,13 +37,14 @@ import {
 import { Results, reportOf } from './results.ts';
 import { stepOf } from './resume.ts';
 import { openStoreOf, requireDirectory } from './run-store.ts';
-import { isApi, samplingAt, TRAIN_DEFAULTS } from './settings.ts';
+import { isApi, TRAIN_DEFAULTS } from './settings.ts';
 import { samplesDigest, update } from './step.ts';
 import {
   checkRecords,
   type Difference,
   Findings,
   FOREIGN,
+  only,
   type VerifyOptions,
   type VerifyPlan,
   type Work,
@@ -98,7 +99,7 @@ export async function verify(
 /** Says first if all that follows is of other settings. The checkpoint that a kill kept from being committed is not looked at. */
 async function checkLabels({ plan, manifests, events, found }: Work): Promise<void> {
   const folder = join(plan.settings.run, 'checkpoints');
-  const steps = await savedSteps(folder).catch(() => []);
+  const steps: readonly number[] = await savedSteps(folder).catch(() => []);
   for (const step of steps.filter((one) => one <= manifests.length)) {
     const { run, step: labelled } = await labelIn(join(folder, checkpointName(step)));
     const where = `checkpoint of step ${step}`;
@@ -131,13 +132,10 @@ async function scoreEvaluation({ store, events, found }: Work, { tasks, settings
   const again = reportOf(results.byTask(), settings);
   found.counts.scores++;
   found.compare('metrics.json', JSON.parse(readFileSync(file, 'utf8')) as object, again);
-  if (told?.type === 'eval-end') found.compare('eval-end', told.score, pick(again, Object.keys(told.score)));
+  if (told?.type === 'eval-end') found.compare('eval-end', told.score, only(Object.keys(told.score), again));
   const { cost: _, ...calls } = (done as EvalDone | undefined)?.calls ?? {};
-  if (done !== undefined) found.compare('done', { ...pick(done, Object.keys(again)), ...(again.calls && { calls }) }, again);
+  if (done !== undefined) found.compare('done', { ...only(Object.keys(again), done), ...(again.calls && { calls }) }, again);
 }
-
-const pick = (all: object, names: readonly string[]): object =>
-  Object.fromEntries(Object.entries(all).filter(([name]) => names.includes(name)));
 
 async function gradeAgain({ plan, trajectories, found, stop }: Work): Promise<void> {
   const { settings, entry } = plan;
@@ -216,8 +214,7 @@ async function trainAgain(work: Work): Promise<void> {
     if (version > manifests.length) found.differs(`rollout ${first?.rolloutId}`, `policy version ${version}`, taken, FOREIGN);
   }
   const renderer = await loadRenderer(settings.model);
-  for (const trajectory of made)
-    checkWords(trajectory, { renderer, seed: settings.seed, sampling: samplingOf(plan, trajectory) }, found);
+  for (const trajectory of made) checkWords(trajectory, renderer, work);
   await using policy = await policyOf(work, renderer.vocabSize);
   if (policy !== undefined) await loadFirst(policy.trainer, settings.model);
   if (needsReference(settings)) await policy?.trainer.freezeReference();
@@ -239,10 +236,6 @@ async function trainAgain(work: Work): Promise<void> {
     if (manifest !== undefined && found.different === 0) await stepAgain(policy, manifest, bound, work);
     onStep(version, manifests.length);
   }
-}
-
-function samplingOf({ settings, evaluation }: VerifyPlan, { purpose }: Trajectory): SamplingSettings {
-  return samplingAt(purpose === 'train' ? settings.temperature : (evaluation?.settings.temperature ?? 0), settings);
 }
 
 async function policyOf({ plan, found, warn, stop }: Work, vocabSize: number): Promise<Policy | undefined> {
