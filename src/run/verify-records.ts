@@ -101,12 +101,8 @@ function checkIdentity({ plan, found }: Work, trajectory: Trajectory, taskOf: (g
 
 function groupsIn({ plan, trajectories }: Work): Groups {
   const place = ({ rolloutId }: Trajectory): number => Number(rolloutId.split('-').at(-1));
-  const all = [
-    ...Map.groupBy(
-      trajectories.filter(({ purpose }) => purpose === 'train'),
-      ({ groupId }) => groupId,
-    ),
-  ];
+  const trained = trajectories.filter(({ purpose }) => purpose === 'train');
+  const all = [...Map.groupBy(trained, ({ groupId }) => groupId)];
   if (plan.settings.from !== undefined) return new Map(all.map(([, group], i) => [i + 1, group]));
   const numbered = all.map(([id, group]) => [Number(id.slice(1)), group.toSorted((a, b) => place(a) - place(b))] as const);
   return new Map(numbered.toSorted(([a], [b]) => a - b));
@@ -127,23 +123,17 @@ async function checkManifests(work: Work, groups: Groups): Promise<void> {
   let before: Position = START;
   for (const [i, manifest] of manifests.entries()) {
     const where = `manifest of step ${i + 1}`;
-    const { step, policyVersion, checkpoint, stale, excluded = [], digests, metrics } = manifest;
-    const isSaved = (i + 1) % settings.checkpointEvery === 0;
-    const kept = { step, policyVersion, checkpoint, stale, digested: digests?.weights !== undefined };
-    const again = {
-      step: i + 1,
-      policyVersion: i + 1,
-      stale: staleRuleAt(i, settings),
-      digested: digests !== undefined && isSaved,
-    };
-    found.compare(where, kept, { ...again, checkpoint: isSaved ? checkpointOf(i + 1) : null }, FOREIGN);
+    const { step, policyVersion, checkpoint, stale, excluded = [], metrics } = manifest;
+    const saved = (i + 1) % settings.checkpointEvery === 0 ? checkpointOf(i + 1) : null;
+    const again = { step: i + 1, policyVersion: i + 1, checkpoint: saved, stale: staleRuleAt(i, settings) };
+    found.compare(where, { step, policyVersion, checkpoint, stale }, again, FOREIGN);
     const unmarked = excluded.find((one) => !marked.has(placeOf(one)));
     if (unmarked !== undefined) found.differs(where, `${placeOf(unmarked)} excluded`, 'no mark of it', FOREIGN);
     const stray = trainedIn(manifest, groups).find((number) => isTaken(number, before) || !isTaken(number, manifest.groups));
     if (stray !== undefined)
       found.differs(where, `groups ${JSON.stringify(manifest.groups)}`, `group ${stray} was trained`, FOREIGN);
     const batch = await batchAgain(work, manifest, groups);
-    if (batch === undefined) found.unchecked.add(AHEAD);
+    if (settings.staleness > 0) found.unchecked.add(AHEAD);
     const own = Object.entries(metrics).filter(([name]) => /^(parts|metrics)\./.test(name));
     if (batch !== undefined) found.compare(where, Object.fromEntries(own), named(meansOf(trajectoriesOf(batch.groups))));
     before = manifest.groups;
@@ -191,7 +181,10 @@ async function checkEvents(work: Work, groups: Groups): Promise<void> {
   const { plan, events, manifests, trajectories, found } = work;
   const { settings, heldOut } = plan;
   const scores = events.flatMap((event) => (event.type === 'eval-end' ? [event] : []));
-  const evaluated = new Set(scores.flatMap((event) => checkScore(work, event)));
+  const kept = new Map(trajectories.map((trajectory) => [trajectory.rolloutId, trajectory]));
+  const evaluated = new Set(scores.flatMap((event) => checkScore(work, event, kept)));
+  // Older releases told fewer numbers.
+  const known = new Set(events.flatMap((event) => (event.type === 'step-end' ? Object.keys(event) : [])));
   const steps = new Set<number>();
   /** Steps around which a kill may have taken a line, or a power cut more. */
   const cut = new Set<number>();
@@ -203,7 +196,7 @@ async function checkEvents(work: Work, groups: Groups): Promise<void> {
     if (event.step !== last + 1) found.differs(`step ${event.step}`, `told after step ${last}`, `step ${last + 1}`);
     last = event.step;
     steps.add(last);
-    await checkStep(work, event, groups);
+    await checkStep(work, event, { groups, known });
   }
   if (steps.size + scores.length === 0) return void found.unchecked.add('what was told: no scores kept, events.jsonl has none');
   const isDue = (step: number): boolean => settings.evalEvery > 0 && step > 0 && step % settings.evalEvery === 0;
@@ -220,37 +213,41 @@ async function checkEvents(work: Work, groups: Groups): Promise<void> {
   if (untold.length > 0) found.unchecked.add(`what was told of steps ${untold.join(', ')}: events.jsonl does not have it`);
   const invented = trajectories.find(({ purpose, rolloutId }) => purpose === 'eval' && !evaluated.has(rolloutId));
   if (invented !== undefined) found.differs(`rollout ${invented.rolloutId}`, 'an evaluation', 'none was told', FOREIGN);
-  const end = events.findLastIndex(({ type }) => type === 'done' || type === 'error');
-  const isEnded = end > events.findLastIndex(({ type }) => ['run-start', 'step-end', 'eval-end'].includes(type));
+  const done = events.findLastIndex(({ type }) => type === 'done');
+  const ended = Math.max(
+    done,
+    events.findLastIndex(({ type }) => type === 'error'),
+  );
+  const isEnded = ended > events.findLastIndex(({ type }) => ['run-start', 'step-end', 'eval-end'].includes(type));
   if (!isEnded) found.unchecked.add('how the run ended: events.jsonl does not have it');
-  if (events[end]?.type === 'done') await checkDone(work, events.slice(0, end), events[end] as TrainDone);
+  if (done !== -1) await checkDone(work, events.slice(0, done), events[done] as TrainDone);
 }
 
 /** Returns the ids of the rollouts that the score is of. */
-function checkScore(
-  { plan, trajectories, found }: Work,
-  { when, step, score, temperature = 0 }: Told<'eval-end'>,
-): readonly string[] {
+function checkScore({ plan, found }: Work, event: Told<'eval-end'>, kept: ReadonlyMap<string, Trajectory>): readonly string[] {
+  const { when, step, score, temperature = 0 } = event;
   const all = numbered(plan.heldOut);
   const tasks = when === 'during' ? spread(all, plan.settings.evalTasks) : all;
   const ids = tasks.map(({ number }) => evaluationId(step, number));
-  const own = new Map(trajectories.flatMap((one) => (one.purpose === 'eval' ? [[one.rolloutId, one] as const] : [])));
-  const again = scoreOf(ids.flatMap((id) => own.get(id) ?? []));
+  const again = scoreOf(ids.flatMap((id) => kept.get(id) ?? []));
   found.counts.scores++;
   found.compare(`evaluation after step ${step}`, { ...score, temperature }, { ...again, temperature: 0 });
   return ids;
 }
 
-async function checkStep(work: Work, event: Told<'step-end'>, groups: Groups): Promise<void> {
-  const { plan, events, manifests, found } = work;
+/** `known`: fields that this run tells of steps. */
+async function checkStep(
+  work: Work,
+  event: Told<'step-end'>,
+  { groups, known }: { readonly groups: Groups; readonly known: ReadonlySet<string> },
+): Promise<void> {
+  const { plan, manifests, found } = work;
   const { step } = event;
   const manifest = manifests[step - 1];
   if (manifest === undefined) return found.differs(`step ${step}`, 'told', `${manifests.length} steps`, FOREIGN);
   const batch = plan.settings.staleness > 0 ? undefined : await batchAgain(work, manifest, groups, event.groups);
   const { loss, gradNorm, ...metrics } = manifest.metrics;
   const again = { step, policyVersion: step, loss, gradNorm, ...agreementIn(metrics), ...(batch && rolloutReport(batch)) };
-  // Older releases told fewer numbers.
-  const known = new Set(events.flatMap((one) => (one.type === 'step-end' ? Object.keys(one) : [])));
   const names = [...known].filter((name) => (batch ? !MEASURED.includes(name) : name in again));
   found.compare(`step ${step}`, only(names, event), only(names, again));
 }
