@@ -82,12 +82,12 @@ export function groupsOf(
   );
 }
 
-export function groupName(letter: string, number: number): string {
+function groupName(letter: string, number: number): string {
   return `${letter}${String(number).padStart(6, '0')}`;
 }
 
 /** Returns the task of the n-th group, counted from 1. Each pass over the tasks uses a new shuffle, determined by the seed. */
-export function shuffled(tasks: readonly Task[], seed: number): (n: number) => Task {
+function shuffled(tasks: readonly Task[], seed: number): (n: number) => Task {
   let [round, order]: [number, readonly Task[]] = [-1, []];
   // Sorting by a hash of (seed, round, place) needs no generator state that could get lost.
   const keyOf = (place: number): string => hash('sha256', `${seed}/${round}/${place}`, 'hex');

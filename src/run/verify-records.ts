@@ -9,11 +9,11 @@ import type { Store } from '../core/contracts.ts';
 import { tried } from '../core/errors.ts';
 import type { LoggedEvent, Score, TrainDone, Warn } from '../core/events.ts';
 import { placeOf } from '../core/turns.ts';
-import type { BatchManifest, Task, Trajectory } from '../core/types.ts';
+import type { BatchManifest, Trajectory } from '../core/types.ts';
 import { type Group, type Position, START } from '../rollout/scheduler.ts';
 import { checkpointName } from './checkpoint.ts';
 import { evaluationId, HeldOut, numbered, spread } from './evaluate.ts';
-import { groupName, shuffled, trainedBy, withoutMarked } from './groups.ts';
+import { trainedBy, withoutMarked } from './groups.ts';
 import { compared } from './objective.ts';
 import type { EvaluationPlan, TrainPlan } from './plan.ts';
 import { meansOf, rolloutReport, scoreOf, trajectoriesOf } from './results.ts';
@@ -77,26 +77,9 @@ export class Findings {
 type Groups = ReadonlyMap<number, readonly Trajectory[]>;
 
 export async function checkRecords(work: Work): Promise<void> {
-  const { plan, store, trajectories, manifests, found } = work;
-  const taskOf = shuffled(plan.tasks, plan.settings.seed);
   const groups = groupsIn(work);
-  if (plan.evaluation === undefined) for (const trajectory of trajectories) checkIdentity(work, trajectory, taskOf);
-  const trained = manifests.flatMap(({ rolloutIds }) => rolloutIds).length;
-  const listed = await store.count({ trained: true });
-  if (listed !== trained) found.differs('rollouts listed as trained', `${listed}`, `${trained}`);
   await checkManifests(work, groups);
-  if (plan.evaluation === undefined) await checkEvents(work, groups);
-}
-
-/** A training rollout of another run has that run's name and task. */
-function checkIdentity({ plan, found }: Work, trajectory: Trajectory, taskOf: (group: number) => Task): void {
-  const { rolloutId, groupId, taskId, purpose } = trajectory;
-  if (purpose === 'train' && plan.settings.from !== undefined) return;
-  const [, first = NaN, second = NaN] = (/^[eg](\d+)-(\d+)$/.exec(rolloutId) ?? []).map(Number);
-  const name = purpose === 'eval' ? evaluationId(first, second) : groupName('g', first);
-  const again = { rolloutId: purpose === 'eval' ? name : `${name}-${second}`, groupId: name };
-  const task = purpose === 'eval' ? plan.heldOut[second - 1] : taskOf(first);
-  found.compare(`rollout ${rolloutId}`, { rolloutId, groupId, taskId }, { ...again, taskId: task?.id }, FOREIGN);
+  if (work.plan.evaluation === undefined) await checkEvents(work, groups);
 }
 
 function groupsIn({ plan, trajectories }: Work): Groups {
@@ -201,10 +184,6 @@ async function checkEvents(work: Work, groups: Groups): Promise<void> {
   if (steps.size + scores.length === 0) return void found.unchecked.add('what was told: no scores kept, events.jsonl has none');
   const isDue = (step: number): boolean => settings.evalEvery > 0 && step > 0 && step % settings.evalEvery === 0;
   for (const step of [...cut, last]) for (const { number } of numbered(heldOut)) evaluated.add(evaluationId(step, number));
-  for (const { when, step } of scores) {
-    const isInPlace = { before: step === 0, during: isDue(step), after: step === last || cut.has(step), only: false }[when];
-    if (!isInPlace) found.differs(`evaluation after step ${step}`, `${when} training`, 'another');
-  }
   for (let step = 0; step < manifests.length && heldOut.length > 0; step++) {
     const isKnown = scores.some((one) => one.step === step) || (step > 0 && cut.has(step)) || step >= last;
     if (!isKnown && (step === 0 || isDue(step))) found.differs(`evaluation after step ${step}`, 'nothing told', 'a score');

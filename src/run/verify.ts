@@ -39,16 +39,8 @@ import { stepOf } from './resume.ts';
 import { openStoreOf, requireDirectory } from './run-store.ts';
 import { isApi, TRAIN_DEFAULTS } from './settings.ts';
 import { samplesDigest, update } from './step.ts';
-import {
-  checkRecords,
-  type Difference,
-  Findings,
-  FOREIGN,
-  only,
-  type VerifyOptions,
-  type VerifyPlan,
-  type Work,
-} from './verify-records.ts';
+import type { Difference, VerifyOptions, VerifyPlan, Work } from './verify-records.ts';
+import { checkRecords, Findings, FOREIGN, only } from './verify-records.ts';
 import { checkWords } from './verify-words.ts';
 
 export interface Verification {
@@ -97,7 +89,7 @@ export async function verify(
 }
 
 /** Says first if all that follows is of other settings. The checkpoint that a kill kept from being committed is not looked at. */
-async function checkLabels({ plan, manifests, events, found }: Work): Promise<void> {
+async function checkLabels({ plan, manifests, found }: Work): Promise<void> {
   const folder = join(plan.settings.run, 'checkpoints');
   const steps: readonly number[] = await savedSteps(folder).catch(() => []);
   for (const step of steps.filter((one) => one <= manifests.length)) {
@@ -106,10 +98,6 @@ async function checkLabels({ plan, manifests, events, found }: Work): Promise<vo
     if (run !== plan.identity) found.differs(where, 'a run with other settings', 'run.json', FOREIGN);
     else if (labelled !== step) found.differs(where, `labelled as of step ${labelled}`, `step ${step}`, FOREIGN);
   }
-  const done = events.findLast((event) => event.type === 'done');
-  const named = done !== undefined && 'steps' in done ? [done.steps, done.best?.step ?? 0] : [];
-  for (const step of named)
-    if (step > 0 && !steps.includes(step)) found.unchecked.add(`the checkpoint of step ${step}: its files are gone`);
 }
 
 /** Treats an evaluation as a run without steps. */
@@ -291,10 +279,8 @@ async function stepAgain(policy: Policy | undefined, manifest: BatchManifest, bo
     const meaning = 'other tokens, log-probabilities, rewards or advantages were trained than those that were kept';
     return differs(`samples ${short(digests.samples)}`, `samples ${short(samples)}`, meaning);
   }
-  const told = events.find((event) => event.type === 'step-end' && event.step === manifest.step);
-  const { trainedTokens } = next.batch;
-  if (told?.type === 'step-end' && told.trainedTokens !== trainedTokens)
-    return differs(`${told.trainedTokens} trained tokens`, `${trainedTokens}`, 'events.jsonl was changed');
+  const told = events.find((event) => event.type === 'step-end' && event.step === manifest.step) ?? next.batch;
+  found.compare(`step ${manifest.step}`, only(['trainedTokens'], told), only(['trainedTokens'], next.batch));
   if (policy === undefined) return;
   const { loss, gradNorm, agreement, metrics: others } = await update(policy.trainer, next, settings);
   found.counts.steps++;
