@@ -121,7 +121,9 @@ async function checkManifests(work: Work, groups: Groups): Promise<void> {
     if (batch !== undefined) found.compare(where, Object.fromEntries(own), named(meansOf(trajectoriesOf(batch.groups))));
     before = manifest.groups;
   }
-  const whole = [...groups].filter(([number, group]) => isTaken(number, before) && group.length === settings.group).length;
+  const isWhole = (group: readonly Trajectory[]): boolean =>
+    group.length === settings.group && group.every(({ taskId }) => taskId === group[0]!.taskId);
+  const whole = [...groups].filter(([number, group]) => isTaken(number, before) && isWhole(group)).length;
   const taken = before.next - 1 - before.pending.length;
   if (whole !== taken && settings.from === undefined) found.differs('groups of training', `${whole} whole`, `${taken} taken`);
 }
@@ -208,9 +210,14 @@ function checkScore({ plan, found }: Work, event: Told<'eval-end'>, kept: Readon
   const all = numbered(plan.heldOut);
   const tasks = when === 'during' ? spread(all, plan.settings.evalTasks) : all;
   const ids = tasks.map(({ number }) => evaluationId(step, number));
-  const again = scoreOf(ids.flatMap((id) => kept.get(id) ?? []));
+  const own = tasks.flatMap(({ task, number }) => {
+    const rollout = kept.get(evaluationId(step, number));
+    return rollout === undefined ? [] : [{ rollout, is: { taskId: task.id, groupId: rollout.rolloutId, purpose: 'eval' } }];
+  });
+  const rollouts = own.map(({ rollout: { taskId, groupId, purpose } }) => ({ taskId, groupId, purpose }));
+  const again = { ...scoreOf(own.map(({ rollout }) => rollout)), temperature: 0, rollouts: own.map(({ is }) => is) };
   found.counts.scores++;
-  found.compare(`evaluation after step ${step}`, { ...score, temperature }, { ...again, temperature: 0 });
+  found.compare(`evaluation after step ${step}`, { ...score, temperature, rollouts }, again);
   return ids;
 }
 
