@@ -1,9 +1,9 @@
 /**
  * Verifies a run by redoing everything that its store and first policy allow, and comparing the results. It samples each turn again from
  * its seed, regrades rewards, recomputes steps from their manifests' rollouts, and compares checkpoints; verify-words.ts compares words with
- * tokens, verify-records.ts what was told and counted with the rollouts. The embedded policy must match bit for bit. A Tinker server is not asked to sample again: rewards and samples must still be equal, and log-probabilities must
- * agree within the noise that the run measured. Rewards returned by a workflow and verdicts of a judge are not rechecked. The run's
- * directory is not changed.
+ * tokens, verify-records.ts what was told and counted with the rollouts. The embedded policy must match bit for bit. A Tinker server is not
+ * asked to sample again: rewards and samples must still be equal, and log-probabilities must agree within the noise that the run measured.
+ * Rewards returned by a workflow and verdicts of a judge are not rechecked. The run's directory is not changed.
  */
 import { existsSync, readFileSync } from 'node:fs';
 import { cp } from 'node:fs/promises';

@@ -64,8 +64,6 @@ describe('what was planted', () => {
     await tell(run, rollouts);
     return await verify({ run });
   }
-  const isNot = (rollout: Trajectory): boolean => rollout.purpose === 'train' && rollout.grade.kind === 'graded';
-
   it('a metric that nobody computed', async () => {
     const result = await planted('metric', async (run) =>
       keepManifest(run, 0, (manifest) => ({ ...manifest, metrics: { ...manifest.metrics, reward: 0.99 } })),
@@ -73,12 +71,16 @@ describe('what was planted', () => {
     expect(result).toMatchObject({ first: { where: 'step 1', kept: 'reward 0.99' } });
   });
 
-  it('rewards of 0 that became failed gradings', async () => {
+  it('rewards of rollouts that were not trained, which became failed gradings', async () => {
     const grade = { kind: 'failed', code: 'GRADER_FAILED', message: 'broke' } as const;
-    const result = await planted('failed-grades', (run, rollouts) => {
-      const zeros = rollouts.filter((one) => isNot(one) && one.grade.kind === 'graded' && one.grade.reward.value === 0);
-      expect(zeros.length).toBeGreaterThan(0);
-      for (const one of zeros) keepTrajectory(run, one.rolloutId, { ...one, grade });
+    const result = await planted('failed-grades', async (run, rollouts) => {
+      const store = await openSqliteStore(join(run, 'store.sqlite'));
+      const trained = (await store.manifests()).flatMap(({ rolloutIds }) => rolloutIds);
+      await store[Symbol.asyncDispose]();
+      const others = rollouts.filter(({ purpose, rolloutId }) => purpose === 'train' && !trained.includes(rolloutId));
+      const graded = others.filter((one) => one.grade.kind === 'graded');
+      expect(graded.length).toBeGreaterThan(0);
+      for (const one of graded) keepTrajectory(run, one.rolloutId, { ...one, grade });
     });
     expect(result.different).toBeGreaterThan(0);
   });
