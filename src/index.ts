@@ -116,4 +116,5 @@ export type { RolloutResult, TaskResult } from './run/results.ts';
 export { BASE_MODEL } from './run/settings.ts';
 export { evaluateOnly, resume, resumeEvaluation, rolloutBatch, sft, train, verify } from './run/start.ts';
 export type { TrainOptions, TrainResult } from './run/train.ts';
-export type { Difference, Verification, VerifyOptions } from './run/verify.ts';
+export type { Verification } from './run/verify.ts';
+export type { Difference, VerifyOptions } from './run/verify-records.ts';

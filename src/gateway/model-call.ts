@@ -137,7 +137,7 @@ function headOf(parts: ModelCallParts, caller: Caller, { seeds, ...start }: Answ
     ...start,
     id: completionId(caller.session.spec.identity, seeds[0]!),
     model: parts.modelName,
-    toolCallId: (choice, index) => toolCallId(parts, caller, seeds[choice]!, index),
+    toolCallId: (choice, index) => toolCallId(parts, caller.session.rolloutId, seeds[choice]!, index),
     ...{ tokenText, text },
   };
 }

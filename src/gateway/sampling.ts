@@ -302,18 +302,23 @@ export function constraintOf(renderer: Renderer, { format, tool }: NonNullable<T
 }
 
 function responseOf(parts: SamplerParts, { caller, request }: Asking, seed: number, said: Assistant) {
-  const calls = said.toolCalls.map((call, i) => {
-    return { id: toolCallId(parts, caller, seed, i), type: 'function' as const, function: call };
-  });
   // If the policy calls tools instead of answering, there is nothing to check yet.
   const formatError = said.content === null ? undefined : request.formatErrorOf?.(said.content);
-  const response: Message = {
+  const response = spokenMessage(parts, caller.session.rolloutId, seed, said);
+  return { response, ...(formatError === undefined ? {} : { formatError }) };
+}
+
+/** What was said, as a message: the same for a response and for the verification of its turn. */
+export function spokenMessage(parts: PartsOfIds, rolloutId: string, seed: number, said: Assistant): Message {
+  const calls = said.toolCalls.map((call, i) => {
+    return { id: toolCallId(parts, rolloutId, seed, i), type: 'function' as const, function: call };
+  });
+  return {
     role: 'assistant',
     content: said.content,
     ...(calls.length > 0 ? { tool_calls: calls } : {}),
     ...(said.reasoning === undefined ? {} : { reasoning: said.reasoning }),
   };
-  return { response, ...(formatError === undefined ? {} : { formatError }) };
 }
 
 /** The first failure cancels the others. It is thrown once they have all ended. */
@@ -328,9 +333,11 @@ async function allOrNone(signal: AbortSignal, seeds: readonly number[], start: T
   return await Promise.all(running);
 }
 
+type PartsOfIds = Pick<TokenPolicy, 'renderer'> | Pick<ServedPolicy, 'model'>;
+
 /** Ids are needed before a turn is complete, so they derive from its seed, unique in the rollout. A template may prescribe their length. */
-export function toolCallId(parts: SamplerParts, { session }: Caller, seed: number, index: number): string {
-  const name = `${session.rolloutId.replaceAll(/[^\w-]/g, '_')}_${seed.toString(36)}_${index}`;
+export function toolCallId(parts: PartsOfIds, rolloutId: string, seed: number, index: number): string {
+  const name = `${rolloutId.replaceAll(/[^\w-]/g, '_')}_${seed.toString(36)}_${index}`;
   const toolCallIdLength = 'renderer' in parts ? parts.renderer.toolCallIdLength : undefined;
   if (toolCallIdLength === undefined) return `call_${name}`;
   const letters = hash('sha256', name, 'base64').replaceAll(/[^A-Za-z0-9]/g, '');

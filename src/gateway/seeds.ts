@@ -16,7 +16,7 @@ export class Seeds {
   readonly #session: string;
   readonly #taken = new Map<string, Set<number>>();
 
-  constructor({ seed, identity }: SessionSpec) {
+  constructor({ seed, identity }: Pick<SessionSpec, 'seed' | 'identity'>) {
     this.#session = `${seed}\n${identity.rolloutId}`;
   }
 

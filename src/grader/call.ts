@@ -147,7 +147,8 @@ export function saidOfItself({ reward, success, metadata, metrics }: WorkflowRes
  */
 function conversationOf(turn: Turn, turns: readonly Turn[]): readonly Message[] {
   const messages = [...turn.request.messages];
-  const earlier = ({ after }: Turn) => (after === undefined ? undefined : turns.find(({ index }) => index === after));
+  // A stored turn may say that it follows itself.
+  const earlier = ({ after, index: own }: Turn) => turns.find(({ index }) => index === after && index < own);
   for (let before = earlier(turn); before !== undefined; before = earlier(before)) {
     const place = before.request.messages.length;
     const sent = messages[place];

@@ -53,7 +53,7 @@ interface GroupParts {
 }
 
 /** Whether a group has signal, and the workflow accepts it. */
-function trainedBy({ settings, entry }: Pick<TrainPlan, 'settings' | 'entry'>): (group: readonly Trajectory[]) => boolean {
+export function trainedBy({ settings, entry }: Pick<TrainPlan, 'settings' | 'entry'>): (group: readonly Trajectory[]) => boolean {
   return (group) => hasSignal(compared(group, settings)) && isAccepted(entry.workflow, group);
 }
 

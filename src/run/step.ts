@@ -187,7 +187,7 @@ async function commit(
 }
 
 /** Prefixes names (`parts.format`, `metrics.tries`), so that a grader's names cannot clash with the trainer's. */
-function named(means: Means): Record<string, number> {
+export function named(means: Means): Record<string, number> {
   const kinds = Object.entries({ parts: means.parts, metrics: means.metrics });
   return Object.fromEntries(
     kinds.flatMap(([kind, all = {}]) => Object.entries(all).map(([name, mean]) => [`${kind}.${name}`, mean])),

@@ -1,18 +1,18 @@
 /**
  * Verifies a run by redoing everything that its store and first policy allow, and comparing the results. It samples each turn again from
- * its seed, regrades rewards, recomputes steps from their manifests' rollouts, and compares checkpoints and scores. The embedded policy
- * must match bit for bit. A Tinker server is not asked to sample again: rewards and samples must still be equal, and log-probabilities must
- * agree within the noise that the run measured. Rewards returned by a workflow and verdicts of a judge are not rechecked. The run's
- * directory is not changed.
+ * its seed, regrades rewards, recomputes steps from their manifests' rollouts, and compares checkpoints; verify-words.ts compares words with
+ * tokens, verify-records.ts what was told and counted with the rollouts. The embedded policy must match bit for bit. A Tinker server is not
+ * asked to sample again: rewards and samples must still be equal, and log-probabilities must agree within the noise that the run measured.
+ * Rewards returned by a workflow and verdicts of a judge are not rechecked. The run's directory is not changed.
  */
 import { existsSync, readFileSync } from 'node:fs';
 import { cp } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { mapConcurrently } from '../core/async.ts';
-import type { GraderRunner, Store } from '../core/contracts.ts';
+import type { GraderRunner } from '../core/contracts.ts';
 import { messageOf } from '../core/errors.ts';
-import type { RunEvent, Warn } from '../core/events.ts';
+import type { EvalDone } from '../core/events.ts';
 import type { BatchManifest, Grade, Task, Trajectory, Turn } from '../core/types.ts';
 import { constraintOf } from '../gateway/sampling.ts';
 import { graderInput } from '../grader/call.ts';
@@ -23,7 +23,6 @@ import { loadRenderer, type Renderer } from '../tokens/renderer.ts';
 import { AgreementBound } from '../trainer/agreement.ts';
 import { checkpointName, digestsOf, filesDigest, labelIn, loadFirst, savedFiles, savedSteps } from './checkpoint.ts';
 import { eventsIn, isEvaluation, readRunFile, takeLock } from './directory.ts';
-import { evaluationId, numbered, spread } from './evaluate.ts';
 import { checkLoss, needsReference } from './objective.ts';
 import { openPolicy, type Policy } from './open-policy.ts';
 import { openGrader } from './parts.ts';
@@ -35,18 +34,14 @@ import {
   type ResumeRequest,
   type TrainPlan,
 } from './plan.ts';
-import { Results, reportOf, scoreOf } from './results.ts';
+import { Results, reportOf } from './results.ts';
 import { stepOf } from './resume.ts';
 import { openStoreOf, requireDirectory } from './run-store.ts';
 import { isApi, TRAIN_DEFAULTS } from './settings.ts';
 import { samplesDigest, update } from './step.ts';
-
-export interface Difference {
-  readonly where: string;
-  readonly kept: string;
-  readonly again: string;
-  readonly meaning: string;
-}
+import type { Difference, VerifyOptions, VerifyPlan, Work } from './verify-records.ts';
+import { checkRecords, Findings, FOREIGN, only } from './verify-records.ts';
+import { checkWords } from './verify-words.ts';
 
 export interface Verification {
   readonly turns: number;
@@ -57,13 +52,6 @@ export interface Verification {
   readonly different: number;
   readonly first: Difference | null;
   readonly unchecked: readonly string[];
-}
-
-export interface VerifyOptions {
-  readonly warn?: Warn;
-  readonly stop?: AbortSignal;
-  /** Called after each policy version has been sampled again. */
-  readonly onStep?: (done: number, of: number) => void;
 }
 
 /**
@@ -87,9 +75,11 @@ export async function verify(
   await using store = await openStoreOf(run, { store: url, id });
   const found = new Findings();
   const trajectories = await store.query();
-  const work: Work = { plan, store, trajectories, found, warn, stop, onStep };
-  if (plan.evaluation === undefined) scoreTraining(work, events);
-  else await scoreEvaluation(work, plan.evaluation);
+  const manifests = await store.manifests();
+  const work: Work = { plan, store, events, trajectories, manifests, found, warn, stop, onStep };
+  await checkLabels(work);
+  await checkRecords(work);
+  if (plan.evaluation !== undefined) await scoreEvaluation(work, plan.evaluation);
   await gradeAgain(work);
   const api = 'turns: the policy is behind an API, which does not answer the same twice';
   if (isApi(plan.settings.engine)) found.unchecked.add(api);
@@ -98,9 +88,17 @@ export async function verify(
   return { ...counts, different, first, unchecked: [...unchecked] };
 }
 
-/** `identity`: only for training runs. `evaluation`: only for evaluations. */
-type VerifyPlan = Pick<TrainPlan, 'settings' | 'entry' | 'tasks' | 'heldOut' | 'kernels' | 'warnings'> &
-  Partial<Pick<TrainPlan, 'identity'>> & { readonly evaluation?: EvaluationPlan };
+/** Says first if all that follows is of other settings. The checkpoint that a kill kept from being committed is not looked at. */
+async function checkLabels({ plan, manifests, found }: Work): Promise<void> {
+  const folder = join(plan.settings.run, 'checkpoints');
+  const steps: readonly number[] = await savedSteps(folder).catch(() => []);
+  for (const step of steps.filter((one) => one <= manifests.length)) {
+    const { run, step: labelled } = await labelIn(join(folder, checkpointName(step)));
+    const where = `checkpoint of step ${step}`;
+    if (run !== plan.identity) found.differs(where, 'a run with other settings', 'run.json', FOREIGN);
+    else if (labelled !== step) found.differs(where, `labelled as of step ${labelled}`, `step ${step}`, FOREIGN);
+  }
+}
 
 /** Treats an evaluation as a run without steps. */
 async function planOf(request: ResumeRequest): Promise<VerifyPlan> {
@@ -111,57 +109,21 @@ async function planOf(request: ResumeRequest): Promise<VerifyPlan> {
   return { ...evaluation, settings, tasks: [], heldOut: evaluation.tasks.map((one) => one.task), evaluation };
 }
 
-interface Work extends Required<VerifyOptions> {
-  readonly plan: VerifyPlan;
-  readonly store: Store;
-  readonly trajectories: readonly Trajectory[];
-  readonly found: Findings;
-}
-
-class Findings {
-  readonly counts = { turns: 0, rewards: 0, steps: 0, checkpoints: 0, scores: 0 };
-  readonly unchecked = new Set<string>();
-  different = 0;
-  first: Difference | null = null;
-
-  differs(where: string, kept: string, again: string, meaning: string): void {
-    this.different++;
-    this.first ??= { where, kept, again, meaning };
-  }
-}
-
-function scoreTraining({ plan, trajectories, found }: Work, events: readonly RunEvent[]): void {
-  const kept = new Map(trajectories.map((trajectory) => [trajectory.rolloutId, trajectory]));
-  const all = numbered(plan.heldOut);
-  for (const event of events) {
-    if (event.type !== 'eval-end') continue;
-    const tasks = event.when === 'during' ? spread(all, plan.settings.evalTasks) : all;
-    const again = scoreOf(tasks.flatMap(({ number }) => kept.get(evaluationId(event.step, number)) ?? []));
-    compareScores(found, `evaluation after step ${event.step}`, event.score, again);
-  }
-}
-
-/** Does nothing for an evaluation that has not finished. */
-async function scoreEvaluation({ store, found }: Work, { tasks, settings }: EvaluationPlan): Promise<void> {
+/** An evaluation that has not finished has no score yet. What was told is that of the last time that it went on. */
+async function scoreEvaluation({ store, events, found }: Work, { tasks, settings }: EvaluationPlan): Promise<void> {
   const file = join(settings.run ?? '', 'metrics.json');
+  const [told, done] = ['eval-end', 'done'].map((type) => events.findLast((event) => event.type === type));
+  if (!existsSync(file) || told?.type !== 'eval-end' || done === undefined) found.unchecked.add('scores: not all were kept');
   if (!existsSync(file)) return;
   const results = new Results(tasks, settings.n);
   await results.recall(store);
-  const kept = JSON.parse(readFileSync(file, 'utf8')) as object;
-  compareScores(found, 'metrics.json', kept, reportOf(results.byTask(), settings));
-}
-
-function compareScores(found: Findings, where: string, kept: object, again: object): void {
+  const again = reportOf(results.byTask(), settings);
   found.counts.scores++;
-  const then = kept as Readonly<Record<string, unknown>>;
-  const now = JSON.parse(JSON.stringify(again)) as Readonly<Record<string, unknown>>;
-  const name = ['n', ...Object.keys(then), ...Object.keys(now)].find((one) => !isDeepStrictEqual(then[one], now[one]));
-  if (name === undefined) return;
-  const [was, is] = [then, now].map((score) => `${name} ${JSON.stringify(score[name])}`) as [string, string];
-  found.differs(where, was, is, 'the store does not give the score that was told: rollouts are missing or others');
+  found.compare('metrics.json', JSON.parse(readFileSync(file, 'utf8')) as object, again);
+  if (told?.type === 'eval-end') found.compare('eval-end', told.score, only(Object.keys(told.score), again));
+  const { cost: _, ...calls } = (done as EvalDone | undefined)?.calls ?? {};
+  if (done !== undefined) found.compare('done', { ...only(Object.keys(again), done), ...(again.calls && { calls }) }, again);
 }
-
-const FOREIGN = 'the store holds what this run did not do';
 
 async function gradeAgain({ plan, trajectories, found, stop }: Work): Promise<void> {
   const { settings, entry } = plan;
@@ -227,9 +189,8 @@ export function comparable(grade: Grade): unknown {
 
 /** Stops at the first difference, since everything after it would differ too. */
 async function trainAgain(work: Work): Promise<void> {
-  const { plan, store, trajectories, found, stop, onStep } = work;
+  const { plan, trajectories, manifests, found, stop, onStep } = work;
   const { settings } = plan;
-  const manifests = await store.manifests();
   const made = settings.from === undefined ? trajectories : trajectories.filter(({ purpose }) => purpose === 'eval');
   const sampled = made.flatMap(({ rolloutId, turns }) => turns.map((turn) => ({ rolloutId, turn })));
   const ofPolicy = sampled.filter(({ turn }) => turn.model === undefined);
@@ -241,6 +202,7 @@ async function trainAgain(work: Work): Promise<void> {
     if (version > manifests.length) found.differs(`rollout ${first?.rolloutId}`, `policy version ${version}`, taken, FOREIGN);
   }
   const renderer = await loadRenderer(settings.model);
+  for (const trajectory of made) checkWords(trajectory, renderer, work);
   await using policy = await policyOf(work, renderer.vocabSize);
   if (policy !== undefined) {
     await loadFirst(policy.trainer, settings.model);
@@ -308,7 +270,7 @@ async function sampleAgain(
 
 /** Compares a step's samples, its update, and the resulting checkpoint. */
 async function stepAgain(policy: Policy | undefined, manifest: BatchManifest, bound: AgreementBound, work: Work): Promise<void> {
-  const { store, found } = work;
+  const { store, events, found } = work;
   const { settings } = work.plan;
   const { digests, metrics } = manifest;
   const differs = (kept: string, again: string, meaning: string): void =>
@@ -320,6 +282,8 @@ async function stepAgain(policy: Policy | undefined, manifest: BatchManifest, bo
     const meaning = 'other tokens, log-probabilities, rewards or advantages were trained than those that were kept';
     return differs(`samples ${short(digests.samples)}`, `samples ${short(samples)}`, meaning);
   }
+  const told = events.find((event) => event.type === 'step-end' && event.step === manifest.step) ?? next.batch;
+  found.compare(`step ${manifest.step}`, only(['trainedTokens'], told), only(['trainedTokens'], next.batch));
   if (policy === undefined) return;
   const { loss, gradNorm, agreement, metrics: others } = await update(policy.trainer, next, settings);
   found.counts.steps++;
@@ -329,11 +293,14 @@ async function stepAgain(policy: Policy | undefined, manifest: BatchManifest, bo
     const again = `ones that differ by ${agreement?.meanDifference} on average, expected ${expected}`;
     return differs('log-probabilities', again, 'the weights that sampled are not those of this step');
   }
-  const numbers = Object.entries({ loss, gradNorm, ...others });
-  const [name, value] = numbers.find(([key, one]) => metrics[key] !== undefined && metrics[key] !== one) ?? [];
+  const numbers: Readonly<Record<string, number | undefined>> = { loss, gradNorm, ...others };
+  // Older runs kept fewer numbers. The learning rate, and means of what graders said, are compared elsewhere.
+  const name = Object.keys(metrics).find(
+    (key) => !/^(learningRate$|parts\.|metrics\.)/.test(key) && metrics[key] !== numbers[key],
+  );
   if (name === undefined) return await compareWeights(policy, manifest, work);
   const meaning = 'the step was computed from something else, or by another kind of processor';
-  differs(`${name} ${metrics[name]}`, `${name} ${value}`, meaning);
+  differs(`${name} ${metrics[name]}`, `${name} ${numbers[name]}`, meaning);
 }
 
 async function compareWeights({ trainer }: Policy, { step, digests }: BatchManifest, { plan, found }: Work): Promise<void> {
@@ -343,10 +310,11 @@ async function compareWeights({ trainer }: Policy, { step, digests }: BatchManif
     const files = await savedFiles(trainer, join(scratch, 'model'), model);
     const folder = join(run, 'checkpoints', checkpointName(step));
     const onDisk = existsSync(folder) ? await digestsOf(folder) : undefined;
-    if (onDisk !== undefined && (await labelIn(folder)).run !== plan.identity)
-      found.differs(`checkpoint of step ${step}`, 'a run with other settings', 'run.json', FOREIGN);
     const ours = onDisk && Object.fromEntries(Object.keys(files).map((name) => [name, onDisk[name] ?? '']));
-    const kept = [digests?.weights, ours && filesDigest(ours)].filter((digest) => digest !== undefined);
+    const labelled = onDisk && (await labelIn(folder)).files;
+    const kept = [digests?.weights, ours && filesDigest(ours), labelled && filesDigest(labelled)].filter(
+      (digest) => digest !== undefined,
+    );
     if (kept.length > 0) found.counts.checkpoints++;
     const again = filesDigest(files);
     const other = kept.find((digest) => digest !== again);
