@@ -10,10 +10,9 @@ import { messageOf, TrainyardError } from '../core/errors.ts';
 import { deepCopy } from '../core/json.ts';
 import { completionId } from '../core/turns.ts';
 import type { Turn } from '../core/types.ts';
-import { WrongKeys } from '../http/guard.ts';
-import { type Listener, serve, type Timeouts } from '../http/http-server.ts';
+import { KeyedServer, type Listener, serve, type Timeouts } from '../http/http-server.ts';
 import { fetchWith, type HttpReply, type HttpRequest, jsonReply, parseJson, readText, routeFor } from '../http/message.ts';
-import type { Failure, Refusal } from '../http/refusal.ts';
+import type { Failure } from '../http/refusal.ts';
 import { tokensOf } from '../tokens/renderer.ts';
 import { isMarkedRetry } from './answers.ts';
 import { clientFields, type ModelAddress } from './chat-client.ts';
@@ -69,11 +68,10 @@ export type OtherRoutes = (call: HttpRequest) => Promise<HttpReply | undefined>;
 
 export type CallerRequest = GenerateRequest & { readonly role?: string; readonly thread?: string };
 
-export class Gateway implements SessionHost {
+export class Gateway extends KeyedServer implements SessionHost {
   readonly #options: GatewayOptions & { readonly clock: Clock };
   readonly #sessions: SessionTable;
   readonly #keyring: Keyring;
-  readonly #wrongKeys: WrongKeys;
   readonly #others: OtherRoutes[] = [];
   /** Why model calls cannot be answered, yet or ever. */
   #unready: string | undefined;
@@ -82,11 +80,11 @@ export class Gateway implements SessionHost {
   origin = 'http://trainyard.invalid';
 
   constructor(options: GatewayOptions) {
+    super(options.clock);
     this.#options = { clock: { now: Date.now, elapsed: () => performance.now() }, ...options };
     const { clock, idleMs = IDLE_MS, ready, journal } = this.#options;
     this.#keyring = new Keyring(journal?.secret);
     this.#sessions = new SessionTable({ clock, idleMs, journal, handle: (session, role) => this.#modelHandle(session, role) });
-    this.#wrongKeys = new WrongKeys(clock);
     if (ready !== undefined) void this.#awaitEngine(ready);
   }
 
@@ -166,20 +164,10 @@ export class Gateway implements SessionHost {
   /** Like the global `fetch`, for the gateway's own URLs. */
   readonly fetch = fetchWith((request) => this.answer(request));
 
-  /** Never throws: a failure becomes an error reply in the dialect's format. */
-  async answer(call: HttpRequest): Promise<HttpReply> {
+  protected route(call: HttpRequest): Promise<HttpReply> {
+    if (GEMINI.test(call.path)) throw refused('not_found', NO_GEMINI);
     const match = matchPath(call.path);
-    try {
-      if (GEMINI.test(call.path)) throw refused('not_found', NO_GEMINI);
-      if (match === undefined) return await this.#serveOther(call);
-      return await this.#serve(routeFor(match, call.method, call.path), match, call);
-    } catch (thrown) {
-      return this.#failed(this.#wrongKeys.count(thrown, call.address), match, call.path, call.header);
-    }
-  }
-
-  refuse(refusal: Refusal, header: HttpRequest['header']): HttpReply {
-    return this.#failed(refusal, undefined, '/', header);
+    return match === undefined ? this.#serveOther(call) : this.#serve(routeFor(match, call.method, call.path), match, call);
   }
 
   async #serve(route: Route, match: MatchedPath, call: HttpRequest): Promise<HttpReply> {
@@ -234,10 +222,11 @@ export class Gateway implements SessionHost {
     return models(this.#options.modelName, Boolean(call.header('anthropic-version')), id);
   }
 
-  #failed(thrown: unknown, match: MatchedPath | undefined, path: string, header: HttpRequest['header']): HttpReply {
+  /** In the dialect's format. */
+  protected failed(thrown: unknown, { path, header }: Pick<HttpRequest, 'path' | 'header'>): HttpReply {
     const failure = gatewayFailure(thrown);
     this.#options.onFailure?.(failure, path);
-    const own = dialectOf(match?.routes[0]?.path ?? '') ?? (header('anthropic-version') ? messages : undefined);
+    const own = dialectOf(matchPath(path)?.routes[0]?.path ?? '') ?? (header('anthropic-version') ? messages : undefined);
     return jsonReply(failure.status, (own?.failure ?? openAIError)(failure), failure.headers);
   }
 

@@ -3,11 +3,12 @@
  * key needs nothing else; a key of the whole run names its rollout by path or `x-rollout-id`. A header that contradicts the key or path
  * gets 403. The path of a rollout that the key is not for gets 404, whether or not that rollout exists.
  */
-import { createHmac, createSecretKey, hash, type KeyObject, randomBytes, timingSafeEqual } from 'node:crypto';
+import { createHmac, createSecretKey, hash, type KeyObject, randomBytes } from 'node:crypto';
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import type { ClientRequest } from 'node:http';
 import { currentRollout } from '../core/context.ts';
 import { TrainyardError } from '../core/errors.ts';
+import { isSameSecret } from '../http/guard.ts';
 import type { HttpRequest } from '../http/message.ts';
 import { decoded } from '../http/message.ts';
 import type { Refusal } from '../http/refusal.ts';
@@ -42,21 +43,19 @@ export class SignedIds<Fields extends readonly unknown[]> {
 
   make(fields: Fields): string {
     const payload = Buffer.from(JSON.stringify(fields)).toString('base64url');
-    return `${this.#prefix}-${payload}.${this.#sign(payload).toString('base64url')}`;
+    return `${this.#prefix}-${payload}.${this.#sign(payload)}`;
   }
 
   read(id: string): Fields | undefined {
     const [, prefix, payload = '', signature = ''] = /^([a-z]+)-([\w-]+)\.([\w-]{43})$/.exec(id) ?? [];
-    if (prefix !== this.#prefix) return undefined;
-    const given = Buffer.from(signature, 'base64url');
-    // Comparing bytes is not enough: base64 can spell some of them in several ways.
-    if (given.toString('base64url') !== signature || !timingSafeEqual(given, this.#sign(payload))) return undefined;
+    // Comparing bytes would not be enough: base64 can spell some of them in several ways.
+    if (prefix !== this.#prefix || !isSameSecret(this.#sign(payload), signature)) return undefined;
     return JSON.parse(Buffer.from(payload, 'base64url').toString()) as Fields;
   }
 
-  #sign(payload: string): Buffer {
+  #sign(payload: string): string {
     // With the prefix: ids of several kinds may have one secret.
-    return createHmac('sha256', this.#secret).update(`${this.#prefix}-${payload}`).digest();
+    return createHmac('sha256', this.#secret).update(`${this.#prefix}-${payload}`).digest('base64url');
   }
 }
 

@@ -2,6 +2,7 @@
  * Checks before a request reaches a server's code: its head is well-formed and unambiguous; it comes neither from another's web page nor through
  * a foreign DNS name (rebinding); addresses beyond loopback require a secret; wrong keys are rate-limited.
  */
+import { hash, timingSafeEqual } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
 import type { Clock } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
@@ -81,6 +82,12 @@ export function checkSecret(host: string, { name, value }: Secret): void {
       hint: 'make one: openssl rand -hex 16',
     });
   }
+}
+
+/** Compares digests: the time it takes reveals neither length nor content of a secret. */
+export function isSameSecret(secret: string, given: string | undefined): boolean {
+  const digest = (text: string): Buffer => hash('sha256', text, 'buffer');
+  return given !== undefined && timingSafeEqual(digest(secret), digest(given));
 }
 
 const MOST_ADDRESSES = 1000;

@@ -7,8 +7,9 @@ import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server, type ServerResponse, STATUS_CODES } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
+import type { Clock } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { checkHead, checkSecret, HTTP_LIMITS, isLoopback, type Secret } from './guard.ts';
+import { checkHead, checkSecret, HTTP_LIMITS, isLoopback, type Secret, WrongKeys } from './guard.ts';
 import { type BodyStream, type HttpReply, type HttpRequest, headersOf, isStream, readBytes } from './message.ts';
 import { httpRefusal, type Refusal } from './refusal.ts';
 
@@ -16,6 +17,33 @@ export interface HttpHandler {
   /** Never rejects: a failure is a reply too. */
   answer(request: HttpRequest): Promise<HttpReply>;
   refuse(refusal: Refusal, header: HttpRequest['header']): HttpReply;
+}
+
+/** A handler whose callers have keys: it counts the wrong ones, and what its routes throw becomes a reply in the server's own format. */
+export abstract class KeyedServer implements HttpHandler {
+  readonly #wrongKeys: WrongKeys;
+
+  constructor(clock: Clock = Date) {
+    this.#wrongKeys = new WrongKeys(clock);
+  }
+
+  /** May throw. */
+  protected abstract route(request: HttpRequest): Promise<HttpReply>;
+
+  /** `path` is `/` if the request was refused before it was read. */
+  protected abstract failed(thrown: unknown, request: Pick<HttpRequest, 'path' | 'header'>): HttpReply;
+
+  async answer(request: HttpRequest): Promise<HttpReply> {
+    try {
+      return await this.route(request);
+    } catch (thrown) {
+      return this.failed(this.#wrongKeys.count(thrown, request.address), request);
+    }
+  }
+
+  refuse(refusal: Refusal, header: HttpRequest['header']): HttpReply {
+    return this.failed(refusal, { path: '/', header });
+  }
 }
 
 export interface Timeouts {

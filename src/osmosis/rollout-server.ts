@@ -3,13 +3,12 @@
  * callbacks. The server is a function (Request) → Response; `listen` serves it over HTTP. Callers authenticate with a bearer token, and the
  * URLs that they name are only reached under the rules of `outbound.ts`. Errors are `{"detail": …}`, as in FastAPI.
  */
-import { hash, timingSafeEqual } from 'node:crypto';
 import { deadlineSignal, orAborted } from '../core/async.ts';
 import { checkNames } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { GATEWAY_LIMITS } from '../gateway/wire-protocol.ts';
-import { isLoopback, WrongKeys } from '../http/guard.ts';
-import { type HttpServerOptions, type Listener, serve } from '../http/http-server.ts';
+import { isLoopback, isSameSecret } from '../http/guard.ts';
+import { type HttpServerOptions, KeyedServer, type Listener, serve } from '../http/http-server.ts';
 import {
   decoded,
   fetchWith,
@@ -67,10 +66,9 @@ export function createRolloutServer(options: RolloutServerOptions): RolloutServe
   return new RolloutServer(options);
 }
 
-export class RolloutServer implements AsyncDisposable {
+export class RolloutServer extends KeyedServer implements AsyncDisposable {
   readonly #options: RolloutServerOptions;
   readonly #outbound: Outbound;
-  readonly #wrongKeys = new WrongKeys({ now: Date.now });
   readonly #live = new Map<string, Promise<void>>();
   readonly #closing = new AbortController();
   readonly #router: Router<Route>;
@@ -79,6 +77,7 @@ export class RolloutServer implements AsyncDisposable {
   #closed: Promise<void> | undefined;
 
   constructor(options: RolloutServerOptions) {
+    super();
     checkNames(options, ['backend', 'token', 'allowedHosts', 'patience', 'drainMs', 'warn'], 'createRolloutServer');
     this.#options = options;
     const { backend, allowedHosts, warn = (text) => process.emitWarning(text, 'TrainyardWarning') } = options;
@@ -111,16 +110,7 @@ export class RolloutServer implements AsyncDisposable {
     return listener;
   }
 
-  /** Never throws. */
-  async answer(request: HttpRequest): Promise<HttpReply> {
-    try {
-      return await this.#route(request);
-    } catch (thrown) {
-      return this.refuse(this.#wrongKeys.count(thrown, request.address));
-    }
-  }
-
-  refuse(thrown: unknown): HttpReply {
+  protected failed(thrown: unknown): HttpReply {
     if (thrown instanceof RequestFaults) {
       const detail = thrown.faults.map(({ field, message }) => ({ loc: ['body', field], msg: message, type: 'value_error' }));
       return jsonReply(422, { detail });
@@ -138,7 +128,7 @@ export class RolloutServer implements AsyncDisposable {
     await this.#closed;
   }
 
-  async #route(request: HttpRequest): Promise<HttpReply> {
+  protected async route(request: HttpRequest): Promise<HttpReply> {
     const { method, path } = request;
     if (path !== '/health') this.#authorize(request);
     const match = this.#router.match(path);
@@ -153,7 +143,7 @@ export class RolloutServer implements AsyncDisposable {
     const { token } = this.#options;
     if (token === undefined) return;
     const given = /^Bearer +(\S+)$/i.exec(header('authorization')?.trim() ?? '')?.[1];
-    if (given !== undefined && timingSafeEqual(hash('sha256', given, 'buffer'), hash('sha256', token, 'buffer'))) return;
+    if (isSameSecret(token, given)) return;
     throw new TrainyardError('SESSION_UNKNOWN', given === undefined ? 'the request carries no token' : 'this is not the token', {
       hint: 'send Authorization: Bearer <token>',
     });

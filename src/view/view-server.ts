@@ -5,7 +5,7 @@
  * Without the key only the page itself is served, which is the same for all. The guard of http/ refuses other sites' pages and foreign names
  * of this machine.
  */
-import { createHash, randomBytes, timingSafeEqual } from 'node:crypto';
+import { randomBytes } from 'node:crypto';
 import { createReadStream, readFileSync } from 'node:fs';
 import { mkdtemp, rm, stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -13,8 +13,8 @@ import { join } from 'node:path';
 import { z } from 'zod';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
-import { WrongKeys } from '../http/guard.ts';
-import { type HttpHandler, type Listener, serve } from '../http/http-server.ts';
+import { isSameSecret } from '../http/guard.ts';
+import { KeyedServer, type Listener, serve } from '../http/http-server.ts';
 import {
   type BodyStream,
   decoded,
@@ -27,7 +27,7 @@ import {
   readText,
   routeFor,
 } from '../http/message.ts';
-import { type ErrorTable, failureOf, httpRefusal, type Refusal } from '../http/refusal.ts';
+import { type ErrorTable, failureOf, httpRefusal } from '../http/refusal.ts';
 import { compare, measuredIn } from '../run/compare.ts';
 import { DATA_FORMATS } from '../run/data-rows.ts';
 import { exportData } from '../run/export-data.ts';
@@ -159,15 +159,15 @@ export async function serveView(options: ViewOptions): Promise<Listener> {
   return listener;
 }
 
-class ViewServer implements HttpHandler {
+class ViewServer extends KeyedServer {
   readonly runs: readonly ShownRun[];
   readonly #options: ViewOptions;
-  readonly #wrong = new WrongKeys({ now: Date.now });
   readonly #keys: string[] = [];
   #token: string;
   #origin = '';
 
   constructor(options: ViewOptions) {
+    super();
     this.#options = options;
     this.runs = options.runs;
     this.#token = options.token ?? secret();
@@ -176,19 +176,6 @@ class ViewServer implements HttpHandler {
   listening(origin: string): void {
     this.#origin = origin;
     this.#options.onLink(this.#link);
-  }
-
-  async answer(request: HttpRequest): Promise<HttpReply> {
-    try {
-      const reply = await this.#answerTo(request);
-      return { ...reply, headers: { ...HEADERS, ...reply.headers } };
-    } catch (thrown) {
-      return this.#failure(this.#wrong.count(thrown, request.address));
-    }
-  }
-
-  refuse(refusal: Refusal): HttpReply {
-    return this.#failure(refusal);
   }
 
   run(id: string): ShownRun {
@@ -203,7 +190,7 @@ class ViewServer implements HttpHandler {
 
   /** Exchanges a link's token for a key. Throws SESSION_UNKNOWN. */
   signIn(request: HttpRequest): { readonly key: string } {
-    if (!isSame(this.#token, bearerOf(request))) throw unknown('This link was used before, or is not right.');
+    if (!isSameSecret(this.#token, bearerOf(request))) throw unknown('This link was used before, or is not right.');
     const key = secret();
     this.#keys.push(key);
     if (this.#keys.length > MOST_KEYS) this.#keys.shift();
@@ -214,17 +201,18 @@ class ViewServer implements HttpHandler {
     return { key };
   }
 
-  async #answerTo(request: HttpRequest): Promise<HttpReply> {
+  protected async route(request: HttpRequest): Promise<HttpReply> {
     const { method, path } = request;
     const given = bearerOf(request);
-    const isKnown = this.#keys.some((key) => isSame(key, given));
+    const isKnown = this.#keys.some((key) => isSameSecret(key, given));
     if (!isKnown && !OPEN.has(path)) throw unknown('This page needs the link that trainyard view printed.');
     const match = ROUTER.match(path);
     if (match === undefined) throw httpRefusal('not_found', `there is nothing at ${path.slice(0, 200)}`);
-    return await routeFor(match, method, path).answer(this, match.segments, request);
+    const reply = await routeFor(match, method, path).answer(this, match.segments, request);
+    return { ...reply, headers: { ...HEADERS, ...reply.headers } };
   }
 
-  #failure(thrown: unknown): HttpReply {
+  protected failed(thrown: unknown): HttpReply {
     const { status, code, message, hint, headers } = failureOf(thrown, ERRORS);
     return jsonReply(status, { error: { code, message, ...defined({ hint }) } }, { ...HEADERS, ...headers });
   }
@@ -235,12 +223,6 @@ const measured = ({ path, store }: ShownRun): ReturnType<typeof measuredIn> => m
 /** 256 bits. */
 function secret(): string {
   return randomBytes(32).toString('base64url');
-}
-
-/** Takes as long for any text. */
-function isSame(known: string, given: string | undefined): boolean {
-  const digest = (text: string): Buffer => createHash('sha256').update(text).digest();
-  return given !== undefined && timingSafeEqual(digest(known), digest(given));
 }
 
 function bearerOf(request: HttpRequest): string | undefined {

@@ -3,14 +3,14 @@
  * training, only from weights saved for sampling. Saved weights outlive the process; everything else ends with it. `serveTinker` locks the
  * folder of saved weights for this process and listens.
  */
-import { hash, randomBytes, timingSafeEqual } from 'node:crypto';
+import { randomBytes } from 'node:crypto';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
 import { openingWith, yieldToEventLoop } from '../../core/async.ts';
 import type { Clock } from '../../core/contracts.ts';
 import { TrainyardError } from '../../core/errors.ts';
-import { WrongKeys } from '../../http/guard.ts';
-import { type HttpHandler, type Listener, serve } from '../../http/http-server.ts';
+import { isSameSecret } from '../../http/guard.ts';
+import { KeyedServer, type Listener, serve } from '../../http/http-server.ts';
 import { decoded, type HttpReply, type HttpRequest, jsonReply, Router, routeFor } from '../../http/message.ts';
 import { checkModelFolder } from '../../run/checkpoint.ts';
 import { lockFolder } from '../../run/directory.ts';
@@ -42,17 +42,17 @@ const TIMEOUTS = { request: 120_000, keepAlive: 75_000 };
 /** Unlike the wall clock, stops while the machine sleeps and never jumps: clients that slept too are not gone. */
 const ELAPSED: Clock = { now: () => performance.now() };
 
-export class TinkerServer implements HttpHandler, AsyncDisposable {
+export class TinkerServer extends KeyedServer implements AsyncDisposable {
   readonly #base: BaseModel;
   readonly #sessions: Sessions;
   readonly #samplers: SamplerPool;
   readonly #router: Router<{ readonly method: string; readonly path: string; readonly route: Route }>;
-  readonly #key: Buffer;
-  readonly #wrongKeys: WrongKeys;
+  readonly #key: string;
   readonly #onFailure: OnFailure;
   readonly #sweep: NodeJS.Timeout;
 
   private constructor(base: BaseModel, weights: WeightsFolder, { key, onFailure, clock, waits: given }: TinkerServerOptions) {
+    super(clock);
     const waits = { ...WAITS, ...given };
     const sessions = new Sessions(clock ?? ELAPSED, waits);
     const futures = new Futures({ bytes: TINKER_LIMITS.resultBytes, ageMs: waits.result });
@@ -72,8 +72,7 @@ export class TinkerServer implements HttpHandler, AsyncDisposable {
     this.#sessions = sessions;
     this.#samplers = samplers;
     this.#router = new Router(table);
-    this.#key = digest(key);
-    this.#wrongKeys = new WrongKeys(clock ?? Date);
+    this.#key = key;
     this.#onFailure = onFailure ?? (() => {});
     this.#sweep = setInterval(() => this.endIdle(), SWEEP_MS).unref();
   }
@@ -93,23 +92,14 @@ export class TinkerServer implements HttpHandler, AsyncDisposable {
     return serve(this, { host, port, secret: { name: 'key', value: chosenKey }, timeouts: TIMEOUTS });
   }
 
-  /** Never rejects. */
-  async answer(request: HttpRequest): Promise<HttpReply> {
+  protected async route(request: HttpRequest): Promise<HttpReply> {
     await yieldToEventLoop();
     const { path } = request;
-    try {
-      if (path !== OPEN) this.#checkKey(request);
-      const match = this.#router.match(path);
-      const route = match === undefined ? notOffered(this.#sessions) : routeFor(match, request.method, path).route;
-      const names = Object.fromEntries(Object.entries(match?.segments ?? {}).map(([name, part]) => [name, decoded(part)]));
-      return await route({ ...request, names });
-    } catch (thrown) {
-      return this.#failed(this.#wrongKeys.count(thrown, request.address), path);
-    }
-  }
-
-  refuse(thrown: unknown): HttpReply {
-    return this.#failed(thrown, '/');
+    if (path !== OPEN) this.#checkKey(request);
+    const match = this.#router.match(path);
+    const route = match === undefined ? notOffered(this.#sessions) : routeFor(match, request.method, path).route;
+    const names = Object.fromEntries(Object.entries(match?.segments ?? {}).map(([name, part]) => [name, decoded(part)]));
+    return await route({ ...request, names });
   }
 
   /** Ends sessions that stayed silent too long, and resumes samples of sessions that have come back. */
@@ -124,7 +114,7 @@ export class TinkerServer implements HttpHandler, AsyncDisposable {
     await this.#samplers[Symbol.asyncDispose]();
   }
 
-  #failed(thrown: unknown, path: string): HttpReply {
+  protected failed(thrown: unknown, { path }: Pick<HttpRequest, 'path'>): HttpReply {
     const failure = failureIn(thrown);
     const { status, code, message, headers } = failure;
     this.#onFailure(failure, path);
@@ -134,15 +124,12 @@ export class TinkerServer implements HttpHandler, AsyncDisposable {
 
   #checkKey({ header }: HttpRequest): void {
     const given = header('x-api-key') ?? /^Bearer (.+)$/i.exec(header('authorization') ?? '')?.[1];
-    if (given !== undefined && timingSafeEqual(digest(given), this.#key)) return;
+    if (isSameSecret(this.#key, given)) return;
     throw new TrainyardError('SESSION_UNKNOWN', given === undefined ? 'there is no X-API-Key' : 'the X-API-Key is wrong', {
       hint: 'set TINKER_API_KEY to the key the server was started with',
     });
   }
 }
-
-/** Gives all keys the same length, so that the comparison leaks neither length nor content. */
-const digest = (key: string): Buffer => hash('sha256', key, 'buffer');
 
 export interface TinkerServerSettings {
   readonly model: string;
