@@ -65,7 +65,7 @@ export function groupsOf(
 ): GroupScheduler {
   const { settings, tasks } = plan;
   const { groupsPerStep, group, refill, staleness, stale, concurrency, steps, seed } = settings;
-  const taskOf = shuffled(tasks, seed);
+  const taskOf = inPasses(tasks, seed);
   const sampling = samplingAt(settings.temperature, settings);
   return new GroupScheduler(
     {
@@ -86,20 +86,24 @@ function groupName(letter: string, number: number): string {
   return `${letter}${String(number).padStart(6, '0')}`;
 }
 
-/** Returns the task of the n-th group, counted from 1. Each pass over the tasks uses a new shuffle, determined by the seed. */
-function shuffled(tasks: readonly Task[], seed: number): (n: number) => Task {
-  let [round, order]: [number, readonly Task[]] = [-1, []];
-  // Sorting by a hash of (seed, round, place) needs no generator state that could get lost.
-  const keyOf = (place: number): string => hash('sha256', `${seed}/${round}/${place}`, 'hex');
+/** Returns the n-th item, counted from 1, of endless passes over the items. Each pass uses a new shuffle, determined by the seed. */
+export function inPasses<T>(items: readonly T[], seed: number): (n: number) => T {
+  let round = -1;
+  let order: readonly T[] = [];
   return (n) => {
-    const wanted = Math.floor((n - 1) / tasks.length);
+    const wanted = Math.floor((n - 1) / items.length);
     if (wanted !== round) {
       round = wanted;
-      const keyed = tasks.map((task, place) => ({ task, key: keyOf(place) }));
-      order = keyed.toSorted((a, b) => (a.key < b.key ? -1 : 1)).map(({ task }) => task);
+      order = shuffled(items, (_, place) => `${seed}/${round}/${place}`);
     }
-    return order[(n - 1) % tasks.length] as Task;
+    return order[(n - 1) % items.length] as T;
   };
+}
+
+/** Sorting by a hash of each item's name needs no generator state that could get lost. */
+export function shuffled<T>(items: readonly T[], nameOf: (item: T, place: number) => string): readonly T[] {
+  const keyed = items.map((item, place) => ({ item, key: hash('sha256', nameOf(item, place), 'hex') }));
+  return keyed.toSorted((a, b) => (a.key < b.key ? -1 : 1)).map(({ item }) => item);
 }
 
 /** A group that the workflow rejects counts as one without signal. Throws WORKFLOW_FAILED for a non-boolean answer. */

@@ -3,7 +3,6 @@
  * tokens of the responses. Some tasks are left out to measure when to end; the checkpoint of the lowest loss on them is kept. A warm start
  * is such a run beside a training run, which begins where it ended. Deterministic on the embedded policy; a run that was killed begins anew.
  */
-import { hash } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { TrainyardError } from '../core/errors.ts';
@@ -17,6 +16,7 @@ import { adamFor, type SftRequest, type SftSettings, sftSettings } from './check
 import { checkpointName, modelDigest, removeCheckpoint, saveCheckpoint, savedSteps } from './checkpoint.ts';
 import { type Demonstrations, readDemonstrations } from './demonstrations.ts';
 import { createRunDirectory, eventLog, eventsIn, type RunDirectory, readRunFile, requireEmpty } from './directory.ts';
+import { inPasses, shuffled } from './groups.ts';
 import { withModelPath } from './model-path.ts';
 import { openSampled, planToTell } from './open-policy.ts';
 import { openGrader } from './parts.ts';
@@ -124,15 +124,10 @@ interface SplitSamples {
 /** By task, so that no task is on both sides. */
 function splitOf(samples: readonly Sample[], { validation: share, seed }: SftSettings): SplitSamples {
   const tasks = [...new Set(samples.map(({ groupId }) => groupId))];
-  const shuffled = tasks.toSorted((a, b) => (keyOf(seed, a) < keyOf(seed, b) ? -1 : 1));
   const count = Math.floor(share * tasks.length);
-  const left = new Set(count < LEAST_VALIDATED ? [] : shuffled.slice(0, count));
+  const left = new Set(count < LEAST_VALIDATED ? [] : shuffled(tasks, (id) => `${seed}/${id}`).slice(0, count));
   const { taught = [], validation = [] } = Object.groupBy(samples, (one) => (left.has(one.groupId) ? 'validation' : 'taught'));
   return { taught, validation };
-}
-
-function keyOf(...parts: readonly (string | number)[]): string {
-  return hash('sha256', parts.join('/'), 'hex');
 }
 
 interface TeachingParts extends SplitSamples {
@@ -154,14 +149,15 @@ class Teaching {
   readonly #steps: number;
   /** Validation losses in the order of measurement, with their steps. */
   readonly #measured: Measured[] = [];
-  /** Of the current pass. */
-  #order: readonly Sample[] = [];
+  /** Each pass has its own order, which the seed decides. */
+  readonly #sampleAt: (n: number) => Sample;
 
   constructor(trainer: Trainer, parts: TeachingParts) {
     this.#trainer = trainer;
     this.#parts = parts;
     this.#perEpoch = Math.ceil(parts.taught.length / parts.settings.batch);
     this.#steps = this.#perEpoch * parts.settings.epochs;
+    this.#sampleAt = inPasses(parts.taught, parts.settings.seed);
   }
 
   async run(finish?: AbortSignal): Promise<Omit<SftDone, 'seconds'>> {
@@ -195,16 +191,15 @@ class Teaching {
     return { type: 'sft-end', run: settings.run, steps: step, checkpoint, ...losses, ending };
   }
 
-  /** Each pass has its own order, which the seed decides. Every token of a batch counts alike. */
+  /** Every token of a batch counts alike. */
   async #step(step: number): Promise<{ readonly loss: number; readonly tokens: number }> {
     const { taught, settings } = this.#parts;
-    const { seed, batch, learningRate } = settings;
-    const [epoch, place] = [Math.floor((step - 1) / this.#perEpoch), (step - 1) % this.#perEpoch];
-    if (place === 0 || this.#order.length === 0) {
-      const keyed = taught.map((sample, i) => ({ sample, key: keyOf(seed, epoch, i) }));
-      this.#order = keyed.toSorted((a, b) => (a.key < b.key ? -1 : 1)).map(({ sample }) => sample);
-    }
-    const chosen = this.#order.slice(place * batch, (place + 1) * batch);
+    const { batch, learningRate } = settings;
+    const before = Math.floor((step - 1) / this.#perEpoch) * taught.length;
+    const place = ((step - 1) % this.#perEpoch) * batch;
+    const chosen = Array.from({ length: Math.min(batch, taught.length - place) }, (_, i) =>
+      this.#sampleAt(before + place + i + 1),
+    );
     const tokens = chosen.reduce((sum, sample) => sum + tokensIn(sample), 0);
     const { warmupSteps } = TRAIN_DEFAULTS;
     const rate = learningRateAt(step, { steps: this.#steps, warmupSteps, learningRate });
