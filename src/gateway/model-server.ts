@@ -9,6 +9,7 @@ import { type Downtime, deadlineSignal, Semaphore } from '../core/async.ts';
 import type { ModelServer } from '../core/contracts.ts';
 import { printable } from '../core/describe.ts';
 import { messageOf } from '../core/errors.ts';
+import { retryAfterMs, textWithin } from '../http/message.ts';
 import { type ChatAnswer, type ChatRequest, type ChatServer, chatAnswerIn, chatRequest, withoutKey } from './chat-client.ts';
 import { messagesAnswerIn, messagesRequest } from './messages-client.ts';
 
@@ -292,22 +293,11 @@ function refused(
 
 const quoted = (text: string): string => printable(text.slice(0, QUOTED)).replaceAll('\n', ' ');
 
-/** Undefined if larger than REPLY_BYTES; the rest is not read. */
-export async function bodyOf(response: Response): Promise<string | undefined> {
-  const chunks: Uint8Array[] = [];
-  let bytes = 0;
-  for await (const chunk of response.body ?? []) {
-    bytes += chunk.byteLength;
-    if (bytes > REPLY_BYTES) return undefined;
-    chunks.push(chunk);
-  }
-  return Buffer.concat(chunks).toString('utf8');
-}
+/** Undefined if larger than REPLY_BYTES. */
+export const bodyOf = (response: Response): Promise<string | undefined> => textWithin(response, REPLY_BYTES);
 
-/** Milliseconds; 0 if it asks for none. `Retry-After` is seconds or a date. */
+/** Milliseconds; 0 if it asks for none. */
 function waitAsked(headers: Headers): number {
-  const [precise, header] = [headers.get('retry-after-ms'), headers.get('retry-after') ?? ''];
-  const seconds = precise === null ? Number(header) : Number(precise) / 1000;
-  const milliseconds = Number.isFinite(seconds) ? seconds * 1000 : Date.parse(header) - Date.now();
-  return Number.isFinite(milliseconds) ? Math.max(0, milliseconds) : 0;
+  const precise = Number(headers.get('retry-after-ms') ?? Number.NaN);
+  return Number.isFinite(precise) ? Math.max(0, precise) : retryAfterMs(headers.get('retry-after') ?? '');
 }

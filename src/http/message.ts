@@ -82,6 +82,25 @@ export function readBytes(incoming: IncomingMessage, most: number): Promise<Buff
   });
 }
 
+/** The text of a response, decompressed; undefined if it is larger than `most` bytes, and then the rest is not read. */
+export async function textWithin(response: Response, most: number): Promise<string | undefined> {
+  const chunks: Uint8Array[] = [];
+  let bytes = 0;
+  for await (const chunk of response.body ?? []) {
+    bytes += chunk.byteLength;
+    if (bytes > most) return undefined;
+    chunks.push(chunk);
+  }
+  return Buffer.concat(chunks).toString('utf8');
+}
+
+/** Milliseconds from a Retry-After header, which holds seconds or a date; 0 if it asks for none. */
+export function retryAfterMs(header: string): number {
+  const seconds = Number(header);
+  const wait = Number.isFinite(seconds) ? seconds * 1000 : Date.parse(header) - Date.now();
+  return Number.isFinite(wait) ? Math.max(0, wait) : 0;
+}
+
 const JSON_TYPE = /^application\/(?:[\w.+-]+\+)?json(?:\s*;\s*charset\s*=\s*"?utf-?8"?)?\s*;?$/i;
 /** Keeps a byte order mark, which JSON does not allow. */
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });

@@ -12,6 +12,7 @@ import { messageOf, TrainyardError } from '../core/errors.ts';
 import { MAX_NESTING, nestingOf, parsedJson } from '../core/json.ts';
 import type { Json } from '../core/types.ts';
 import { invalid, type TaskRow } from '../dataset/rows.ts';
+import { textWithin } from '../http/message.ts';
 
 const RETRIES = 3;
 const FIRST_PAUSE_MS = 500;
@@ -195,7 +196,8 @@ async function send(url: string, body: string, timeoutMs: number, signal: AbortS
       // An agent's task and action are for the named service only, so redirects are not followed.
       throw unusable(url, `HTTP ${response.status}, and redirects are not followed`);
     }
-    const text = await textOf(response, url);
+    const text = await textWithin(response, MAX_ANSWER_BYTES);
+    if (text === undefined) throw unusable(url, 'more than 64 MiB');
     if (response.ok) return jsonIn(text, url);
     const said = `HTTP ${response.status}${text === '' ? '' : `: ${text.slice(0, 200)}`}`;
     if (response.status >= 500 || response.status === 429) throw new Unanswered(said, true);
@@ -217,17 +219,6 @@ function jsonIn(text: string, url: string): unknown {
   const value = parsedJson(text);
   if (value === undefined) throw unusable(url, 'no JSON');
   return value;
-}
-
-async function textOf(response: Response, url: string): Promise<string> {
-  const pieces: Uint8Array[] = [];
-  let held = 0;
-  for await (const piece of response.body ?? []) {
-    held += piece.length;
-    if (held > MAX_ANSWER_BYTES) throw unusable(url, 'more than 64 MiB');
-    pieces.push(piece);
-  }
-  return Buffer.concat(pieces).toString('utf8');
 }
 
 export interface EnvironmentTasksOptions extends EnvironmentOptions {

@@ -12,7 +12,7 @@ import type { z } from 'zod';
 import { type Downtime, Semaphore, yieldToEventLoop } from '../../core/async.ts';
 import { type ErrorCode, messageOf, TrainyardError } from '../../core/errors.ts';
 import { isObject, parsedJson } from '../../core/json.ts';
-import { readBytes } from '../../http/message.ts';
+import { readBytes, retryAfterMs } from '../../http/message.ts';
 import { Refusal } from '../../http/refusal.ts';
 import type { failedReply } from '../wire/tinker-messages.ts';
 
@@ -201,7 +201,7 @@ export class HttpClient {
       // Counts from the last answer to any request, so a request that replaces an abandoned one does not restart the clock.
       until ??= this.#silentSince! + patienceMs;
       const left = until - performance.now();
-      const retryAfter = 'kind' in answer ? 0 : retryAfterMs(answer.retryAfter);
+      const retryAfter = 'kind' in answer ? 0 : retryAfterMs(answer.retryAfter ?? '');
       if (left <= 0 || retryAfter > left) {
         if ('status' in answer && answer.status === 402) throw this.errors.ofStatus(answer, name);
         throw unreachable(found, retryAfter, patienceMs);
@@ -286,14 +286,6 @@ function unreachable(found: string, afterMs: number, patienceMs: number): Trainy
   return new TrainyardError('POLICY_UNREACHABLE', `${found}; ${why}`, {
     hint: 'check that the server runs and that TINKER_BASE_URL is its address',
   });
-}
-
-/** Milliseconds from a Retry-After header, which holds seconds or a date. */
-function retryAfterMs(header: string | undefined): number {
-  if (header === undefined) return 0;
-  const seconds = Number(header);
-  const wait = Number.isFinite(seconds) ? seconds * 1000 : Date.parse(header) - Date.now();
-  return Number.isFinite(wait) ? Math.max(0, wait) : 0;
 }
 
 /** Replaces any error by CANCELLED once the signal has aborted. */
