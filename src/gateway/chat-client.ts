@@ -7,6 +7,7 @@ import { fetchInThread } from '../core/context.ts';
 import type {
   ClientOptions,
   DefaultModelAnswer,
+  DefaultModelRequest,
   GenerateRequest,
   Generation,
   ModelHandle,
@@ -14,7 +15,7 @@ import type {
 } from '../core/contracts.ts';
 import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
 import { parsedJson } from '../core/json.ts';
-import type { Json, Message, SamplingSettings, Tool, ToolCall, Turn } from '../core/types.ts';
+import type { Message, SamplingSettings, ToolCall, Turn } from '../core/types.ts';
 import { STATUS } from './wire-protocol.ts';
 
 /** Servers that ignore the key are given placeholders like `EMPTY` or `none`. */
@@ -22,15 +23,10 @@ const SHORTEST_SECRET = 8;
 
 export type ChatServer = Omit<ModelServer, 'fetch'>;
 
-export interface ChatRequest extends Partial<SamplingSettings> {
+export interface ChatRequest extends Partial<SamplingSettings & Omit<DefaultModelRequest, 'messages' | 'sampling'>> {
   readonly messages: readonly Message[];
   /** In place of `maxTokens`, for servers that do not know its old name. */
   readonly maxCompletionTokens?: number;
-  readonly tools?: readonly Tool[];
-  readonly tool?: string | true;
-  readonly stop?: readonly string[];
-  readonly format?: { readonly schema?: Json };
-  readonly signal?: AbortSignal;
 }
 
 export interface ChatAnswer extends Pick<Generation, 'id' | 'toolCalls' | 'stopReason'>, Pick<DefaultModelAnswer, 'usage'> {

@@ -12,7 +12,7 @@ import { z } from 'zod';
 import { boundary, TrainyardError } from '../core/errors.ts';
 import { digestOf } from '../core/json.ts';
 import type { Trainer } from '../core/policy.ts';
-import { isFile } from '../nn/model-source.ts';
+import { isFile, sourceDigest } from '../nn/model-source.ts';
 import { modelTextFiles } from '../tokens/tokenizer-files.ts';
 
 export const TOKENIZER_FILES = ['tokenizer.json', 'tokenizer_config.json', 'chat_template.jinja'];
@@ -132,7 +132,7 @@ export async function setAside(dir: string, step: number): Promise<void> {
 export async function digestsOf(folder: string): Promise<Record<string, string>> {
   const digests: Record<string, string> = {};
   for (const name of (await readdir(folder)).toSorted()) {
-    if (name !== LABEL) digests[name] = await fileDigest(join(folder, name));
+    if (name !== LABEL) digests[name] = await sourceDigest({ files: [join(folder, name)] });
   }
   return digests;
 }
@@ -195,7 +195,7 @@ export async function sync(path: string): Promise<void> {
 
 /** Of a .gguf file, or of a model folder, whose unrelated files are ignored. */
 export async function modelDigest(model: string): Promise<string> {
-  if (isFile(model)) return await fileDigest(model);
+  if (isFile(model)) return await sourceDigest({ files: [model] });
   const names = await readdir(model).catch(() => []);
   // If the weights are at a server, tinker.json identifies them.
   const weights = names.filter(
@@ -220,12 +220,6 @@ export async function digestOfFiles(folder: string, names: readonly string[]): P
     digest.update(`${size}:`);
     if (size > 0) for await (const chunk of createReadStream(path)) digest.update(chunk);
   }
-  return digest.digest('hex');
-}
-
-async function fileDigest(path: string): Promise<string> {
-  const digest = createHash('sha256');
-  for await (const chunk of createReadStream(path, { highWaterMark: 2 ** 20 })) digest.update(chunk);
   return digest.digest('hex');
 }
 
