@@ -10,8 +10,11 @@ import type { RolloutSummary } from './types.ts';
 
 /** What is known of a rollout in a list. */
 export interface FilterRow extends RolloutSummary {
+  /** The step that trained it. */
   readonly step: number | null;
+  /** Why it is excluded from training. Null if it is not. */
   readonly excluded: string | null;
+  /** Reasons by excluded turn. */
   readonly excludedTurns: Readonly<Record<string, string>>;
 }
 

@@ -6,7 +6,7 @@ import type { WorkflowResult } from '../core/contracts.ts';
 import { describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined, exactJson, isObject, isPlain } from '../core/json.ts';
-import { type Credit, checkCredit, credited, settledReward, toReward } from '../core/reward.ts';
+import { checkCredit, credited, settledReward, toReward } from '../core/reward.ts';
 import { turnNamed } from '../core/turns.ts';
 import type { Json, Reward, RolloutIdentity, Turn } from '../core/types.ts';
 
@@ -15,14 +15,9 @@ const MOST_METRICS = 256;
 const MOST_NAMED = 100_000;
 const KEYS: readonly string[] = ['output', 'reward', 'success', 'metadata', 'metrics', 'trainedTurns', 'threads', 'credit'];
 
-export interface SettledResult {
-  readonly output?: Json;
+export interface SettledResult extends Pick<WorkflowResult, 'output' | 'success' | 'metadata' | 'metrics' | 'credit'> {
   readonly reward?: Reward;
-  readonly success?: boolean;
-  readonly metadata?: Readonly<Record<string, Json>>;
-  readonly metrics?: Readonly<Record<string, number>>;
   readonly trainedTurns?: readonly number[];
-  readonly credit?: Credit;
 }
 
 /** Throws WORKFLOW_BAD_RESULT. */

@@ -6,41 +6,33 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import type { FilterRow } from '../core/filter.ts';
 import { defined } from '../core/json.ts';
 import { exclusionsIn, placeOf, summaryOf } from '../core/turns.ts';
-import type { BatchManifest, Exclusion, ForkCause, Mark, Message, RolloutSummary, Trajectory, Turn } from '../core/types.ts';
+import type { BatchManifest, Exclusion, Mark, Message, RolloutSummary, Trajectory, Turn } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';
 
-export interface RolloutLine {
-  readonly rolloutId: string;
-  readonly taskId: string;
-  readonly purpose: Trajectory['purpose'];
+type Listed =
+  | Exclude<keyof FilterRow, keyof RolloutSummary>
+  | 'rolloutId'
+  | 'taskId'
+  | 'purpose'
+  | 'reward'
+  | 'parts'
+  | 'metrics'
+  | 'turns'
+  | 'forks'
+  | 'abandoned'
+  | 'failedCalls';
+
+export interface RolloutLine extends Pick<FilterRow, Listed> {
   readonly outcome: string;
-  readonly reward: number | null;
-  readonly parts?: Readonly<Record<string, number>>;
-  readonly metrics?: Readonly<Record<string, number>>;
-  readonly turns: number;
   /** Training rows it yields or would yield. Null if it cannot be trained (greedy sampling, for example). */
   readonly samples: number | null;
-  readonly step: number | null;
-  readonly forks: Readonly<Partial<Record<ForkCause, number>>>;
-  readonly abandoned: number;
-  readonly failedCalls: number;
-  /** Why it is excluded from training. Null if it is not. */
-  readonly excluded: string | null;
-  /** Reasons by excluded turn. */
-  readonly excludedTurns: Readonly<Record<string, string>>;
 }
 
 /** A rollout in a list: what the store says of it, and what steps and marks do. */
-export interface RolloutRow extends RolloutSummary {
-  /** The step that trained it. */
-  readonly step: number | null;
-  /** Why it is excluded from training. Null if it is not. */
-  readonly excluded: string | null;
-  /** Reasons by excluded turn. */
-  readonly excludedTurns: Readonly<Record<string, string>>;
-}
+export type RolloutRow = FilterRow;
 
 /** Throws FILE_NOT_FOUND. `path`: of the store, for the message. */
 export async function rolloutIn(store: Store, path: string, rolloutId: string): Promise<Trajectory> {
