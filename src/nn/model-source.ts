@@ -108,7 +108,7 @@ export function memorySource(fields: ModelSource['fields'], flat: Flat, weights:
 }
 
 /** Recognises the base of an adapter. */
-export async function sourceDigest({ files }: ModelSource): Promise<string> {
+export async function sourceDigest({ files }: Pick<ModelSource, 'files'>): Promise<string> {
   const digest = createHash('sha256');
   for (const path of files) for await (const chunk of createReadStream(path, { highWaterMark: 2 ** 20 })) digest.update(chunk);
   return digest.digest('hex');
