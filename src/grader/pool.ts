@@ -9,7 +9,7 @@
  */
 import { hash } from 'node:crypto';
 import { availableParallelism } from 'node:os';
-import { orAborted } from '../core/async.ts';
+import { linkSignals, orAborted } from '../core/async.ts';
 import type { GraderInput, GraderModel, GraderRunner } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Grade } from '../core/types.ts';
@@ -92,8 +92,7 @@ class PoolUser implements GraderPool {
   readonly #key: string;
   readonly #deadlineMs: number;
   readonly #retries: number;
-  readonly #pending = new Set<() => void>();
-  #isClosed = false;
+  readonly #closing = new AbortController();
   #pool: ProcessPool | undefined;
   #gradings = 0;
   #attempts = 0;
@@ -110,47 +109,29 @@ class PoolUser implements GraderPool {
   }
 
   async open(open: (signal: AbortSignal) => Promise<ProcessPool>, signal: AbortSignal | undefined): Promise<void> {
-    const closing = new AbortController();
-    const closed = (): Error => new TrainyardError('CANCELLED', 'closed while its processes were started');
-    const onAbort = (): void => {
-      closing.abort(closed());
-      void this[Symbol.asyncDispose]();
-    };
-    if (signal?.aborted) throw closed();
-    signal?.addEventListener('abort', onAbort, { once: true });
-    this.#forgetSignal = () => signal?.removeEventListener('abort', onAbort);
+    if (signal?.aborted) throw closedEarly();
+    const close = (): void => void this[Symbol.asyncDispose]();
+    signal?.addEventListener('abort', close, { once: true });
+    this.#forgetSignal = () => signal?.removeEventListener('abort', close);
     try {
-      this.#pool = await orAborted(pools.use(this.#key, this, open), closing.signal);
+      this.#pool = await orAborted(pools.use(this.#key, this, open), this.#closing.signal);
     } catch (error) {
       await this[Symbol.asyncDispose]();
       throw error;
     }
   }
 
-  grade(input: GraderInput, model?: GraderModel, print?: (text: string) => void): Promise<Grade> {
-    if (this.#isClosed) return Promise.resolve(cancelled());
+  async grade(input: GraderInput, model?: GraderModel, print?: (text: string) => void): Promise<Grade> {
+    if (this.#closing.signal.aborted) return cancelled();
     this.#gradings += 1;
-    return new Promise((settle) => {
-      // One controller each: removing a listener from a signal is slow if hundreds listen to it.
-      const given = new AbortController();
-      const cancel = (): void => {
-        settle(cancelled());
-        given.abort();
-      };
-      this.#pending.add(cancel);
-      void this.#graded({ input, model }, given.signal, print).then((grade) => {
-        this.#pending.delete(cancel);
-        settle(grade);
-      });
-    });
+    using given = linkSignals(this.#closing.signal);
+    return await orAborted(this.#graded({ input, model }, given.signal, print), given.signal).catch(cancelled);
   }
 
   /** Cancels pending gradings at once. Resolves when all processes have ended, unless others use them. Idempotent. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#forgetSignal();
-    this.#isClosed = true;
-    for (const cancel of this.#pending) cancel();
-    this.#pending.clear();
+    this.#closing.abort(closedEarly());
     await pools.leave(this.#key, this);
   }
 
@@ -170,6 +151,10 @@ class PoolUser implements GraderPool {
       return attemptOf(answer);
     });
   }
+}
+
+function closedEarly(): TrainyardError {
+  return new TrainyardError('CANCELLED', 'closed while its processes were started');
 }
 
 function checkedMemory(memoryMb: number): number {
