@@ -179,8 +179,26 @@ export function linkSignals(...sources: readonly AbortSignal[]): LinkedSignal {
 
 /** Like `linkSignals`, but also aborts with `reason()` after this many milliseconds. */
 export function deadlineSignal(milliseconds: number, reason: () => unknown, ...sources: readonly AbortSignal[]): LinkedSignal {
+  return workDeadline(milliseconds, new Downtime(), reason, ...sources);
+}
+
+/** Like `deadlineSignal`, extended by the downtime from now on. */
+export function workDeadline(
+  milliseconds: number,
+  downtime: Downtime,
+  reason: () => unknown,
+  ...sources: readonly AbortSignal[]
+): LinkedSignal {
   const controller = new AbortController();
-  const timer = setTimeout(() => controller.abort(reason()), milliseconds);
+  let allowedFor = downtime.milliseconds;
+  const wait = (more: number): NodeJS.Timeout =>
+    setTimeout(() => {
+      const away = downtime.milliseconds - allowedFor;
+      allowedFor += away;
+      if (away > 0) timer = wait(away);
+      else controller.abort(reason());
+    }, more);
+  let timer = wait(milliseconds);
   const unlink = abortWith(controller, ...sources);
   const release = (): void => {
     clearTimeout(timer);

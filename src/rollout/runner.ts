@@ -3,7 +3,7 @@
  * always ends as a trajectory, whose outcome and grade show what the workflow and grader did. Throws only if the cause is outside the
  * rollout: the store failed, or the run was stopped. The workflow gets the task without its answer.
  */
-import { abortWith, Downtime, Semaphore, yieldToEventLoop } from '../core/async.ts';
+import { Downtime, orAborted, Semaphore, workDeadline, yieldToEventLoop } from '../core/async.ts';
 import { endPrints, runInRollout } from '../core/context.ts';
 import type { AttachedRun, Clock, RunHost, Session, SessionHost, SessionObserver, Store, Workflow } from '../core/contracts.ts';
 import { boundary, TrainyardError } from '../core/errors.ts';
@@ -227,70 +227,32 @@ export async function runInSession<Opened extends Pick<Session, 'model'> & { sea
 ): Promise<{ readonly ending: Ending<unknown>; readonly session: Opened; readonly own: OwnContext }> {
   const { workflow, seed, clock, artifacts, observer, runWorkflow = (one) => runHere(workflow, one) } = parts;
   const waits = new Downtime(parts.downtime);
-  using bounds = new RolloutBounds(parts.signal, parts.deadlineMs, waits);
+  let isOver = false;
+  const end = (): void => {
+    isOver = true;
+  };
+  using bounds = workDeadline(parts.deadlineMs, waits, end, parts.signal);
   const { signal } = bounds;
   const session = open(signal, waits);
   using _sealed = { [Symbol.dispose]: () => void session.seal() };
   const printed = (line: LogLine): void => observer?.printed?.(line);
   const own = contextOf({ identity, task, workflow, session, signal, seed, artifacts, now: clock.now, printed });
   clearFolder(own.folder);
-  const ending = await bounds.within(() => runWorkflow(own, task));
+  // Ends even if the workflow ignores its signal; what it does afterwards finds a sealed session.
+  const ending = await orAborted(
+    endingOf(() => runWorkflow(own, task)),
+    signal,
+  ).catch((thrown: unknown): Ending<unknown> => (isOver ? { kind: 'deadline' } : { kind: 'threw', thrown }));
   endPrints(own.ctx);
   return { ending: rejectedOr(ending, own), session, own };
 }
 
-/** Ends a rollout from outside: by the run's signal, or at its deadline, which is extended by downtime: the policy's, and waits for busy servers. */
-class RolloutBounds implements Disposable {
-  readonly #controller = new AbortController();
-  readonly #unlink: () => void;
-  readonly #downtime: Downtime;
-  #allowedFor: number;
-  #timer: NodeJS.Timeout | undefined;
-  #isOver = false;
-
-  constructor(run: AbortSignal, deadlineMs: number, downtime: Downtime) {
-    this.#unlink = abortWith(this.#controller, run);
-    this.#downtime = downtime;
-    this.#allowedFor = downtime.milliseconds;
-    this.#wait(deadlineMs);
-  }
-
-  get signal(): AbortSignal {
-    return this.#controller.signal;
-  }
-
-  /** Returns even if the workflow ignores its signal; what it does afterwards finds a sealed session. */
-  async within(workflow: () => Promise<unknown>): Promise<Ending<unknown>> {
-    const { signal } = this;
-    const { promise: cut, resolve } = Promise.withResolvers<Ending<unknown>>();
-    const end = (): void => resolve(this.#isOver ? { kind: 'deadline' } : { kind: 'threw', thrown: signal.reason });
-    if (signal.aborted) end();
-    else signal.addEventListener('abort', end, { once: true });
-    const run = async (): Promise<Ending<unknown>> => {
-      try {
-        return { kind: 'returned', result: await workflow() };
-      } catch (thrown) {
-        return { kind: 'threw', thrown };
-      }
-    };
-    return await Promise.race([cut, run()]);
-  }
-
-  [Symbol.dispose](): void {
-    clearTimeout(this.#timer);
-    this.#unlink();
-  }
-
-  #wait(milliseconds: number): void {
-    this.#timer = setTimeout(() => {
-      const away = this.#downtime.milliseconds - this.#allowedFor;
-      if (away > 0) {
-        this.#allowedFor += away;
-        return this.#wait(away);
-      }
-      this.#isOver = true;
-      this.#controller.abort();
-    }, milliseconds);
+/** Never rejects. */
+async function endingOf(run: () => Promise<unknown>): Promise<Ending<unknown>> {
+  try {
+    return { kind: 'returned', result: await run() };
+  } catch (thrown) {
+    return { kind: 'threw', thrown };
   }
 }
 
