@@ -95,6 +95,7 @@ const LARGEST_REWARD = 1e9;
 /** Seconds that a fetch may wait. */
 const LONGEST_WAIT = 60;
 
+const natural = z.int().min(0);
 const id = z.int().min(0).max(0x7fff_ffff);
 const ids = z.array(id).min(1);
 const reward = z.number().min(-LARGEST_REWARD).max(LARGEST_REWARD).nullish();
@@ -134,7 +135,7 @@ const tokenReward = z.strictObject({
   prompt_ids: ids,
   response_ids: ids,
   multi_modal_data: nothing.optional(),
-  num_turns: z.int().min(0).nullish(),
+  num_turns: natural.nullish(),
   extra_fields: rowFields,
   dataset_fields: rowFields,
 });
@@ -161,8 +162,8 @@ export const step = z.strictObject({
   routed_experts: nothing.optional(),
   trajectory_uid: uid,
   prompt_uid: uid.nullish(),
-  step_index: z.int().min(0).default(0),
-  policy_version: z.int().min(0).default(0),
+  step_index: natural.default(0),
+  policy_version: natural.default(0),
   is_last: z.boolean().default(false),
   metadata,
 });
@@ -175,8 +176,8 @@ export const batchRequest = z.strictObject({
   n: z.int().min(1).max(10_000).nullish(),
   channel,
   wait_s: z.number().min(0).max(LONGEST_WAIT).default(30),
-  policy_version: z.int().min(0).nullish(),
-  max_staleness: z.int().min(0).nullish(),
+  policy_version: natural.nullish(),
+  max_staleness: natural.nullish(),
   stale: z.enum(['drop', 'weigh'] satisfies readonly StaleRule['rule'][]).default('drop'),
   batch_id: uid.nullish(),
 });

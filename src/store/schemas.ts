@@ -25,7 +25,9 @@ const id = z
   .refine((value) => value.isWellFormed(), 'expected an id without lone surrogates');
 
 const natural = z.int().min(0);
+const positive = z.int().min(1);
 const optional = z.exactOptional;
+const optionalText = optional(z.string());
 
 /** Already known to be JSON here: parsed from text, or copied by `plainJson`. */
 const json = z.custom<Json>((value) => value !== undefined, 'expected JSON');
@@ -40,14 +42,14 @@ const message: z.ZodType<Message> = z.object({
   role: z.enum(['system', 'user', 'assistant', 'tool']),
   content: z.string().nullable(),
   tool_calls: optional(z.array(toolCall)),
-  tool_call_id: optional(z.string()),
-  name: optional(z.string()),
-  reasoning: optional(z.string()),
+  tool_call_id: optionalText,
+  name: optionalText,
+  reasoning: optionalText,
 });
 
 const tool: z.ZodType<Tool> = z.object({
   type: z.literal('function'),
-  function: z.object({ name: z.string(), description: optional(z.string()), parameters: optional(json) }),
+  function: z.object({ name: z.string(), description: optionalText, parameters: optional(json) }),
 });
 
 const settings = <T extends z.ZodType>(number: T) =>
@@ -63,7 +65,7 @@ const turn: z.ZodType<Turn> = z
     thread: z.string(),
     role: z.string(),
     trainable: z.boolean(),
-    model: optional(z.string()),
+    model: optionalText,
     usage: optional(z.object({ promptTokens: natural, completionTokens: natural })),
     undelivered: optional(z.literal(true)),
     promptIds: z.instanceof(Int32Array),
@@ -71,7 +73,7 @@ const turn: z.ZodType<Turn> = z
     logprobs: z.instanceof(Float32Array),
     policyVersion: natural,
     stopReason: z.enum(['stop', 'length']),
-    constrained: optional(z.object({ format: optional(json), tool: optional(z.string()) })),
+    constrained: optional(z.object({ format: optional(json), tool: optionalText })),
     sampling: z.object({ requested: settings(optional(z.number())), effective: settings(z.number()), seed: z.int() }),
     request: z.object({
       dialect: optional(z.enum(DIALECT_NAMES)),
@@ -80,7 +82,7 @@ const turn: z.ZodType<Turn> = z
       ignored: optional(z.array(z.string())),
     }),
     response: message,
-    formatError: optional(z.string()),
+    formatError: optionalText,
     startedAt: z.number(),
     endedAt: z.number(),
   })
@@ -146,15 +148,15 @@ export const trajectorySchema: z.ZodType<Trajectory> = z.object({
 });
 
 export const manifestSchema: z.ZodType<BatchManifest> = z.object({
-  step: z.int().min(1),
-  policyVersion: z.int().min(1),
+  step: positive,
+  policyVersion: positive,
   rolloutIds: z.array(id),
   excluded: optional(z.array(z.object({ rolloutId: id, turn: optional(natural) }))),
-  batchId: optional(z.string()),
+  batchId: optionalText,
   stale: optional(z.strictObject({ policyVersion: natural, most: natural, rule: z.enum(['drop', 'weigh', 'keep']) })),
   checkpoint: z.string().nullable(),
-  digests: optional(z.object({ samples: z.string(), weights: optional(z.string()) })),
-  groups: z.object({ next: z.int().min(1), pending: z.array(z.int().min(1)) }),
+  digests: optional(z.object({ samples: z.string(), weights: optionalText })),
+  groups: z.object({ next: positive, pending: z.array(positive) }),
   metrics: z.record(z.string(), z.number()),
   createdAt: z.number(),
 });

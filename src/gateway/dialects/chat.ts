@@ -65,32 +65,32 @@ export const chatParameters: Parameters = {
 /** Each completion is a turn; requests for more are refused. */
 const MOST_CHOICES = 128;
 
-const part = z.looseObject({ type: z.string(), text: z.string().nullish(), refusal: z.string().nullish() });
+const optionalText = z.string().nullish();
+const part = z.looseObject({ type: z.string(), text: optionalText, refusal: optionalText });
 const text = z.union([z.string(), z.array(part)], { error: 'expected a text or a list of text parts' });
 const content = text.nullish();
-const name = z.string().nullish();
 const toolCall = z.object({
   id: z.string().default(''),
   type: z.literal('function').default('function'),
   function: z.object({ name: z.string(), arguments: z.string() }),
 });
 const message = z.discriminatedUnion('role', [
-  z.object({ role: z.enum(['system', 'developer', 'user']), content: text, name }),
+  z.object({ role: z.enum(['system', 'developer', 'user']), content: text, name: optionalText }),
   z.object({
     role: z.literal('assistant'),
     content,
     tool_calls: z.array(toolCall).nullish(),
-    name,
-    reasoning_content: z.string().nullish(),
-    reasoning: z.string().nullish(),
+    name: optionalText,
+    reasoning_content: optionalText,
+    reasoning: optionalText,
   }),
-  z.object({ role: z.literal('tool'), content, tool_call_id: z.string().nullish(), name }),
+  z.object({ role: z.literal('tool'), content, tool_call_id: optionalText, name: optionalText }),
 ]);
 /** The body was parsed from JSON; validating that again would cost more than reading it. */
 const parsedJson = z.custom<Json>((value) => value !== undefined);
 const tool = z.object({
   type: z.literal('function'),
-  function: z.object({ name: z.string().min(1), description: z.string().nullish(), parameters: parsedJson.nullish() }),
+  function: z.object({ name: z.string().min(1), description: optionalText, parameters: parsedJson.nullish() }),
 });
 const withoutMessages = z.object({
   ...commonFields,

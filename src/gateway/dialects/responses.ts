@@ -77,18 +77,19 @@ const LOGPROBS = 'message.output_text.logprobs';
 /** Always included. */
 const REASONING = 'reasoning.encrypted_content';
 
-const anyTool = z.looseObject({ type: z.string(), name: z.string().nullish() });
+const optionalText = z.string().nullish();
+const anyTool = z.looseObject({ type: z.string(), name: optionalText });
 const functionTool = z.object({
   type: z.literal('function'),
   name: z.string().min(1),
-  description: z.string().nullish(),
+  description: optionalText,
   parameters: z.json().nullish(),
 });
 const namespace = z.object({ name: z.string().min(1), tools: z.array(anyTool) });
 const body = z.object({
   input: z.union([z.string(), z.array(z.unknown())], 'expected a text or a list of items').nullish(),
-  instructions: z.string().nullish(),
-  previous_response_id: z.string().nullish(),
+  instructions: optionalText,
+  previous_response_id: optionalText,
   ...commonFields,
   tools: z.array(anyTool).nullish(),
   tool_choice: z.unknown().optional(),
@@ -213,12 +214,17 @@ const TEXT_PARTS = ['input_text', 'output_text', 'text', 'reasoning_text', 'summ
 const part = z.looseObject({ type: z.string(), text: z.string().optional(), refusal: z.string().optional() });
 const content = z.union([z.string(), z.array(part)], 'expected a text or a list of parts');
 const texts = z.array(part).nullish();
-const id = z.string().nullish();
 const KINDS = {
-  message: z.object({ role: z.enum(['user', 'assistant', 'system', 'developer']), content, id }),
-  function_call: z.object({ call_id: z.string(), name: z.string().min(1), namespace: id, arguments: z.string(), id }),
+  message: z.object({ role: z.enum(['user', 'assistant', 'system', 'developer']), content, id: optionalText }),
+  function_call: z.object({
+    call_id: z.string(),
+    name: z.string().min(1),
+    namespace: optionalText,
+    arguments: z.string(),
+    id: optionalText,
+  }),
   function_call_output: z.object({ call_id: z.string(), output: content }),
-  reasoning: z.object({ content: texts, summary: texts, encrypted_content: z.string().nullish(), id }),
+  reasoning: z.object({ content: texts, summary: texts, encrypted_content: optionalText, id: optionalText }),
   item_reference: z.object({ id: z.string() }),
 };
 type Kind = keyof typeof KINDS;

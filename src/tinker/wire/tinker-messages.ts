@@ -54,26 +54,28 @@ export interface SampleReply {
 export const PROTOBUF = 'application/x-protobuf';
 
 const natural = z.int().min(0);
-const seqId = z.int().min(1).nullish();
+const positive = z.int().min(1);
+const optionalText = z.string().nullish();
+const seqId = positive.nullish();
 const id = z.string().min(1);
 const labels = z.record(z.string(), z.string()).nullish();
 
 /** Most datums and bytes of protobuf in one request. The defaults are those of the hosted service's clients. */
 export const PASS_LIMITS = { fwdbwd_max_chunk_len: 1024, fwdbwd_max_chunk_bytes_count: 5_000_000 } as const;
 export const clientConfigReply = z.object({
-  fwdbwd_max_chunk_len: z.int().min(1).optional(),
-  fwdbwd_max_chunk_bytes_count: z.int().min(1).optional(),
-  sample_max_concurrent_requests: z.int().min(1).default(2000),
+  fwdbwd_max_chunk_len: positive.optional(),
+  fwdbwd_max_chunk_bytes_count: positive.optional(),
+  sample_max_concurrent_requests: positive.default(2000),
 });
 export type ClientConfigReply = z.infer<typeof clientConfigReply>;
 
 export const capabilitiesReply = z.object({
   supported_models: z.array(
     z.object({
-      model_name: z.string().nullish(),
+      model_name: optionalText,
       max_context_length: z.int().nullish(),
       /** Only Trainyard's server sends this: SHA-256 of its tokenizer.json. */
-      tokenizer_sha256: z.string().nullish(),
+      tokenizer_sha256: optionalText,
     }),
   ),
   /** Only Trainyard's server sends this: whether weights published earlier can still be sampled from. */
@@ -81,9 +83,9 @@ export const capabilitiesReply = z.object({
   /** Only a server that `trainyard skyrl` started sends this: what its programs are compiled for, and what it cannot do. */
   trainyard: z
     .object({
-      sequences: z.int().min(1),
-      call_tokens: z.int().min(1),
-      max_lora_rank: z.int().min(1),
+      sequences: positive,
+      call_tokens: positive,
+      max_lora_rank: positive,
       keeps_published: z.boolean(),
     })
     .nullish(),
@@ -99,16 +101,13 @@ export const createModelRequest = z.object({
   model_seq_id: natural.nullish(),
   base_model: z.string(),
   user_metadata: z.record(z.string(), z.unknown()).nullish(),
-  lora_config: z
-    .object({ rank: z.int().min(1), seed: z.int().nullish() })
-    .loose()
-    .nullish(),
+  lora_config: z.object({ rank: positive, seed: z.int().nullish() }).loose().nullish(),
   /** Only the optimizer's name is checked. */
   optimizer_config: z.object({ type: z.string() }).nullish(),
 });
 
 /** Some servers repeat the base model. */
-export const createModelReply = z.object({ model_id: id, base_model: z.string().nullish() });
+export const createModelReply = z.object({ model_id: id, base_model: optionalText });
 
 /** For `get_info` and `unload_model`. */
 export const modelRequest = z.object({ model_id: id });
@@ -157,15 +156,15 @@ export const optimStepReply = z.object({ metrics: z.record(z.string(), z.number(
 export const createSamplingSessionRequest = z.object({
   session_id: id,
   sampling_session_seq_id: natural,
-  base_model: z.string().nullish(),
-  model_path: z.string().nullish(),
+  base_model: optionalText,
+  model_path: optionalText,
 });
 export const createSamplingSessionReply = z.object({ sampling_session_id: id });
 
 /** `path` is a name here, not a tinker:// path. */
 export const saveWeightsRequest = z.object({
   model_id: id,
-  path: z.string().nullish(),
+  path: optionalText,
   seq_id: seqId,
   overwrite: z.boolean().nullish(),
   user_metadata: labels,
@@ -174,7 +173,7 @@ export const saveWeightsReply = z.object({ path: z.string() });
 
 /** With `path`, saves durable weights under that name. Without, opens a sampling session at once and returns no path. */
 export const saveWeightsForSamplerRequest = saveWeightsRequest.omit({ overwrite: true });
-export const saveWeightsForSamplerReply = z.object({ path: z.string().nullish(), sampling_session_id: id.nullish() });
+export const saveWeightsForSamplerReply = z.object({ path: optionalText, sampling_session_id: id.nullish() });
 
 export const loadWeightsRequest = z.object({
   model_id: id,
