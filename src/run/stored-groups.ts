@@ -32,6 +32,7 @@ const OWN: ReadonlySet<string> = new Set<keyof TrainSettings>([
     'concurrency',
     'workflowWorkers',
     'graderWorkers',
+    'workers',
     'isolation',
     'transcripts',
     'store',

@@ -15,7 +15,7 @@ import type { SamplingSettings, TaskView, Trajectory } from '../core/types.ts';
 import { BYTEA, binaryArray, Connections, inTransaction, TEXT } from '../store/postgres-connection.ts';
 import { decodeTrajectory, type EncodedRecord, type EncodedTurn, encodeTrajectory, keepTrajectory } from '../store/records.ts';
 import type { RolloutFile } from './files.ts';
-import { prepareTables, SCHEMA } from './rights.ts';
+import { prepareTables, SCHEMA, WORKER_ROLE } from './rights.ts';
 
 /** A rollout for a worker: everything but the answer. */
 export interface RolloutJob {
@@ -73,6 +73,8 @@ const ABSENT = 30;
 const WAITING = { retentionSeconds: 31_536_000 };
 /** Seconds that pg-boss keeps a finished job. */
 const KEPT = 3_600;
+const MORE = `this worker’s database user can read and change rewards; give it a URL with the role ${WORKER_ROLE}: trainyard help scale`;
+
 /** Milliseconds that a database may be away: for a coordinator, and when a worker begins. */
 const PATIENCE = 60_000;
 
@@ -99,16 +101,18 @@ export class WorkQueue implements AsyncDisposable {
   }
 
   /**
-   * As worker: with the rights of one, on tables that a coordinator has made. Undefined if none has been there yet. From then on, it waits for
-   * a database that is away until `stop`.
+   * As worker: with the rights of one, on tables that a coordinator has made; with more, it warns. Undefined if none has been there yet. From
+   * then on, it waits for a database that is away until `stop`.
    */
-  static async join(url: string, stop: AbortSignal): Promise<WorkQueue | undefined> {
+  static async join(url: string, stop: AbortSignal, warn?: Warn): Promise<WorkQueue | undefined> {
     const database = await Connections.to(url);
-    const sql = "SELECT FROM pg_class WHERE relname = 'worker_runs' AND relnamespace = to_regnamespace('trainyard')";
-    const { rowCount } = await database
+    const sql = `SELECT relname, has_table_privilege(oid, 'SELECT') AS "isRead" FROM pg_class
+      WHERE relname IN ('worker_runs', 'trajectories') AND relnamespace = to_regnamespace('trainyard')`;
+    const { rows } = await database
       .use('look for a coordinator', PATIENCE, (client) => client.query(sql))
       .finally(() => database.close());
-    if (rowCount === 0) return undefined;
+    if (!rows.some(({ relname }) => relname === 'worker_runs')) return undefined;
+    if (rows.some(({ relname, isRead }) => relname === 'trajectories' && isRead)) warn?.('DATABASE_RIGHTS', MORE);
     return await WorkQueue.#open(url, stop);
   }
 

@@ -303,5 +303,13 @@ describe.skipIf(postgresMissing !== undefined)("the worker's role", () => {
     const { username } = new URL(database.url);
     await (await coordinator(username))[Symbol.asyncDispose]();
     expect(warnings).toEqual([expect.stringMatching(new RegExp(`^DATABASE_RIGHTS: .*${username}, is a superuser`))]);
+    const told: string[] = [];
+    const join = async (user: string): Promise<void> => {
+      const queue = await WorkQueue.join(as(user), new AbortController().signal, (code) => void told.push(`${code} ${user}`));
+      await queue![Symbol.asyncDispose]();
+    };
+    await join(WORKER);
+    await join(username);
+    expect(told).toEqual([`DATABASE_RIGHTS ${username}`]);
   });
 });

@@ -11,7 +11,7 @@ export const SCHEMA = 'trainyard_queue';
 /** Of pg-boss's tables in the release that package.json has; another one does not start on them. */
 const SCHEMA_VERSION = 43;
 /** The role that may run workers, if the database has it. */
-const WORKER_ROLE = 'trainyard_worker';
+export const WORKER_ROLE = 'trainyard_worker';
 const BOTH = `trainyard, ${SCHEMA}`;
 const LOCK = 0x54726e79;
 
@@ -132,6 +132,8 @@ const GRANTED = Object.entries(RIGHTS)
   .concat(`GRANT USAGE ON SCHEMA ${BOTH} TO ${WORKER_ROLE}`)
   .join('; ');
 
+const NO_ROLE = `there is no role ${WORKER_ROLE}: a worker that logs in as another one can change rewards. CREATE ROLE ${WORKER_ROLE} LOGIN PASSWORD '…', and start again`;
+
 /** As coordinator, when the store's own tables are there. Returns what else its user, or the worker's role, could do. */
 export async function prepareTables(client: PoolClient): Promise<readonly string[]> {
   // Of the session, which ends with what fails: scripts of pg-boss are transactions of their own.
@@ -140,7 +142,7 @@ export async function prepareTables(client: PoolClient): Promise<readonly string
   const hasWorkers = roles.rowCount !== 0;
   await migrate(client, hasWorkers);
   await inTransaction(client, () => client.query([TABLES, QUEUES, ...(hasWorkers ? [REVOKED, GRANTED] : [])].join('; ')));
-  const found = [...(await superuser(client)), ...(hasWorkers ? await surplus(client) : [])];
+  const found = [...(await superuser(client)), ...(hasWorkers ? await surplus(client) : [NO_ROLE])];
   await client.query('SELECT pg_advisory_unlock($1)', [LOCK]);
   return found;
 }
@@ -162,8 +164,8 @@ async function migrate(client: PoolClient, hasWorkers: boolean): Promise<void> {
 
 async function superuser(client: PoolClient): Promise<readonly string[]> {
   const { rows } = await client.query("SELECT current_user AS name WHERE current_setting('is_superuser') = 'on'");
-  const advice = 'one that owns the database is enough: trainyard help scale';
-  return rows.map(({ name }) => `the database user of this coordinator, ${name}, is a superuser; ${advice}`);
+  const advice = 'so a mistake would be one of the whole server. One that owns the database is enough: trainyard help scale';
+  return rows.map(({ name }) => `the database user of this coordinator, ${name}, is a superuser, ${advice}`);
 }
 
 /** By other roles that it is in, or granted by others: only they can revoke it. */

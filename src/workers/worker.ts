@@ -58,7 +58,7 @@ export async function work(options: WorkerOptions, signals: WorkerSignals): Prom
   signals.tell(`looking for ${options.run === undefined ? 'a run' : `run ${options.run}`} in ${withoutPassword(options.store)}`, {
     type: 'looking',
   });
-  await using queue = await awaited(() => WorkQueue.join(options.store, signals.stop), signals);
+  await using queue = await awaited(() => WorkQueue.join(options.store, signals.stop, signals.warn), signals);
   let finished = 0;
   while (queue !== undefined) {
     const opened = await awaited(() => queue.openedRun(options.run), signals);
