@@ -14,7 +14,7 @@ const unfilteredOf = new WeakMap<NodeJS.WriteStream, Write>();
 /** `colour`: leaves colours as they are. */
 export function filtered(text: string, colour: boolean): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
-  const pieces = text.split(/(\u001b\[[\d;]*m)/);
+  const pieces = text.replaceAll('\r\n', '\n').split(/(\u001b\[[\d;]*m)/);
   return pieces.map((piece, i) => (i % 2 === 0 ? piece.replace(CONTROL, '·') : colour ? piece : '')).join('');
 }
 

@@ -183,6 +183,7 @@ describe('an answer that an agent could read', () => {
     const expected = [{ args: ['some long input'], expected: long }];
     expect(await codes({ prompt: `a ${long}`, answer: expected })).toEqual(['LABEL_IN_PROMPT']);
     expect(await codes({ prompt: `a ${long}`, answer: ['another answer', long] })).toEqual(['LABEL_IN_PROMPT']);
+    expect(await codes({ prompt: 'The quick\n  brown fox', answer: { tests: expected } })).toEqual(['LABEL_IN_PROMPT']);
     // What a test is given may be part of the question.
     expect(await codes({ prompt: 'try it with some long input', answer: expected })).toEqual([]);
   });

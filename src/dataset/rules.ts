@@ -149,7 +149,7 @@ export function labelInMetadata({ answer, metadata }: Pick<Task, 'answer' | 'met
 
 /** Path of a metadata key that is named like an answer, for tasks that have none of their own. */
 export function namedLikeAnswer({ metadata }: Pick<Task, 'metadata'>): string | undefined {
-  return labelIn(metadata, (value) => value !== null && value !== '');
+  return labelIn(metadata, (value) => value !== null && value !== '' && typeof value !== 'boolean');
 }
 
 function labelIn(object: unknown, isAnswer: (value: unknown) => boolean, path = 'metadata'): string | undefined {
@@ -194,7 +194,7 @@ function finderOf(answer: Json | undefined): ((value: unknown) => boolean) | und
   return (value) => {
     if (typeof value === 'object') return isWhole && sameJson(value, answer);
     if (typeof value !== 'string' && typeof value !== 'number') return false;
-    const found = String(value).toLowerCase();
+    const found = plainText(value);
     return texts.some((text) => (typeof value === 'string' ? found.includes(text) : found === text));
   };
 }
@@ -202,15 +202,19 @@ function finderOf(answer: Json | undefined): ((value: unknown) => boolean) | und
 /** Names in an answer of several parts. What stands under others (`args`, `language`) may belong to the question. */
 const EXPECTED_KEYS: ReadonlySet<string> = new Set([...LABEL_KEYS, 'expected', 'output', 'result', 'stdout', 'target', 'value']);
 
-/** In lower case. */
-function expectedTexts(answer: unknown): readonly string[] {
+function expectedTexts(answer: unknown, isExpected = true): readonly string[] {
   if (typeof answer === 'string' || typeof answer === 'number') {
-    const text = String(answer).trim().toLowerCase();
-    return text.length < TELLING_CHARS ? [] : [text];
+    const text = plainText(answer);
+    return isExpected && text.length >= TELLING_CHARS ? [text] : [];
   }
-  if (Array.isArray(answer)) return answer.flatMap(expectedTexts);
+  if (Array.isArray(answer)) return answer.flatMap((item) => expectedTexts(item, isExpected));
   if (!isObject(answer)) return [];
-  return Object.entries(answer).flatMap(([key, value]) => (EXPECTED_KEYS.has(plainName(key)) ? expectedTexts(value) : []));
+  return Object.entries(answer).flatMap(([key, value]) => expectedTexts(value, EXPECTED_KEYS.has(plainName(key))));
+}
+
+/** In lower case, with single spaces. */
+function plainText(text: string | number): string {
+  return String(text).trim().toLowerCase().replace(/\s+/g, ' ');
 }
 
 function holds(value: unknown, isThere: (value: unknown) => boolean): boolean {

@@ -410,6 +410,7 @@ export function checkRecorded(turn: Turn, { policy, sampling, versions }: Record
   const { requested, effective, seed } = turn.sampling;
   if (turn.model !== undefined) {
     if (promptIds.length + ids.length > 0) throw garbled(`ids of ${turn.model}`, 'none of a model that is known by its messages');
+    if ('engine' in policy && turn.trainable) throw garbled(`what ${turn.model} said, to be trained`, 'the policy');
     return;
   }
   const { engine, renderer } = tokenPolicy(policy, 'a turn without the name of its model');

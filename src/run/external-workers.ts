@@ -44,6 +44,7 @@ export async function coordinatorOf({
   }
   const { Coordinator } = await import('../workers/coordinator.ts');
   const { trainer, sampled: policy } = parts.policy;
+  const { roles, othersTrainable = true } = entry.workflow;
   const sources = await sourcesOf(file, settings.flows, entry);
   const hidden = await hiddenFor(file, settings, entry);
   const own = { ...shared(settings), hidden };
@@ -55,7 +56,8 @@ export async function coordinatorOf({
     ...hidden,
   ]);
   return await Coordinator.open({
-    ...{ url, run: id, warn, policy, limits: settings.limits, trainable: settings.trainable },
+    ...{ url, run: id, warn, policy, limits: settings.limits },
+    isTrained: (role) => settings.trainable?.includes(role) ?? roles[role]?.trainable ?? othersTrainable,
     ...{ staleness: 'staleness' in settings ? settings.staleness : 0 },
     ...(trainer && {
       save: (folder: string) => savedFiles(trainer, folder, model, { optimizer: false }),

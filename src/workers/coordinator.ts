@@ -44,8 +44,8 @@ export interface CoordinatorOptions {
   readonly forget?: (folder: string) => Promise<unknown>;
   readonly policy: RecordedElsewhere['policy'];
   readonly limits: Limits;
-  /** The only roles that may be trained, if the run names them. */
-  readonly trainable?: readonly string[] | undefined;
+  /** Whether turns of a role may be trained. */
+  readonly isTrained: (role: string) => boolean;
   readonly warn: Warn;
 }
 
@@ -165,7 +165,7 @@ export class Coordinator implements AsyncDisposable {
 
   /** The attempt whose result is there. */
   async #attemptOf(job: string): Promise<Pick<LostAttempt, 'worker' | 'at'>> {
-    const sql = `SELECT worker, at FROM trainyard.attempts JOIN trainyard.results USING (run, job, attempt)
+    const sql = `SELECT left(worker, 200) AS worker, at FROM trainyard.attempts JOIN trainyard.results USING (run, job, attempt)
       WHERE run = $1 AND job = $2 ORDER BY at DESC LIMIT 1`;
     const [found] = await this.#queue.query<LostAttempt>('read attempts', sql, [this.#options.run, job]);
     return found ?? { worker: 'unknown', at: new Date() };
@@ -308,7 +308,7 @@ export class Coordinator implements AsyncDisposable {
   }
 }
 
-type Asked = RecordedElsewhere & Pick<CoordinatorOptions, 'limits' | 'trainable'>;
+type Asked = RecordedElsewhere & Pick<CoordinatorOptions, 'limits' | 'isTrained'>;
 
 /** Throws RESULT_REFUSED, with what follows `worker … returned rollout …`. A record that can be read is of our format. */
 function checkResult(made: Trajectory | undefined, { identity }: RolloutSpec, asked: Asked): void {
@@ -316,15 +316,16 @@ function checkResult(made: Trajectory | undefined, { identity }: RolloutSpec, as
   const isAsked = Object.entries(identity).every(([name, value]) => made[name as keyof RolloutIdentity] === value);
   if (!isAsked) throw refusal('as another one');
   if (made.grade.kind !== 'ungraded') throw refusal('with a reward');
-  const { limits, trainable } = asked;
-  const { turns, metadata, metrics, returned } = made;
+  const { limits, isTrained } = asked;
+  const { turns, metadata, metrics, returned, outcome } = made;
+  if (outcome.kind === 'completed' && turns.length === 0) throw refusal('as completed, without a turn');
   if (turns.length > limits.turns) throw refusal(`with ${turns.length} turns, expected at most ${limits.turns}`);
   const tokens = turns.reduce((sum, { sampledIds }) => sum + sampledIds.length, 0);
   if (tokens > limits.tokens) throw refusal(`with ${tokens} sampled tokens, expected at most ${limits.tokens}`);
   const isInOrder = ({ index, after = -1, fork }: Turn, place: number): boolean =>
-    index === place && after < place && (fork === undefined || fork.from < turns.length);
+    index === place && after < place && (fork === undefined || fork.from < place);
   if (!turns.every(isInOrder)) throw refusal('with turns that are not in order');
-  const other = turns.find((turn) => turn.trainable && trainable?.includes(turn.role) === false);
+  const other = turns.find((turn) => turn.trainable && !isTrained(turn.role));
   if (other !== undefined) throw refusal(`with turns of a role that is not trained: ${shortLine(other.role, 100)}`);
   try {
     for (const turn of turns) checkRecorded(turn, asked);

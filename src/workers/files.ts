@@ -15,7 +15,8 @@ export interface RolloutFile {
 }
 
 /** Bytes of one rollout. More would not fit into a statement of the database. */
-const MOST = 256 * 1024 * 1024;
+export const MOST = 200 * 1024 * 1024;
+export const MOST_FILES = 100_000;
 /** Bytes of a name, and of a path: what file systems take. */
 const [LONGEST_NAME, LONGEST_PATH] = [255, 2_000];
 

@@ -26,7 +26,7 @@ const finished = (claimed: ClaimedJob, output: string) => {
 };
 
 /** Of these results, none has a turn. */
-const CHECKS = { policy: { model: () => '' }, limits: { turns: 9, tokens: 9, deadlineMs: 9 } };
+const CHECKS = { policy: { model: () => '' }, limits: { turns: 9, tokens: 9, deadlineMs: 9 }, isTrained: () => true };
 
 const FORGED = `INSERT INTO trainyard.results (run, job, attempt, record, digest, words, prompt_ids, sampled_ids, logprobs)
   VALUES ($1, $2, 1, '{}', 'x', '{}', '{}', '{}', '{}')`;
@@ -74,6 +74,44 @@ describe.skipIf(postgresMissing !== undefined)('the queue of rollouts', () => {
     const parked = await queue.parked('unread');
     expect([...parked.keys()].toSorted()).toEqual(bad.toSorted());
     expect(parked.get(bad[0]!)).toMatchObject({ reason: 'its job in the queue cannot be read', attempts: [{}, {}, {}] });
+  });
+
+  it('queues again, when a run opens, whatever no worker will ever end', async () => {
+    const told = [
+      "state = 'failed'",
+      "state = 'cancelled'",
+      "state = 'completed'",
+      "state = 'active', started_on = now(), heartbeat_on = 'infinity'",
+      "state = 'active', started_on = 'infinity'",
+      'blocked = true, pending_dependencies = 5',
+    ];
+    await queue.openRun('held', SPEC);
+    const jobs = told.map((_, i) => jobOf(`held-${i}`));
+    await queue.send('held', jobs);
+    for (const [i, what] of told.entries()) {
+      await queue.query('hold a job', `UPDATE trainyard_queue.job_common SET ${what} WHERE id = $1`, [jobIdOf('held', jobs[i]!)]);
+    }
+    await expect(queue.query('overflow', 'UPDATE trainyard_queue.job_common SET retry_count = 2147483647', [])).rejects.toThrow(
+      'bounded',
+    );
+    await queue.closeRun('held', false);
+    await queue.openRun('held', SPEC);
+    await queue.send('held', jobs);
+    const claimed = await queue.claim('held', 9, 'worker');
+    expect(claimed.map(({ job }) => job.identity.rolloutId).toSorted()).toEqual(jobs.map((job) => job.identity.rolloutId));
+    await queue.closeRun('held', false);
+  });
+
+  it('takes no row that a coordinator could not read', async () => {
+    const result = "INSERT INTO trainyard.results VALUES ('r', gen_random_uuid(), 1, $1, '\\x00'";
+    for (const [sql, value] of [
+      [`${result}, array_fill(NULL::text, ARRAY[200000]), '{}', '{}', '{}')`, '{}'],
+      [`${result}, '{a}', '{}', '{}', '{}')`, '{}'],
+      ["INSERT INTO trainyard.attempts (run, job, attempt, worker) VALUES ('r', gen_random_uuid(), 1, repeat($1, 2000))", 'w'],
+      ["INSERT INTO trainyard.result_files VALUES ('r', gen_random_uuid(), 1, repeat($1, 5000), 420, '')", 'p'],
+    ] as const) {
+      await expect(queue.query('write', sql, [value]), sql).rejects.toThrow('bounded');
+    }
   });
 
   it('keeps the first result of a rollout that ran again because its job was forgotten', async () => {

@@ -14,7 +14,7 @@ import type { Warn } from '../core/events.ts';
 import type { SamplingSettings, TaskView, Trajectory } from '../core/types.ts';
 import { BYTEA, binaryArray, Connections, inTransaction, TEXT } from '../store/postgres-connection.ts';
 import { decodeTrajectory, type EncodedRecord, type EncodedTurn, encodeTrajectory, keepTrajectory } from '../store/records.ts';
-import type { RolloutFile } from './files.ts';
+import { MOST, MOST_FILES, type RolloutFile } from './files.ts';
 import { prepareTables, SCHEMA, WORKER_ROLE } from './rights.ts';
 
 /** A rollout for a worker: everything but the answer. */
@@ -178,9 +178,11 @@ export class WorkQueue implements AsyncDisposable {
     const [opened] = await this.query<{ at: string }>('open the run for workers', sql, [run, JSON.stringify(spec), before]);
     if (opened === undefined) throw taken(run);
     this.#openedAt = opened.at;
-    // Attempts that were used up before a resume count no more.
-    const failed = "DELETE FROM trainyard_queue.job WHERE name = $1 AND state = 'failed'";
-    await this.query('forget failed jobs', failed, [queueOf(run)]);
+    // Attempts that were used up before a resume count no more, and what no worker will end is queued again.
+    await this.query('forget jobs that nobody ends', `DELETE FROM ${SCHEMA}.job_common WHERE name = $1 AND NOT (${ALIVE})`, [
+      queueOf(run),
+      run,
+    ]);
   }
 
   /** Throws RUN_LOCKED if another coordinator has taken the run over. */
@@ -231,8 +233,13 @@ export class WorkQueue implements AsyncDisposable {
   }
 
   async files(run: string, job: string): Promise<readonly RolloutFile[]> {
-    const sql = 'SELECT path, mode, bytes FROM trainyard.result_files WHERE run = $1 AND job = $2 ORDER BY number';
-    return await this.query<RolloutFile>('read files of workers', sql, [run, job]);
+    const of = 'FROM trainyard.result_files WHERE run = $1 AND job = $2';
+    const sizes = `SELECT coalesce(sum(octet_length(bytes)), 0)::bigint AS bytes, count(*) AS files ${of}`;
+    const [size] = await this.query<Record<'bytes' | 'files', number>>('read files of workers', sizes, [run, job]);
+    if (size!.bytes > MOST || size!.files > MOST_FILES) {
+      throw new TrainyardError('RESULT_REFUSED', `with ${size!.files} files of ${Math.round(size!.bytes / 2 ** 20)} MB in all`);
+    }
+    return await this.query<RolloutFile>('read files of workers', `SELECT path, mode, bytes ${of} ORDER BY number`, [run, job]);
   }
 
   /** Of rollouts that are in the store, or with `again` of those that a resumed run shall queue again. */
@@ -253,7 +260,7 @@ export class WorkQueue implements AsyncDisposable {
     const rows = await this.query<Record<'id' | 'reason', string>>('read failed jobs', failed, [queueOf(run)]);
     if (rows.length === 0) return new Map();
     const begun =
-      'SELECT job, attempt, left(worker, 200) AS worker, at FROM trainyard.attempts WHERE run = $1 AND job = ANY($2) ORDER BY attempt';
+      'SELECT job, attempt, left(worker, 200) AS worker, at FROM trainyard.attempts WHERE run = $1 AND job = ANY($2) ORDER BY attempt LIMIT 10000';
     const ids = rows.map(({ id }) => id);
     const attempts = await this.query<LostAttempt & { readonly job: string }>('read attempts', begun, [run, ids]);
     const byId = Map.groupBy(attempts, (row) => row.job);
@@ -322,6 +329,11 @@ export class WorkQueue implements AsyncDisposable {
     await this.#database.close();
   }
 }
+
+/** Queued, or begun in the past, or completed with its result: a worker may have written anything else. */
+const ALIVE = `NOT coalesce(blocked, false) AND (state IN ('created', 'retry')
+  OR state = 'active' AND started_on <= now() AND coalesce(heartbeat_on <= now(), true)
+  OR state = 'completed' AND EXISTS (SELECT FROM trainyard.results WHERE results.run = $2 AND results.job = job_common.id))`;
 
 const HELD = "name = $1 AND state = 'active' AND (id, retry_count) IN (SELECT * FROM unnest($2::uuid[], $3::int[]))";
 

@@ -57,7 +57,14 @@ describe.skipIf(postgresMissing !== undefined)('a result of a worker', () => {
     await (await openPostgresStore(database.url, 'any'))[Symbol.asyncDispose]();
     queue = await WorkQueue.create(database.url);
     coordinator = await Coordinator.open({
-      ...{ url: database.url, run: 'run', staleness: 0, policy: { engine, renderer }, limits, trainable: ['default'] },
+      ...{
+        url: database.url,
+        run: 'run',
+        staleness: 0,
+        policy: { engine, renderer },
+        limits,
+        isTrained: (role) => role === 'default',
+      },
       spec: { release: '0', entry: 'agent.ts', settings: {}, sources: {}, kernels: 'simd' },
       warn: (code, message) => void warnings.push(`${code}: ${message}`),
     });
@@ -107,6 +114,18 @@ describe.skipIf(postgresMissing !== undefined)('a result of a worker', () => {
     ['a role that is not trained', inLast(() => ({ role: 'critic' })), /not trained: critic/],
     ['a turn in another place', inLast(() => ({ index: 7 })), /not in order/],
     ['a turn after none', inLast(() => ({ after: 1 })), /not in order/],
+    ['a fork from itself', inLast(({ index }) => ({ fork: { cause: 'edited_message', from: index } })), /not in order/],
+    [
+      'words of another model, to be trained',
+      inLast(() => ({
+        model: 'gpt',
+        promptIds: new Int32Array(0),
+        sampledIds: new Int32Array(0),
+        logprobs: new Float32Array(0),
+      })),
+      /what gpt said, to be trained/,
+    ],
+    ['nothing that was said', (made) => ({ ...made, turns: [] }), /as completed, without a turn/],
     ['too many turns', (made) => ({ ...made, turns: [...made.turns, ...made.turns] }), /with 4 turns, expected at most 3/],
     ['too many tokens', (made) => withTokens(made), /with 42 sampled tokens, expected at most 40/],
     ['a reward', (made) => ({ ...made, grade: { kind: 'graded', reward: { value: 1 } } }), /with a reward/],

@@ -105,6 +105,22 @@ const TABLES = `
   CREATE INDEX IF NOT EXISTS attempts_by_job ON trainyard.attempts (run, job);
 `;
 
+/** What a coordinator can read. Rows beyond it are of workers of older releases, and their rollouts run again. */
+const BOUNDS: Readonly<Record<string, string>> = {
+  'trainyard.results': `octet_length(record) <= 268435456 AND cardinality(words) <= 100000
+    AND (cardinality(prompt_ids), cardinality(sampled_ids), cardinality(logprobs)) = (cardinality(words), cardinality(words), cardinality(words))
+    AND pg_column_size(words)::bigint + pg_column_size(prompt_ids) + pg_column_size(sampled_ids) + pg_column_size(logprobs) <= 536870912`,
+  'trainyard.result_files': 'octet_length(bytes) <= 209715200 AND length(path) <= 4000',
+  'trainyard.attempts': 'length(worker) <= 1000',
+  [`${SCHEMA}.job_common`]: 'retry_count BETWEEN 0 AND 100000 AND retry_limit BETWEEN 0 AND 100000',
+};
+const BOUNDED = Object.entries(BOUNDS)
+  .map(
+    ([table, bound]) =>
+      `DELETE FROM ${table} WHERE NOT (${bound}); ALTER TABLE ${table} DROP CONSTRAINT IF EXISTS bounded, ADD CONSTRAINT bounded CHECK (${bound})`,
+  )
+  .join('; ');
+
 /**
  * pg-boss makes SQL of `table_name` and `partition`, and executes whatever is in `bam`. Other rows than ours can be of an old database only,
  * whose workers could write them, and would be executed by whoever supervises, or migrates.
@@ -141,7 +157,9 @@ export async function prepareTables(client: PoolClient): Promise<readonly string
   const roles = await client.query('SELECT FROM pg_roles WHERE rolname = $1', [WORKER_ROLE]);
   const hasWorkers = roles.rowCount !== 0;
   await migrate(client, hasWorkers);
-  await inTransaction(client, () => client.query([TABLES, QUEUES, ...(hasWorkers ? [REVOKED, GRANTED] : [])].join('; ')));
+  await inTransaction(client, () =>
+    client.query([TABLES, BOUNDED, QUEUES, ...(hasWorkers ? [REVOKED, GRANTED] : [])].join('; ')),
+  );
   const found = [...(await superuser(client)), ...(hasWorkers ? await surplus(client) : [NO_ROLE])];
   await client.query('SELECT pg_advisory_unlock($1)', [LOCK]);
   return found;
