@@ -196,6 +196,24 @@ describe('the tools of a namespace', () => {
     });
   });
 
+  it('can be demanded by name and namespace, or by a name that only one tool has', async () => {
+    const { session } = open({ reply: () => say(CALLED) });
+    const demand = (given: object, ...more: object[]) =>
+      post(session, { input: 'a', tools: [...tools, space, ...more], tool_choice: { type: 'function', ...given } });
+    const name = 'get_secret';
+    const accepted = [
+      await demand({ name, namespace: 'mcp__w' }),
+      await demand({ name }),
+      await demand({ name, namespace: 'mcp__w' }, { ...space, name: 'mcp__v' }),
+    ];
+    for (const response of accepted) {
+      expect(response.status).toBe(200);
+      expect(await response.json()).toMatchObject({ output: expect.arrayContaining([expect.objectContaining({ name })]) });
+    }
+    expect((await demand({ name }, { ...space, name: 'mcp__v' })).status).toBe(400);
+    expect((await demand({ name, namespace: 'mcp__x' })).status).toBe(400);
+  });
+
   it('that are no functions are named, with their namespace, as without effect', async () => {
     const { session } = open({});
     await post(session, { input: 'a', tools: [{ ...space, tools: [{ type: 'custom', name: 'patch' }, secret] }] });

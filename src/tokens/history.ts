@@ -230,7 +230,7 @@ export function sideCalls(turns: readonly Turn[]): ReadonlyMap<number, number> {
   const continued = new Set(turns.map(parentOf));
   const isSingle = (turn: Turn) => isComparable(turn) && turn.after === undefined && !continued.has(turn.index);
   const calls = turns.filter(
-    (turn) => turn.trainable && turn.request.tools.length === 0 && isSingle(turn) && isHousekeeping(turn),
+    (turn) => turn.trainable && turn.request.tools.length === 0 && isSingle(turn) && choresIn(turn).length > 0,
   );
   const found = new Map<number, number>();
   if (calls.length === 0) return found;
@@ -238,9 +238,16 @@ export function sideCalls(turns: readonly Turn[]): ReadonlyMap<number, number> {
     const parent = turns[parentOf(turn) ?? -1];
     return parent && turn.trainable && isSameAgent(parent, turn) ? [{ turn, parent }] : [];
   });
+  // A turn that another one extends is a part of that one's request.
+  const extended = new Set(goingOn.map(({ turn }) => turn.after));
+  const ends = goingOn.filter(({ turn }) => !extended.has(turn.index));
+  const said = new Set(ends.flatMap(({ turn }) => spoken(turn).flatMap((message) => chores(contentOf(message)))));
   for (const call of calls) {
-    const main = goingOn.find(({ turn }) => turn.index > call.index && isAbout(call, turn))?.parent;
-    const before = asksForTitle(call) ? goingOn.findLast(({ turn }) => isAbout(call, turn))?.turn : undefined;
+    const asks = ownChores(call, said);
+    if (asks.length === 0) continue;
+    const ofTitle = asks.some((line) => OWN_TITLE.test(line));
+    const main = goingOn.find(({ turn }) => turn.index > call.index && isAbout(call, turn, ofTitle))?.parent;
+    const before = ofTitle ? goingOn.findLast(({ turn }) => isAbout(call, turn, ofTitle))?.turn : undefined;
     const { index } = main ?? before ?? {};
     if (index !== undefined && !isUsed(call, turns)) found.set(call.index, index);
   }
@@ -260,28 +267,47 @@ const isSameAgent = (a: Turn, b: Turn): boolean =>
 /** What clients ask for beside their conversation. A planner, router, critic or sub-agent asks for its work in other words. */
 const HOUSEKEEPING = /\b(?:titles?|topics?|memor(?:y|ies)|(?:session|conversation|branch) names?)\b/i;
 
-const isHousekeeping = ({ request }: Turn): boolean =>
-  request.messages.some(({ role, content }) => role !== 'assistant' && HOUSEKEEPING.test(content ?? ''));
+/** A shorter line may stand in a text by chance. */
+const QUOTED_LINE = 8;
+
+/** The lines of a text that name such a thing. */
+const chores = (text: string): readonly string[] =>
+  HOUSEKEEPING.test(text) ? text.split('\n').flatMap((line) => (HOUSEKEEPING.test(line) ? [line.trim()] : [])) : [];
+
+const choresIn = ({ request }: Turn): readonly string[] =>
+  request.messages.flatMap((message) => (message.role === 'assistant' ? [] : chores(contentOf(message))));
+
+/** Those of the call that the conversations did not say: a task about memory or titles, which both quote, asks for no housekeeping. */
+function ownChores(call: Turn, said: ReadonlySet<string>): readonly string[] {
+  const own = choresIn(call).map((line) => {
+    let rest = line;
+    for (const other of said) {
+      if (other.includes(line)) return '';
+      if (other.length >= QUOTED_LINE) rest = rest.replaceAll(other, '');
+    }
+    return rest;
+  });
+  return own.filter((line) => HOUSEKEEPING.test(line));
+}
 
 /** A task may ask for a title, but hardly for one of the conversation that it begins. So it is a side call also where it comes last. */
 const OWN_TITLE = /\btitle\b[^.\n]{0,80}\bthis (?:\w+ )?(?:conversation|session)\b/i;
-const asksForTitle = ({ request }: Turn): boolean => request.messages.some(({ content }) => OWN_TITLE.test(content ?? ''));
 
 /**
  * Whether the call has another system message, and holds a user message of this conversation or is held by one. If it asks for a title, a
  * line will do: clients cut what they quote, and add to what the user said.
  */
-function isAbout(call: Turn, turn: Turn): boolean {
+function isAbout(call: Turn, turn: Turn, ofTitle: boolean): boolean {
   if (!inOnePlace(call, turn) || sameSystem(call, turn)) return false;
   const asked = textsOf(call, 'user');
   return textsOf(turn, 'user').some((text) =>
-    asked.some((other) => text.includes(other) || other.includes(text) || (asksForTitle(call) && quotesLineOf(other, text))),
+    asked.some((other) => text.includes(other) || other.includes(text) || (ofTitle && quotesLineOf(other, text))),
   );
 }
 
-/** A shorter line may stand in a text by chance; of a longer one, clients may keep only the beginning. */
+/** Of a long line, clients may keep only the beginning. */
 const quotesLineOf = (quoting: string, text: string): boolean =>
-  text.split('\n').some((line) => line.trim().length >= 8 && quoting.includes(line.trim().slice(0, 200)));
+  text.split('\n').some((line) => line.trim().length >= QUOTED_LINE && quoting.includes(line.trim().slice(0, 200)));
 
 /** Whether what the call said comes back in a message that was new in a later request. */
 function isUsed({ index, response }: Turn, turns: readonly Turn[]): boolean {

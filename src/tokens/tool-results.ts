@@ -5,22 +5,26 @@
  */
 import type { Message, ToolCall } from '../core/types.ts';
 
-/** Puts results that stand together in the order of the calls before them. Results without an id, or of no known call, keep their place. */
+/**
+ * Puts results that stand together in the order of the calls before them, which may be those of several assistant messages in a row. One
+ * without an id counts as the result of the call that `withResultIds` gives it; one of no known call keeps its place.
+ */
 export function inCallOrder(messages: readonly Message[]): readonly Message[] {
   const ordered = [...messages];
-  let calls: readonly ToolCall[] = [];
+  const named = withResultIds(messages);
+  let calls: ToolCall[] = [];
   for (let at = 0; at < messages.length; at++) {
     const { role, tool_calls: made = [] } = messages[at]!;
-    if (role === 'assistant') calls = made;
+    if (role === 'assistant' && messages[at - 1]?.role !== 'assistant') calls = [];
+    if (role === 'assistant') calls.push(...made);
     if (role !== 'tool') continue;
     const unanswered = Map.groupBy(calls.keys(), (call) => calls[call]!.id);
     const known: { readonly place: number; readonly call: number; readonly result: Message }[] = [];
     for (; messages[at]?.role === 'tool'; at++) {
-      const result = messages[at]!;
-      const own = unanswered.get(result.tool_call_id ?? '') ?? [];
+      const own = unanswered.get(named[at]!.tool_call_id ?? '') ?? [];
       // Of calls with one id, the first result is the first call's.
       const call = own.length > 1 ? own.shift() : own[0];
-      if (call !== undefined) known.push({ place: at, call, result });
+      if (call !== undefined) known.push({ place: at, call, result: messages[at]! });
     }
     at--;
     const sorted = known.toSorted((a, b) => a.call - b.call);
@@ -29,21 +33,22 @@ export function inCallOrder(messages: readonly Message[]): readonly Message[] {
   return ordered;
 }
 
-/** Gives each result without an id that of the first preceding call that has no result yet. */
+/** Gives each result without an id that of the first call, in the assistant's messages just before, that has no result yet. */
 export function withResultIds(messages: readonly Message[]): readonly Message[] {
-  let unanswered: readonly string[] = [];
+  let unanswered = new Set<string>();
   return messages.map((message, i) => {
-    if (message.role !== 'tool') unanswered = unansweredAfter(messages, i);
-    const [id, ...others] = unanswered;
-    if (message.role !== 'tool' || message.tool_call_id !== undefined || id === undefined) return message;
-    unanswered = others;
+    const before = messages[i - 1]?.role;
+    if (message.role !== 'tool') {
+      if (message.role !== 'assistant' || before !== 'assistant') unanswered = new Set();
+      for (const { id } of message.tool_calls ?? []) unanswered.add(id);
+      return message;
+    }
+    // Other results, also later ones, may name their calls.
+    for (let at = i; before !== 'tool' && messages[at]?.role === 'tool'; at++)
+      unanswered.delete(messages[at]!.tool_call_id ?? '');
+    const [id] = unanswered;
+    if (message.tool_call_id !== undefined || id === undefined) return message;
+    unanswered.delete(id);
     return { ...message, tool_call_id: id };
   });
-}
-
-/** Ids of the calls in this message that no result after it names. */
-function unansweredAfter(messages: readonly Message[], place: number): readonly string[] {
-  const ids = new Set(messages[place]!.tool_calls?.map((call) => call.id));
-  for (let i = place + 1; ids.size > 0 && messages[i]?.role === 'tool'; i++) ids.delete(messages[i]!.tool_call_id ?? '');
-  return [...ids];
 }

@@ -208,6 +208,26 @@ it('a planner, router or critic beside the conversation is trained, whatever it 
   expect(turns.map(({ trainable }) => trainable)).toEqual([true, true, true]);
 });
 
+it.each([
+  ['whole', (task: string) => task],
+  ['within other words', (task: string) => `The task: ${task}\nWhich expert?`],
+  ['in part', (task: string) => task.split('\n')[0]!],
+])('a router is trained whatever the user’s task is about, which it gets %s', async (_, quoted) => {
+  const tasks = ['Fix the crash', 'Fix the memory leak\nin server.ts', 'Mend the title of this conversation page\nand test it'];
+  for (const task of tasks) {
+    const router: Call = () => ({ messages: [system('Name the expert.'), user(quoted(task))] });
+    const expert: Call = () => ({ messages: [system('You mend.'), user(`${task}\n\n<time>12:00</time>`)], tools });
+    const first = await turnsOf([router, expert, goOn(1, expert, result('ok'))], [DONE, LOOKUP, DONE]);
+    const last = await turnsOf([expert, goOn(0, expert, result('ok')), router], [LOOKUP, DONE, DONE]);
+    expect([...first, ...last].map(({ trainable }) => trainable)).toEqual(Array(6).fill(true));
+    const titled = await turnsOf(
+      [expert, goOn(0, expert, result('ok')), () => ({ messages: [...title([]).messages.slice(0, 2), user(quoted(task))] })],
+      [LOOKUP, DONE, TITLE],
+    );
+    expect(titled.map(({ trainable }) => trainable)).toEqual([true, true, false]);
+  }
+});
+
 it('a run says that it does not train them, once', async () => {
   const folder = await mkdtemp(join(tmpdir(), 'trainyard-side-'));
   onTestFinished(() => rm(folder, { recursive: true }));

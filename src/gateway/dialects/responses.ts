@@ -79,6 +79,7 @@ const REASONING = 'reasoning.encrypted_content';
 
 const optionalText = z.string().nullish();
 const anyTool = z.looseObject({ type: z.string(), name: optionalText });
+const namedChoice = z.looseObject({ type: z.literal('function'), name: z.string(), namespace: optionalText });
 const functionTool = z.object({
   type: z.literal('function'),
   name: z.string().min(1),
@@ -106,7 +107,7 @@ export const responses: Dialect = {
   read(raw, session) {
     const memory = memoryOf(session);
     const wire = parsed(body, raw);
-    const { tools, leftOut, clientName } = toolsOf(wire);
+    const { tools, leftOut, clientName, demanded } = toolsOf(wire);
     const ignored = [...ignoredIn(raw as object, responsesParameters), ...leftOut, ...ignoredWithin(wire)];
     const previous = previousOf(wire, memory);
     const fresh = inputOf(wire, memory);
@@ -114,7 +115,7 @@ export const responses: Dialect = {
     const request: ModelRequest = {
       messages: [...instructions, ...(previous ? conversationOf(previous) : []), ...fresh],
       tools,
-      forced: openAIToolChoice(wire.tool_choice, tools, 'responses'),
+      forced: openAIToolChoice(demanded, tools, 'responses'),
       requested: requestedSampling(wire, wire.max_output_tokens),
       count: 1,
       stopTexts: [],
@@ -160,7 +161,8 @@ function inputOf({ input, previous_response_id: previous }: Wire, memory: Respon
 
 /**
  * The tools to show to the policy, those of a namespace as functions whose names tell it; with the choice `none`, there are none. `leftOut`
- * names the others, which only OpenAI can run or whose input is no JSON. Throws REQUEST_INVALID if the policy could not tell two apart.
+ * names the others, which only OpenAI can run or whose input is no JSON. `demanded` is the choice with the policy's name for the tool; the
+ * client's name for it is enough without a namespace if only one tool has it. Throws REQUEST_INVALID if the policy could not tell two apart.
  */
 function toolsOf({ tools: given, tool_choice: choice }: Wire) {
   const tools: Tool[] = [];
@@ -183,7 +185,11 @@ function toolsOf({ tools: given, tool_choice: choice }: Wire) {
   };
   for (const [place, tool] of (given ?? []).entries()) read(tool, `tools.${place}`, place);
   const clientName = (name: string): ClientName => named.get(name) ?? { name, namespace: undefined };
-  return { tools: choice === 'none' ? [] : tools, leftOut, clientName };
+  const chosen = namedChoice.safeParse(choice).data;
+  const wanted = policyName(chosen?.name ?? '', chosen?.namespace);
+  const alike = named.has(wanted) ? [] : [...named].filter(([, own]) => own.name === wanted);
+  const demanded = chosen ? { ...chosen, name: alike.length === 1 ? alike[0]![0] : wanted } : choice;
+  return { tools: choice === 'none' ? [] : tools, leftOut, clientName, demanded };
 }
 
 /** What the policy calls a tool of a namespace, in its prompt as in its calls. */
