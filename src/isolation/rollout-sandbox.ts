@@ -66,7 +66,9 @@ export function hiddenBy({ name, hidden = [] }: Workflow, entryUrl: string, isWo
   const cwd = dirname(entry);
   return hidden.flatMap((given) => {
     const path = resolve(cwd, given);
-    const found = existsSync(path) ? [path] : globSync(given, { cwd }).map((one) => resolve(cwd, one));
+    // Node's globs skip names that begin with a dot.
+    const pattern = given.replaceAll(/(?<=^|[/{,])\*(?!\*)/g, '{,.}*');
+    const found = existsSync(path) ? [path] : globSync(pattern, { cwd }).map((one) => resolve(cwd, one));
     const needed = [entry, ...sourcesOf(entry)].find((one) => found.some((folder) => isWithin(one, realPath(folder))));
     if (needed === undefined && (found.length > 0 || isWorker)) return found;
     const why = needed === undefined ? `there is no ${path}` : `rollouts need ${needed}`;

@@ -53,9 +53,12 @@ const write = (name: string, text = SECRET): string => {
   return at(name);
 };
 
+// As `tasks/*/tests` finds them.
+const LISTED = ['tasks/t1/tests/test.sh', 'tasks/.t2/tests/test.sh'];
+
 /** The same agent, with tasks beside it, as on a machine that has a copy of the whole folder. */
 function agentIn(folder: string): string {
-  for (const name of ['train.jsonl', 'Held-Out.small.csv', 'data/more.jsonl', 'notes.txt', 'tasks/t1/tests/test.sh']) {
+  for (const name of ['train.jsonl', 'Held-Out.small.csv', 'data/more.jsonl', 'notes.txt', ...LISTED]) {
     write(`${folder}/${name}`);
   }
   write(`${folder}/tasks/t1/environment/README`, 'readable');
@@ -67,9 +70,7 @@ function agentIn(folder: string): string {
 }
 
 const secretsIn = (folder: string): readonly string[] =>
-  ['train.jsonl', 'Held-Out.small.csv', 'data/more.jsonl', 'latest.jsonl', 'notes.txt', 'tasks/t1/tests/test.sh'].map((name) =>
-    at(folder, name),
-  );
+  ['train.jsonl', 'Held-Out.small.csv', 'data/more.jsonl', 'latest.jsonl', 'notes.txt', ...LISTED].map((name) => at(folder, name));
 
 let tasks: string;
 let passwords: readonly string[];
