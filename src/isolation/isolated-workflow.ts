@@ -122,7 +122,7 @@ async function surroundingsOf(
     },
     outdated: (process) => {
       const replaced = views.get(process)?.replaced();
-      return replaced && `was no longer kept from ${replaced}, which was replaced during the run,`;
+      return replaced && `was no longer kept from ${replaced}, which was replaced or appeared during the run,`;
     },
     left: (process) => {
       views.delete(process);

@@ -2,6 +2,7 @@
 import { execFile } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, realpathSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
@@ -150,6 +151,29 @@ export default defineWorkflow({ isolation: 'process', run: async () => '' });`,
     const isolation = { module: entry!.workflowModule!, workers: 1, signal, files: { tasks: [] } };
     await using _started = await startWorkflow(entry!.workflow, isolation);
   });
+});
+
+it('is not disturbed by what happens in its own run, by folders that are no runs, by a run that is removed, or by one in a hidden folder', () => {
+  const own = at('app/own');
+  mkdirSync(own);
+  mkdirSync(at('app/old'));
+  writeFileSync(at('app/old/run.json'), '{}');
+  const { replaced } = viewOf({ run: own, tasks: [] }, pathToFileURL(at('app/agent.js')).href);
+  writeFileSync(join(own, 'run.json'), '{}');
+  mkdirSync(join(own, 'checkpoints'));
+  mkdirSync(at('app/build'));
+  rmSync(at('app/old'), { recursive: true });
+  expect(replaced()).toBeUndefined();
+  const inTmp = () => mkdtempSync(join(tmpdir(), 'rollout-sandbox-'));
+  const [ownInTmp, otherInTmp] = [inTmp(), inTmp()];
+  const viewInTmp = viewOf({ run: ownInTmp, tasks: [] }, pathToFileURL(at('app/agent.js')).href);
+  writeFileSync(join(otherInTmp, 'run.json'), '{}');
+  expect(viewInTmp.replaced()).toBeUndefined();
+  rmSync(ownInTmp, { recursive: true });
+  rmSync(otherInTmp, { recursive: true });
+  mkdirSync(at('app/old'));
+  writeFileSync(at('app/old/run.json'), '{}');
+  expect(replaced()).toBe(at('app/old'));
 });
 
 it('is shown what it is made of: its project, packages that are only linked to, and Node', () => {

@@ -21,9 +21,11 @@ export interface RolloutView {
   readonly hidden: readonly string[];
   /** Code that the process needs, visible even inside a hidden folder. */
   readonly sources: readonly string[];
+  /** Both, in the order of their mounts. */
+  readonly layers: readonly Layer[];
   /** Where rollouts find their artifacts folder, inside a hidden folder. */
   readonly artifacts: string | undefined;
-  /** A file with answers or passwords that has come, gone or been replaced since: what is there now is not hidden. */
+  /** A file with answers or passwords that has come, gone or been replaced since, or runs that came: what is there now is not hidden. */
   replaced(): string | undefined;
 }
 
@@ -41,21 +43,34 @@ export function viewOf(files: HiddenFiles, entryUrl: string, more: readonly stri
   const runs = [...existing(files.run), ...found.filter(isRun)];
   const needed = [...sources, process.cwd(), homedir(), TMP_INSIDE];
   const projects = [process.cwd(), dirname(entry), ...found.map(dirname)];
+  const runFolders = (): readonly string[] => [
+    ...runs.flatMap((run) => [run, ...neighboursOf(run, [...needed, tmpdir()])]),
+    ...[process.cwd(), dirname(entry)].map((folder) => join(folder, 'runs')),
+  ];
+  const runsBefore = identities(runFolders());
+  const hidden = [
+    ...more,
+    ...found,
+    ...projects.flatMap((folder) => above(folder, '.git')).flatMap(historyOf),
+    ...runFolders(),
+    // Files of other rollouts and workers.
+    ...(needed.some((path) => isWithin(path, realPath(tmpdir()))) ? [] : [tmpdir()]),
+  ].flatMap(existing);
+  const layers = layersOf([...MASKED, ...hidden], sources);
+  const isInHidden = (path: string): boolean => layers.findLast((one) => isWithin(dirname(path), one.path))?.isHidden ?? false;
   return {
-    hidden: [
-      ...more,
-      ...found,
-      ...projects.flatMap((folder) => above(folder, '.git')).flatMap(historyOf),
-      ...runs.flatMap((run) => [run, ...neighboursOf(run, [...needed, tmpdir()])]),
-      ...[process.cwd(), dirname(entry)].map((folder) => join(folder, 'runs')),
-      // Files of other rollouts and workers.
-      ...(needed.some((path) => isWithin(path, realPath(tmpdir()))) ? [] : [tmpdir()]),
-    ].flatMap(existing),
+    hidden,
     sources,
+    layers,
     artifacts: root && join(root, 'artifacts'),
     replaced: () => {
       const now = secrets();
-      return [...before.keys(), ...now.keys()].find((path) => before.get(path) !== now.get(path));
+      const changed = [...before.keys(), ...now.keys()].find((path) => before.get(path) !== now.get(path));
+      // Runs that are removed reveal nothing, nor does a folder that just went with all of them.
+      const came = [...identities(tried(runFolders) ?? [])].find(
+        ([path, folder]) => folder !== '' && folder !== runsBefore.get(path) && !isInHidden(path),
+      );
+      return changed ?? came?.[0];
     },
   };
 }
@@ -66,7 +81,9 @@ export function hiddenBy({ name, hidden = [] }: Workflow, entryUrl: string, isWo
   const cwd = dirname(entry);
   return hidden.flatMap((given) => {
     const path = resolve(cwd, given);
-    const found = existsSync(path) ? [path] : globSync(given, { cwd }).map((one) => resolve(cwd, one));
+    // Node's globs skip names that begin with a dot.
+    const pattern = given.replaceAll(/(?<=^|[/{,])\*(?!\*)/g, '{,.}*');
+    const found = existsSync(path) ? [path] : globSync(pattern, { cwd }).map((one) => resolve(cwd, one));
     const needed = [entry, ...sourcesOf(entry)].find((one) => found.some((folder) => isWithin(one, realPath(folder))));
     if (needed === undefined && (found.length > 0 || isWorker)) return found;
     const why = needed === undefined ? `there is no ${path}` : `rollouts need ${needed}`;
@@ -180,11 +197,11 @@ const DEVICES = /^(nvidia.*|dri|kfd)$/;
 /** The prefix for a command. Keeps all descriptors, and the working directory unless it is hidden. */
 export function sandboxCommand(
   bubblewrap: Bubblewrap,
-  { hidden, sources, artifacts }: RolloutView,
+  { layers: all, artifacts }: RolloutView,
   own: OwnFolders,
 ): readonly string[] {
   const devices = readdirSync('/dev').filter((name) => DEVICES.test(name));
-  const layers = layersOf([...MASKED, ...hidden], sources).filter(({ path }) => !MASKED.includes(path));
+  const layers = all.filter(({ path }) => !MASKED.includes(path));
   const isFolder = ({ path, isHidden }: Layer): boolean => isHidden && lstatSync(path).isDirectory();
   const optionsOf = (layer: Layer): readonly string[] => {
     if (isFolder(layer)) return ['--tmpfs', layer.path];

@@ -53,9 +53,12 @@ const write = (name: string, text = SECRET): string => {
   return at(name);
 };
 
+// As `tasks/*/tests` finds them.
+const LISTED = ['tasks/t1/tests/test.sh', 'tasks/.t2/tests/test.sh'];
+
 /** The same agent, with tasks beside it, as on a machine that has a copy of the whole folder. */
 function agentIn(folder: string): string {
-  for (const name of ['train.jsonl', 'Held-Out.small.csv', 'data/more.jsonl', 'notes.txt', 'tasks/t1/tests/test.sh']) {
+  for (const name of ['train.jsonl', 'Held-Out.small.csv', 'data/more.jsonl', 'notes.txt', ...LISTED]) {
     write(`${folder}/${name}`);
   }
   write(`${folder}/tasks/t1/environment/README`, 'readable');
@@ -67,7 +70,7 @@ function agentIn(folder: string): string {
 }
 
 const secretsIn = (folder: string): readonly string[] =>
-  ['train.jsonl', 'Held-Out.small.csv', 'data/more.jsonl', 'latest.jsonl', 'notes.txt', 'tasks/t1/tests/test.sh'].map((name) =>
+  ['train.jsonl', 'Held-Out.small.csv', 'data/more.jsonl', 'latest.jsonl', 'notes.txt', ...LISTED].map((name) =>
     at(folder, name),
   );
 
@@ -102,8 +105,8 @@ function trainyardHere(...args: readonly string[]) {
   return start(args, at('here'), exports.join('; '));
 }
 
-const evaluation = (run: string): readonly string[] => [
-  ...['eval', at('here/agent.ts'), '--held-out', tasks, '--run', at('runs', run), '--json', '--no-config', '--threads', '1'],
+const evaluation = (run: string, folder = 'runs'): readonly string[] => [
+  ...['eval', at('here/agent.ts'), '--held-out', tasks, '--run', at(folder, run), '--json', '--no-config', '--threads', '1'],
   ...['--workflow-workers', '1', '--max-error-share', '1'],
 ];
 
@@ -170,19 +173,39 @@ describe.skipIf(!hasSandbox)('an isolated rollout', () => {
     },
   );
 
-  it('that could read a task file, because an editor replaced it, fails by name, and the next one cannot read it', async () => {
-    const paths = [tasks];
+  /** Evaluates three tasks, one after the other. `meanwhile` happens during the first. */
+  async function during(paths: readonly string[], run: readonly string[], meanwhile: () => void): Promise<string> {
     const server = createServer((_, response) => {
-      writeFileSync(`${tasks}.new`, SECRET);
-      renameSync(`${tasks}.new`, tasks);
+      meanwhile();
       response.end();
     });
     await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-    giveTasks([{ paths, waitsFor: `http://127.0.0.1:${(server.address() as AddressInfo).port}` }, { paths }]);
-    const { stdout } = await trainyardHere(...evaluation('replaced'), '--concurrency', '1').ended;
+    giveTasks([{ paths, waitsFor: `http://127.0.0.1:${(server.address() as AddressInfo).port}` }, { paths }, { paths }]);
+    const { stdout } = await trainyardHere(...run, '--concurrency', '1').ended;
     server.close();
+    return stdout;
+  }
+
+  it('that could read a task file, because an editor replaced it, fails by name, and later ones cannot read it', async () => {
+    const stdout = await during([tasks], evaluation('replaced'), () => {
+      writeFileSync(`${tasks}.new`, SECRET);
+      renameSync(`${tasks}.new`, tasks);
+    });
     expect(stdout).toContain(`was no longer kept from ${tasks}, which was replaced`);
-    expect(said().map(({ found }) => found)).toEqual([{ [tasks]: '' }]);
+    expect(said().map(({ found }) => found)).toEqual([{ [tasks]: '' }, { [tasks]: '' }]);
+  });
+
+  it.each([
+    ['in a folder `runs` that was not there', 'here/runs/other', 'here/runs'],
+    ['beside its own', 'here/other', 'here/other'],
+  ])('that could read a run that began %s fails by name, and later ones cannot read it', async (_, other, named) => {
+    const events = at(other, 'events.jsonl');
+    const stdout = await during([events], evaluation(`own-${other.length}`, 'here'), () => {
+      write(`${other}/run.json`, '{}');
+      write(`${other}/events.jsonl`);
+    });
+    expect(stdout).toContain(`was no longer kept from ${at(named)}, which was replaced or appeared`);
+    expect(said().map(({ found }) => found)).toEqual([{ [events]: 'ENOENT' }, { [events]: 'ENOENT' }]);
   });
 
   it.each([
