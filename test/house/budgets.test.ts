@@ -16,38 +16,38 @@ import {
 
 /** Files and code lines of each folder of src/; `*` is the public surface. */
 const FOLDERS: Readonly<Record<string, readonly [files: number, code: number]>> = {
-  '*': [16, 381],
-  areal: [6, 840],
-  cli: [28, 3725],
-  core: [18, 2955],
-  dataset: [6, 843],
-  flows: [13, 2180],
-  gateway: [21, 3775],
-  grader: [4, 460],
-  graders: [19, 3934],
-  http: [4, 553],
-  integrations: [7, 1275],
-  isolation: [3, 534],
-  nn: [34, 5600],
-  osmosis: [11, 1895],
-  processes: [11, 1760],
-  rollout: [7, 1205],
-  run: [42, 7200],
-  store: [11, 1780],
+  '*': [16, 379],
+  areal: [6, 794],
+  cli: [29, 3743],
+  core: [18, 2992],
+  dataset: [6, 869],
+  flows: [13, 2186],
+  gateway: [21, 3837],
+  grader: [4, 441],
+  graders: [18, 3833],
+  http: [4, 587],
+  integrations: [7, 1274],
+  isolation: [3, 609],
+  nn: [32, 5372],
+  osmosis: [11, 1855],
+  processes: [11, 1816],
+  rollout: [7, 1169],
+  run: [43, 7485],
+  store: [10, 1689],
   testing: [8, 1736],
-  tinker: [21, 4775],
-  tokens: [15, 2738],
-  trainer: [7, 536],
-  tuner: [5, 750],
-  view: [18, 2960],
-  init: [2, 220],
-  workers: [5, 960],
+  tinker: [23, 4892],
+  tokens: [16, 2832],
+  trainer: [7, 542],
+  tuner: [5, 738],
+  view: [18, 2958],
+  init: [2, 219],
+  workers: [6, 1175],
 };
 /** Files that are loaded with one, itself included. */
 const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 127 };
 const WORDS = 30;
 const REPEATED_NAMES = 14;
-const TEST_LINES = 60_100;
+const TEST_LINES = 63_100;
 
 const sources = shippedSources();
 const over = ({ files, code }: Size, [mostFiles, mostCode]: readonly [number, number]): boolean =>
