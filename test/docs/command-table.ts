@@ -37,6 +37,8 @@ export const TABLE: readonly (readonly [RegExp, Way])[] = [
   [/^docker /, left('no Docker here; test/deploy checks the files')],
   [/^trainyard train examples\/shop\/agent\.ts --transcripts/, executed(FEW_SHOP)],
   [/^trainyard skyrl /, parsed('needs an NVIDIA GPU, and installs several GB')],
+  [/^uv run .*skyrl|^export TINKER_BASE_URL=/, left('needs several GPUs and a checkout of SkyRL')],
+  [/--model \.\/qwen2\.5-7b /, parsed('needs a server on several GPUs')],
   [/^trainyard .*bartowski\//, parsed('the stand-in has no GGUF files; src/run/model-download.test.ts downloads them')],
   [/^trainyard model get /, executed()],
   [/^trainyard tinker /, served('--port 0 --threads 1')],
