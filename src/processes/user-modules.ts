@@ -1,8 +1,8 @@
 /**
- * The user's own modules: the files that belong to one, what lies beside them, and their import. Node itself loads what it can, which is TypeScript whose types can
- * be removed, with full file names in imports. For the rest tsx is used if it is installed: from then on it transforms whatever this
- * process imports, and every pooled process loads it too. A scan decides this before the first import, because most versions of Node
- * remember a failed one. It finds imports by regular expression and does not follow packages or computed paths.
+ * The user's own modules: the files that belong to one, what lies beside them, and their import. Node itself loads what it can, which is
+ * TypeScript whose types can be removed, with full file names in imports. For the rest tsx is used if it is installed: from then on it
+ * transforms whatever this process imports, and every pooled process loads it too. A scan decides this before the first import, because most
+ * versions of Node remember a failed one. It finds imports by regular expression and does not follow packages or computed paths.
  */
 import { existsSync, readFileSync, realpathSync, statSync } from 'node:fs';
 import { readdir, readFile } from 'node:fs/promises';

@@ -31,7 +31,10 @@ import {
 import { IN_MEMORY, openStoreFile } from './sqlite-file.ts';
 import { checkManifest, closedError, conflictError, damageError, sqliteError, unmarkable } from './store-errors.ts';
 
-/** Opens the store, or creates it; the folder must exist. `:memory:` keeps nothing on disk. Throws STORE_FORMAT if the store belongs to a run other than `run`. */
+/**
+ * Opens the store, or creates it; the folder must exist. `:memory:` keeps nothing on disk. Throws STORE_FORMAT if the store belongs to a run
+ * other than `run`.
+ */
 export async function openSqliteStore(path: string, run?: string): Promise<Store> {
   return new SqliteStore(path, await openStoreFile(path, run));
 }

@@ -1,7 +1,7 @@
 /**
  * What the page of `trainyard view` and its server say to each other. Types only: both sides are written against this file. Everything is
- * JSON; the server answers errors as `{ error: { code, message, hint? } }`. Each request but the first has the key, as `authorization: Bearer`. In an exported HTML file there is no server: the same answers are
- * embedded, by their path.
+ * JSON; the server answers errors as `{ error: { code, message, hint? } }`. Each request but the first has the key, as `authorization: Bearer`.
+ * In an exported HTML file there is no server: the same answers are embedded, by their path.
  *
  * POST /api/session                                   { key }, for a link's token as the key; the token then works no more
  * GET  /api/runs                                      RunInfo[]
