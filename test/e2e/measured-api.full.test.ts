@@ -51,8 +51,13 @@ async function proxy(before: (call: number) => Promise<{ status: number; headers
     const own = await before(++calls);
     if (own !== undefined) return void reply.writeHead(own.status, own.headers).end('{"error":{"message":"not now"}}');
     const headers = { authorization: request.headers.authorization ?? '', 'content-type': 'application/json' };
-    const answer = await fetch(`${served.origin}${request.url}`, { method: 'POST', headers, body: Buffer.concat(body) });
-    reply.writeHead(answer.status, { 'content-type': 'application/json' }).end(await answer.text());
+    try {
+      const answer = await fetch(`${served.origin}${request.url}`, { method: 'POST', headers, body: Buffer.concat(body) });
+      reply.writeHead(answer.status, { 'content-type': 'application/json' }).end(await answer.text());
+    } catch {
+      // The server may close a connection that was idle just when it is used again: the client repeats the call, as it would anywhere.
+      reply.writeHead(502).end();
+    }
   });
   await once(server.listen(0, '127.0.0.1'), 'listening');
   const baseURL = served.baseURL.replace(served.origin, `http://127.0.0.1:${(server.address() as AddressInfo).port}`);
