@@ -50,7 +50,11 @@ interface Run {
 }
 
 async function measure(folder: string, staleness: number, seed: number, threads: number | undefined): Promise<Run> {
-  let [slept, waited, staleGroups, start, end] = [0, 0, 0, 0, 0];
+  let slept = 0;
+  let waited = 0;
+  let staleGroups = 0;
+  let start = 0;
+  let end = 0;
   const slow = (engine: Engine): Engine =>
     engineWith(engine, async (request, signal, onTokens) => {
       const result = await engine.sample(request, signal, onTokens);
@@ -123,10 +127,14 @@ export async function run({ threads }: Flags): Promise<Readonly<Record<string, u
   const of = (which: keyof typeof runs, what: keyof Run): number => median(runs[which].map((one) => one[what]));
   return {
     speedup: of('waiting', 'seconds') / of('ahead', 'seconds'),
-    ...{ synchronousSeconds: of('waiting', 'seconds'), asynchronousSeconds: of('ahead', 'seconds') },
-    ...{ synchronousBusy: of('waiting', 'busy'), asynchronousBusy: of('ahead', 'busy') },
-    ...{ synchronousWaitSeconds: of('waiting', 'waited'), asynchronousWaitSeconds: of('ahead', 'waited') },
-    ...{ synchronousPublishMs: median(publishMs.waiting), asynchronousPublishMs: median(publishMs.ahead) },
+    synchronousSeconds: of('waiting', 'seconds'),
+    asynchronousSeconds: of('ahead', 'seconds'),
+    synchronousBusy: of('waiting', 'busy'),
+    asynchronousBusy: of('ahead', 'busy'),
+    synchronousWaitSeconds: of('waiting', 'waited'),
+    asynchronousWaitSeconds: of('ahead', 'waited'),
+    synchronousPublishMs: median(publishMs.waiting),
+    asynchronousPublishMs: median(publishMs.ahead),
     staleGroups: runs.ahead.map(({ staleGroups }) => staleGroups),
   };
 }

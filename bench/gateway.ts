@@ -60,7 +60,8 @@ async function throughput(upstream: Server, gateway: Server): Promise<Readonly<R
   const { reply } = await loadMaterial();
   using bare = await startChild('bare-proxy', upstream.port);
   using portkey = await startPortkey();
-  const [bodies, streamed] = [bodiesOf(reply, false), bodiesOf(reply, true)];
+  const bodies = bodiesOf(reply, false);
+  const streamed = bodiesOf(reply, true);
   const provider = `x-portkey-provider: openai\r\nx-portkey-custom-host: http://127.0.0.1:${upstream.port}/v1\r\n`;
   const lanes = [
     new Lane(ours('gateway', gateway, bodies)),
@@ -108,10 +109,8 @@ async function latency(
   const added: number[] = [];
   const directly: number[] = [];
   for (let block = 0; block < LATENCY_BLOCKS; block++) {
-    const [p50, directP50] = [
-      median(await through.latencies(LATENCY_REQUESTS)),
-      median(await direct.latencies(LATENCY_REQUESTS)),
-    ];
+    const p50 = median(await through.latencies(LATENCY_REQUESTS));
+    const directP50 = median(await direct.latencies(LATENCY_REQUESTS));
     added.push(p50 - directP50);
     directly.push(directP50);
   }

@@ -60,7 +60,9 @@ export async function run(): Promise<Readonly<Record<string, unknown>>> {
     const { p50, perSecond } = measured.get(name)!;
     return { p50Us: rounded(median(p50)), perSecond: Math.round(median(perSecond)) };
   };
-  const [ours, bare, here] = [of('pool'), of('echo'), of('inline')];
+  const ours = of('pool');
+  const bare = of('echo');
+  const here = of('inline');
   const starts = await startTimes(module);
   return {
     ...ours,

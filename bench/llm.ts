@@ -37,8 +37,12 @@ const CONFIG: LlamaConfig = {
 };
 const LORA = { rank: 16, alpha: 32, targets: LORA_TARGETS };
 const ADAM = { learningRate: 1e-4, beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 };
-export const [SEQUENCES, PROMPT, NEW] = [32, 64, 64];
-const [PREFIX, CONTEXT, ROUNDS] = [256, 1024, 3];
+export const SEQUENCES = 32;
+export const PROMPT = 64;
+export const NEW = 64;
+const PREFIX = 256;
+const CONTEXT = 1024;
+const ROUNDS = 3;
 /** Sequences that PyTorch trains at once. All 32 would need 12 GB and are no faster. */
 const TORCH_ROWS = 8;
 
@@ -49,7 +53,8 @@ export interface Took {
 }
 
 async function timed(work: () => Promise<unknown>): Promise<Took> {
-  const [cpu, start] = [process.cpuUsage(), performance.now()];
+  const cpu = process.cpuUsage();
+  const start = performance.now();
   await work();
   const { user, system } = process.cpuUsage(cpu);
   return { seconds: (performance.now() - start) / 1000, cpuSeconds: (user + system) / 1e6 };
@@ -88,11 +93,9 @@ export function sequences(count: number, length: number, shared = 0): Int32Array
 function samplesOf(rows: readonly Int32Array[]): Sample[] {
   return rows.map((tokens, i) => {
     const mask = Uint8Array.from(tokens, (_, t) => (t >= tokens.length - NEW ? 1 : 0));
-    const [advantages, logprobs, versions] = [
-      Float32Array.from(mask),
-      Float32Array.from(mask, (m) => -10 * m),
-      Int32Array.from(mask),
-    ];
+    const advantages = Float32Array.from(mask);
+    const logprobs = Float32Array.from(mask, (m) => -10 * m);
+    const versions = Int32Array.from(mask);
     const weight = 1 / (rows.length * NEW);
     return { tokens, mask, logprobs, advantages, versions, temperature: 1, weight, rolloutId: `${i}`, groupId: '' };
   });

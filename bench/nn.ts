@@ -121,7 +121,11 @@ async function measure(config: LlamaConfig, threads: number) {
   const tokens = SEQUENCES * LENGTH;
   const multiply = gemmRound();
   const samples = batch(SEQUENCES, LENGTH, 0);
-  const [gemm, train, twice, shared, decode] = [none(), none(), none(), none(), none()];
+  const gemm = none();
+  const train = none();
+  const twice = none();
+  const shared = none();
+  const decode = none();
   for (let round = 0; round < ROUNDS; round++) {
     for (let i = 0; i < 20; i++) await timed(gemm, multiply);
     await timed(train, trainStep(model, samples));

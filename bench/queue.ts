@@ -17,9 +17,11 @@ import { jobIdOf, type RolloutJob, WorkQueue } from '../src/workers/queue.ts';
 import { postgresMissing, startPostgres } from '../test/postgres/server.ts';
 import { besideFloor, type Measured, plainInserts } from './pgbench.ts';
 
-const [SECONDS, ROUNDS] = [5, 3];
+const SECONDS = 5;
+const ROUNDS = 3;
 /** Jobs that a worker takes and finishes at once, and that the coordinator keeps queued. */
-const [BATCH, AHEAD] = [200, 1_000];
+const BATCH = 200;
+const AHEAD = 1_000;
 const WORKERS = 2;
 const RUN = 'bench';
 /** Rollouts that a coordinator waits for: 32 places each on 1, 10, 100 and 1,000 machines. */
@@ -30,7 +32,8 @@ const [TURN] = [1, 2, 3, 4, 5].map((seed) => randomTrajectory(seed)).find(({ tur
 const RESULT: Trajectory = { ...randomTrajectory(1), turns: [TURN!], grade: { kind: 'ungraded', why: 'not yet' } };
 
 function jobOf(n: number): RolloutJob {
-  const [taskId, content] = [`task-${n % 500}`, 'What do five items cost, and how many are left?'];
+  const taskId = `task-${n % 500}`;
+  const content = 'What do five items cost, and how many are left?';
   return {
     identity: { rolloutId: `rollout-${n}`, groupId: `group-${n >> 3}`, taskId, purpose: 'train' },
     task: { id: taskId, prompt: [{ role: 'user', content }] },
@@ -105,7 +108,8 @@ export async function run(): Promise<Readonly<Record<string, unknown>>> {
   for (let round = 0; round < ROUNDS; round++) {
     const floor = await plainInserts(server, bytes, SECONDS);
     await line.until(performance.now() + 500);
-    const [before, started] = [line.finished, performance.now()];
+    const before = line.finished;
+    const started = performance.now();
     await line.until(started + 1_000 * SECONDS);
     rounds.push(besideFloor('queue', (1_000 * (line.finished - before)) / (performance.now() - started), floor));
   }

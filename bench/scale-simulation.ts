@@ -54,7 +54,8 @@ class Agenda {
   now = 0;
 
   after(ms: number, act: () => void): void {
-    const [heap, entry] = [this.#heap, { at: this.now + ms, order: this.#added++, act }];
+    const heap = this.#heap;
+    const entry = { at: this.now + ms, order: this.#added++, act };
     let i = heap.push(entry) - 1;
     for (let up = (i - 1) >> 1; i > 0 && this.#isBefore(i, up); i = up, up = (i - 1) >> 1) this.#swap(i, up);
   }
@@ -66,7 +67,8 @@ class Agenda {
     this.#swap(0, heap.length - 1);
     const { at, act } = heap.pop()!;
     for (let i = 0; ; ) {
-      const [left, right] = [2 * i + 1, 2 * i + 2];
+      const left = 2 * i + 1;
+      const right = 2 * i + 2;
       if (left >= heap.length) break;
       const first = right < heap.length && this.#isBefore(right, left) ? right : left;
       if (!this.#isBefore(first, i)) break;
@@ -79,7 +81,8 @@ class Agenda {
   }
 
   #isBefore(i: number, j: number): boolean {
-    const [a, b] = [this.#heap[i]!, this.#heap[j]!];
+    const a = this.#heap[i]!;
+    const b = this.#heap[j]!;
     return a.at < b.at || (a.at === b.at && a.order < b.order);
   }
 
@@ -109,7 +112,10 @@ class Station {
   #begin(): void {
     while (this.#free > 0 && this.#head < this.#waiting.length) {
       const [ms, then] = this.#waiting[this.#head++]!;
-      if (this.#head > 1_000) [this.#waiting, this.#head] = [this.#waiting.slice(this.#head), 0];
+      if (this.#head > 1_000) {
+        this.#waiting = this.#waiting.slice(this.#head);
+        this.#head = 0;
+      }
       this.#free--;
       this.busyMs += ms;
       this.#agenda.after(ms, () => {
@@ -125,12 +131,18 @@ function simulate(machines: number, assumed: Assumed): Simulated {
   const { concurrency, turns, callMs, sigma, graders, gradeMs, trainMs, group, staleness, steps, seed } = assumed;
   const places = machines * concurrency;
   const batch = assumed.batch || Math.max(1, Math.ceil(places / group));
-  const [agenda, random] = [new Agenda(), randomStream(seed)];
+  const agenda = new Agenda();
+  const random = randomStream(seed);
   const workers = new Station(agenda, places);
   const database = new Station(agenda, 1);
   const coordinator = new Station(agenda, 1);
   const grading = new Station(agenda, graders);
-  let [version, begun, whole, rollouts, trained, isTraining] = [0, 0, 0, 0, 0, false];
+  let version = 0;
+  let begun = 0;
+  let whole = 0;
+  let rollouts = 0;
+  let trained = 0;
+  let isTraining = false;
   const rolloutMs = (): number => {
     let ms = 0;
     for (let turn = 0; turn < turns; turn++) ms += callMs * Math.exp(sigma * gaussian(random));
@@ -142,7 +154,8 @@ function simulate(machines: number, assumed: Assumed): Simulated {
     ...[workers, coordinator, grading, database].map(({ busyMs }) => busyMs),
     trained,
   ];
-  let [from, to] = [used(), used()];
+  let from = used();
+  let to = used();
   const returned = (then: () => void): void =>
     database.pass(assumed.queueMs, () =>
       coordinator.pass(assumed.coordinatorMs, () => grading.pass(gradeMs, () => database.pass(assumed.storeMs, then))),

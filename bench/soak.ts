@@ -18,7 +18,9 @@ import { runInNewContext } from 'node:vm';
 import { evaluateOnly } from '../src/run/evaluate.ts';
 import { openYard } from './rollouts/yard.ts';
 
-const [ROLLOUTS, PER_TASK, CONCURRENCY] = [50_000, 10, 32];
+const ROLLOUTS = 50_000;
+const PER_TASK = 10;
+const CONCURRENCY = 32;
 /** Progress is told a few times a second, not for every rollout: the last of them, never. */
 const LOOKS = [10_000, 20_000, 30_000, 40_000, 49_500];
 /** Clients keep idle connections for a few seconds. */
@@ -85,7 +87,8 @@ async function soaked(soak: (ended: (rollouts: number) => void) => Promise<void>
   const perSecond = Math.round((1_000 * ROLLOUTS) / (performance.now() - started));
   await sleep(IDLE_MS);
   const left = { sockets: sockets() - before.sockets, processes: (await childProcesses()) - before.processes };
-  const [first, last] = [memory[0]!, memory.at(-1)!];
+  const first = memory[0]!;
+  const last = memory.at(-1)!;
   const growth = { heapGrowthMB: MB(1e6 * (last.heapMB - first.heapMB)), rssGrowthMB: MB(1e6 * (last.rssMB - first.rssMB)) };
   return { perSecond, ...growth, left, memory };
 }
@@ -106,8 +109,14 @@ async function evaluation(folder: string, port: number, ended: (rollouts: number
   process.env['OPENAI_API_KEY'] ??= 'none';
   const { success } = await evaluateOnly(
     {
-      ...{ entry: ENTRY, heldOut, run: join(folder, 'run'), n: PER_TASK, concurrency: CONCURRENCY },
-      ...{ engine: 'openai', baseURL: `http://127.0.0.1:${port}/v1`, model: 'quick' },
+      entry: ENTRY,
+      heldOut,
+      run: join(folder, 'run'),
+      n: PER_TASK,
+      concurrency: CONCURRENCY,
+      engine: 'openai',
+      baseURL: `http://127.0.0.1:${port}/v1`,
+      model: 'quick',
     },
     (event) => event.type === 'progress' && ended(event.done),
   );

@@ -34,7 +34,8 @@ interface Measured {
 
 /** Seconds of CPU of all threads but this one. */
 function otherThreads(): number {
-  const [all, own] = [process.cpuUsage(), process.threadCpuUsage()];
+  const all = process.cpuUsage();
+  const own = process.threadCpuUsage();
   return (all.user + all.system - own.user - own.system) / 1e6;
 }
 

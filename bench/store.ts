@@ -45,7 +45,8 @@ async function storing(where: string): Promise<number> {
     while (performance.now() < until) await Promise.all(Array.from({ length: BATCH }, () => store.append(rolloutOf(next++))));
   };
   await batches(performance.now() + 500);
-  const [before, started] = [next, performance.now()];
+  const before = next;
+  const started = performance.now();
   await Promise.all([0, 1].map(() => batches(started + 1_000 * SECONDS)));
   return (1_000 * (next - before)) / (performance.now() - started);
 }

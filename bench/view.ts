@@ -59,8 +59,14 @@ const idOf = (n: number): string => `g${Math.floor(n / 8)}-${n % 8}`;
 function rolloutOf(n: number, turns: readonly Turn[]): Trajectory {
   const value = (n * 7919) % 11 === 0 ? 1 : ((n * 31) % 100) / 100;
   return {
-    ...{ rolloutId: idOf(n), groupId: `g${Math.floor(n / 8)}`, taskId: `task-${Math.floor(n / 8) % 997}`, purpose: 'train' },
-    ...{ outcome: { kind: 'completed' }, startedAt: 1_700_000_000_000 + n, endedAt: 1_700_000_000_000 + n + (n % 5000), turns },
+    rolloutId: idOf(n),
+    groupId: `g${Math.floor(n / 8)}`,
+    taskId: `task-${Math.floor(n / 8) % 997}`,
+    purpose: 'train',
+    outcome: { kind: 'completed' },
+    startedAt: 1_700_000_000_000 + n,
+    endedAt: 1_700_000_000_000 + n + (n % 5000),
+    turns,
     grade: { kind: 'graded', reward: { value, parts: { answer: value, format: 1 } } },
   };
 }
@@ -74,7 +80,12 @@ function turnOf(index: number, tokens: number): Turn {
   const said = { role: 'assistant', content: 'I shall look it up. '.repeat(10), tool_calls: [call] } as const;
   const sampling = { temperature: 1, topP: 1, topK: 0, maxTokens: tokens };
   return {
-    ...{ index, thread: 'default', role: 'default', trainable: true, policyVersion: index, stopReason: 'stop' },
+    index,
+    thread: 'default',
+    role: 'default',
+    trainable: true,
+    policyVersion: index,
+    stopReason: 'stop',
     promptIds: Int32Array.from({ length: 60 * (index + 1) }, (_, i) => 1000 * index + i),
     sampledIds: Int32Array.from({ length: tokens }, (_, i) => i % 900),
     logprobs: new Float32Array(tokens).fill(-0.5),
@@ -84,7 +95,8 @@ function turnOf(index: number, tokens: number): Turn {
       tools: [],
     },
     response: said,
-    ...{ startedAt: 1_700_000_000_000, endedAt: 1_700_000_000_500 },
+    startedAt: 1_700_000_000_000,
+    endedAt: 1_700_000_000_500,
   };
 }
 
@@ -106,7 +118,10 @@ async function measured(folder: string): Promise<Readonly<Record<string, number>
   const readAllMs = performance.now() - began;
   const longestBlockMs = delay.longest();
   const results = {
-    ...{ rollouts: ROLLOUTS, firstAnswerMs, readAllMs, longestBlockMs },
+    rollouts: ROLLOUTS,
+    firstAnswerMs,
+    readAllMs,
+    longestBlockMs,
     scrollP95Ms: await p95((i) => get(`/rollouts?from=${i * 2000}&count=100`)),
     filterP95Ms: await p95((i) => get(`/rollouts?filter=${encodeURIComponent(`reward<${i / 100} && tool~"sea" && turns>1`)}`)),
     sortP95Ms: await p95((i) => get(`/rollouts?sort=${i % 2 ? '-reward' : 'task'}&filter=${encodeURIComponent(`tokens>${i}`)}`)),

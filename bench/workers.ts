@@ -16,7 +16,9 @@ import pg from 'pg';
 import { meanOf } from '../src/core/statistics.ts';
 import { postgresMissing, startPostgres } from '../test/postgres/server.ts';
 
-const [TURNS, LATENCY_MS, CONCURRENCY] = [5, 200, 12];
+const TURNS = 5;
+const LATENCY_MS = 200;
+const CONCURRENCY = 12;
 /** Rollouts a second of one worker that never waits for anything but the engine. */
 const IDEAL = (CONCURRENCY * 1_000) / (TURNS * LATENCY_MS);
 const SECONDS = 20;
@@ -148,14 +150,17 @@ async function endTimes(url: string): Promise<readonly number[]> {
 }
 
 function middleOf(times: readonly number[]): readonly number[] {
-  const [first, last] = [times[0]!, times.at(-1)!];
-  const [from, to] = [first + EDGE * (last - first), last - EDGE * (last - first)];
+  const first = times[0]!;
+  const last = times.at(-1)!;
+  const from = first + EDGE * (last - first);
+  const to = last - EDGE * (last - first);
   return times.filter((at) => at >= from && at < to);
 }
 
 /** The slope of the line that fits best: places that a worker fills together end together, so a count would depend on where it begins. */
 function rateOf(times: readonly number[]): number {
-  const [meanAt, meanN] = [meanOf(times), (times.length - 1) / 2];
+  const meanAt = meanOf(times);
+  const meanN = (times.length - 1) / 2;
   const together = times.reduce((sum, at, n) => sum + (at - meanAt) * (n - meanN), 0);
   return (1_000 * together) / times.reduce((sum, at) => sum + (at - meanAt) ** 2, 0);
 }

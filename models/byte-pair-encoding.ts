@@ -62,7 +62,10 @@ function commonestPair(words: readonly Word[]): readonly [string, string] | unde
   let best: string | undefined;
   let bestCount = 1;
   for (const [pair, count] of counts) {
-    if (count > bestCount || (count === bestCount && best !== undefined && pair < best)) [best, bestCount] = [pair, count];
+    if (count > bestCount || (count === bestCount && best !== undefined && pair < best)) {
+      best = pair;
+      bestCount = count;
+    }
   }
   const [left, right] = best?.split(' ') ?? [];
   return left === undefined || right === undefined ? undefined : [left, right];

@@ -137,7 +137,8 @@ async function measure(model: EmbeddedModel, renderer: Renderer): Promise<Measur
   };
   const successes: Success[] = [];
   for (const [example, share] of Object.entries(solved)) {
-    const [greedy, sampled] = [await share(0), await share(1)];
+    const greedy = await share(0);
+    const sampled = await share(1);
     console.log(`held-out success, ${example}: greedy ${greedy.toFixed(3)}, temperature 1 ${sampled.toFixed(3)}`);
     successes.push({ example, greedy, sampled });
   }

@@ -171,7 +171,8 @@ class Transcript {
  * from predicting which number follows.
  */
 export function copyExercise(random: Random): readonly Message[] {
-  const [first, second] = [drawPhrase(random), drawPhrase(random)];
+  const first = drawPhrase(random);
+  const second = drawPhrase(random);
   const long = integer(random, 100, 9999);
   const answer = answerText(pick(random, QUESTION_KINDS), anyValue(random));
   const record = `{"price":${anyValue(random)},"stock":${anyValue(random)}}`;

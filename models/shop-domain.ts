@@ -119,7 +119,8 @@ export function lookupResult(item: Item | undefined): string {
 export function calculatorResult(expression: unknown): string {
   const parts = /^(\d{1,4})([*+-])(\d{1,4})$/.exec(typeof expression === 'string' ? expression : '');
   if (parts === null) return '{"error":"bad expression"}';
-  const [left, right] = [Number(parts[1]), Number(parts[3])];
+  const left = Number(parts[1]);
+  const right = Number(parts[3]);
   const result = parts[2] === '*' ? left * right : parts[2] === '+' ? left + right : left - right;
   return `{"result":${result}}`;
 }

@@ -46,7 +46,8 @@ async function main(): Promise<void> {
   const model = await modelFor(take('--model'));
   const run = take('--run') ?? freeRun(isWarm ? 'warm-start' : 'llm-shop');
   if (isWarm) return await warmStart(model, run, more);
-  const [before, after] = [`${run}-before`, `${run}-after`];
+  const before = `${run}-before`;
+  const after = `${run}-after`;
   trainyard('eval', ENTRY, '--model', model, '--temperature', '1', ...SIZES, '--run', before);
   trainyard('train', ENTRY, '--model', model, ...SIZES, ...RECIPE, '--run', run, ...more);
   trainyard('eval', ENTRY, '--checkpoint', run, '--temperature', '1', ...SIZES, '--run', after);

@@ -1,88 +1,77 @@
 /**
- * Prints how large the house is, beside what it may be at most: `npm run house`. With `--walks` also the files that each walk entered.
+ * Prints how large the house is, beside what it may be at most: `npm run house`. With `--walks` also what each walk entered.
  *
- * The measures are those of test/house/measures.ts, which budgets.test.ts holds the tree to folder by folder. Times are CPU seconds, the
- * least of five starts. How long the tests take is printed by the tests themselves.
+ * The measures are those of test/house/measures.ts, and the caps those of test/house/caps.ts, which `npm run check` holds the tree to. How long
+ * the tests take is printed by the tests themselves.
  */
-import { execFileSync, spawnSync } from 'node:child_process';
-import { existsSync } from 'node:fs';
-import { join } from 'node:path';
+import { execFileSync } from 'node:child_process';
+import { CAPS, WORDS } from '../test/house/caps.ts';
 import { cycleFaults, directionFaults } from '../test/house/imports.ts';
 import {
+  cappedSources,
   closureOf,
+  documentWords,
   functionP95,
   glossaryWords,
-  inFirstRing,
-  largestRoom,
   medianLines,
+  ownFiles,
+  packedLines,
   repeatedNames,
-  type Size,
   shippedSources,
   sizeByFolder,
   sizeOf,
   testLines,
+  wordsOf,
 } from '../test/house/measures.ts';
 import { lineCount, repository } from '../test/house/sources.ts';
 
 const sources = shippedSources();
-const thousands = (lines: number): string => `${(lines / 1000).toFixed(1)}k`;
-const said = ({ files, lines }: Size): string => `${files} / ${thousands(lines)}`;
-
-const walks = JSON.parse(
-  execFileSync(process.execPath, ['--conditions=trainyard-source', 'test/house/walks.ts'], { cwd: repository, encoding: 'utf8' }),
-) as Readonly<Record<'rollout' | 'completion' | 'row' | 'tinker', readonly string[]>>;
-
-/** CPU seconds of `trainyard --version`, user and system. */
-function versionSeconds(file: string, flags: readonly string[]): string {
-  if (!existsSync(join(repository, file))) return 'not built';
-  const runs = Array.from({ length: 5 }, () => {
-    const timed = spawnSync(
-      'bash',
-      ['-c', `TIMEFORMAT='%U %S'; time "$0" "$@" >/dev/null`, process.execPath, ...flags, file, '--version'],
-      {
-        cwd: repository,
-        encoding: 'utf8',
-      },
-    );
-    return timed.stderr
-      .trim()
-      .split(/\s+/)
-      .slice(-2)
-      .reduce((sum, seconds) => sum + Number(seconds), 0);
-  });
-  return Math.min(...runs).toFixed(2);
-}
-
 const whole = sizeOf(sources);
-const [room, roomSize] = largestRoom(sources);
-const longest = Math.max(...sources.map(({ text }) => lineCount(text)));
+const folders = ownFiles(sources);
+const [largest, most] = [...folders].toSorted(([, a], [, b]) => b - a)[0]!;
+const packed = sources.map(packedLines);
+const words = documentWords();
+const number = (value: number): string => value.toLocaleString('en');
 
 const rows: readonly (readonly [string, string, string])[] = [
-  ['source files / lines', said(whole), '260 / 42k'],
-  ['code lines', thousands(whole.code), '34k'],
-  ['median file, longest file', `${medianLines(sources)}, ${longest}`, '180, 450'],
-  ['first ring', said(sizeOf(sources.filter(inFirstRing))), '145 / 24k'],
-  [`largest room (${room})`, said(roomSize), '20 / 5k'],
-  ['import closure of run/train.ts', said(sizeOf(closureOf('src/run/train.ts', sources))), '150 / 20k'],
-  ["import closure of 'trainyard'", said(sizeOf(closureOf('src/index.ts', sources))), '25 files'],
-  ['files of one rollout of one call', `${walks.rollout.length}`, '45'],
-  ['files of one chat completion', `${walks.completion.length}`, '24'],
-  ['files of one JSONL row', `${walks.row.length}`, '5'],
-  ['files of one Tinker forward_backward', `${walks.tinker.length}`, '16'],
-  ['trainyard --version, CPU: source', `${versionSeconds('src/cli/main.ts', ['--conditions=trainyard-source'])} s`, '0.20 s'],
-  ['trainyard --version, CPU: dist', `${versionSeconds('dist/cli/main.js', [])} s`, '0.12 s'],
-  ['glossary', `${glossaryWords()}`, '30'],
-  ['file names used twice', `${repeatedNames(sources).length}`, '10'],
-  ['test lines', thousands(testLines()), '38k'],
-  ['function length, p95', `${functionP95(sources)}`, '30'],
+  ['source tokens', number(sizeOf(cappedSources()).tokens), number(CAPS.tokens)],
+  ['source files, lines', `${whole.files}, ${number(whole.lines)}`, ''],
+  ['median file, longest file', `${medianLines(sources)}, ${Math.max(...sources.map(({ text }) => lineCount(text)))}`, '–, 600'],
+  ['function length, p95', `${functionP95(sources)}`, '25'],
+  [
+    'top-level folders',
+    `${new Set([...folders.keys()].map((folder) => folder.split('/')[1]).filter(Boolean)).size}`,
+    `${CAPS.topFolders}`,
+  ],
+  [`own files of the largest folder (${largest.slice(4)})`, `${most}`, `${CAPS.ownFiles}`],
+  [
+    'packed spreads, tuples',
+    `${packed.flatMap(({ spreads }) => spreads).length}, ${packed.flatMap(({ tuples }) => tuples).length}`,
+    `0, ${CAPS.tuples}`,
+  ],
   ['cycles, imports against the plan', `${cycleFaults(sources).length}, ${directionFaults(sources).length}`, '0, 0'],
+  ["files loaded with 'trainyard'", `${closureOf('src/index.ts', sources).length}`, ''],
+  [
+    'glossary, file names used twice',
+    `${glossaryWords()}, ${repeatedNames(sources).length}`,
+    `${CAPS.glossary}, ${CAPS.repeatedNames}`,
+  ],
+  ['words of docs/ by hand, by code', `${number(words.written)}, ${number(words.generated)}`, number(CAPS.documentWords)],
+  ...Object.entries(WORDS).map(([path, atMost]) => [`words of ${path}`, number(wordsOf(path)), number(atMost)] as const),
+  ['lines of tests', number(testLines()), number(CAPS.testLines)],
 ];
 
 const widths = [0, 1, 2].map((column) => Math.max(...rows.map((row) => row[column]!.length)));
 for (const row of [['', 'now', 'at most'], ...rows])
   console.log(row.map((cell, column) => cell.padEnd(widths[column]!)).join('  '));
-console.log('\nfolder            files  lines   code');
-for (const [folder, { files, lines, code }] of sizeByFolder(sources))
-  console.log(`${folder.padEnd(16)} ${`${files}`.padStart(6)} ${`${lines}`.padStart(6)} ${`${code}`.padStart(6)}`);
-if (process.argv.includes('--walks'))
-  for (const [walk, files] of Object.entries(walks)) console.log(`\n${walk}\n  ${files.join('\n  ')}`);
+
+console.log('\nfolder            files  lines  tokens');
+for (const [folder, { files, lines, tokens }] of sizeByFolder(sources))
+  console.log(`${folder.padEnd(16)} ${`${files}`.padStart(6)} ${`${lines}`.padStart(6)} ${`${tokens}`.padStart(7)}`);
+
+const walks = execFileSync(process.execPath, ['--conditions=trainyard-source', 'test/house/walks.ts'], {
+  cwd: repository,
+  encoding: 'utf8',
+});
+for (const [walk, files] of Object.entries(JSON.parse(walks) as Readonly<Record<string, readonly string[]>>))
+  console.log(`${walk}: ${files.length} files${process.argv.includes('--walks') ? `\n  ${files.join('\n  ')}` : ''}`);

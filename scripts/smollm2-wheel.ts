@@ -79,7 +79,9 @@ function memberOf(zip: Buffer, file: string): Buffer {
   let at = end === -1 ? zip.length : zip.readUInt32LE(end + 16);
   while (at < end && zip.readUInt32LE(at) === CENTRAL_ENTRY) {
     const [name, extra, comment] = [28, 30, 32].map((offset) => zip.readUInt16LE(at + offset)) as [number, number, number];
-    const [method, size, local] = [zip.readUInt16LE(at + 10), zip.readUInt32LE(at + 20), zip.readUInt32LE(at + 42)];
+    const method = zip.readUInt16LE(at + 10);
+    const size = zip.readUInt32LE(at + 20);
+    const local = zip.readUInt32LE(at + 42);
     if (basename(zip.toString('utf8', at + 46, at + 46 + name)) === file) {
       const start = local + 30 + zip.readUInt16LE(local + 26) + zip.readUInt16LE(local + 28);
       const stored = zip.subarray(start, start + size);

@@ -4,7 +4,10 @@ import type { AddressInfo } from 'node:net';
 
 const LATENCY_MS = Number(process.env['LATENCY_MS'] ?? 200);
 const ANSWER = JSON.stringify({
-  ...{ id: 'chatcmpl-1', object: 'chat.completion', created: 1, model: 'slow' },
+  id: 'chatcmpl-1',
+  object: 'chat.completion',
+  created: 1,
+  model: 'slow',
   choices: [{ index: 0, message: { role: 'assistant', content: 'The total is 81.' }, finish_reason: 'stop', logprobs: null }],
   usage: { prompt_tokens: 20, completion_tokens: 6, total_tokens: 26 },
 });

@@ -77,7 +77,8 @@ function lookup(name: string, argumentsText: string): string {
 }
 
 function answered(question: string, item: string, found: Item, answer: string): readonly ChatCompletionMessageParam[] {
-  const [id, content] = [`example-${item.replace(' ', '-')}`, JSON.stringify(found)];
+  const id = `example-${item.replace(' ', '-')}`;
+  const content = JSON.stringify(found);
   const call = { id, type: 'function', function: { name: 'lookup', arguments: `{"item": "${item}"}` } } as const;
   return [
     { role: 'user', content: question },

@@ -8,14 +8,18 @@ import { pathToFileURL } from 'node:url';
 import { integer, pick, type Random, seededRandom } from '../../models/random.ts';
 
 const TRAINING = {
-  ...{ prefix: 'train', seed: 17, tasks: 800 },
+  prefix: 'train',
+  seed: 17,
+  tasks: 800,
   words: [
     'red blue green wooden small large old silver plastic round heavy yellow copper square striped folding tall narrow velvet rusty',
     'lamp chair vase hammer clock basket mirror kettle bucket ladder table bottle candle carpet drum fan hat kite mug pillow',
   ],
 } as const;
 const HELD_OUT = {
-  ...{ prefix: 'held-out', seed: 18, tasks: 128 },
+  prefix: 'held-out',
+  seed: 18,
+  tasks: 128,
   words: [
     'purple golden leather tiny giant modern cotton broken bright soft',
     'bench cabinet curtain desk hook jug ladle plate shelf towel',
@@ -42,7 +46,8 @@ interface Item {
 
 /** File name → text. */
 export function makeLlmShopFiles(): Readonly<Record<string, string>> {
-  const [training, heldOut] = [splitOf(TRAINING), splitOf(HELD_OUT)];
+  const training = splitOf(TRAINING);
+  const heldOut = splitOf(HELD_OUT);
   const items = [...training.items, ...heldOut.items].map(
     ({ name, price, stock }) => `${JSON.stringify(name)}:${JSON.stringify({ price, stock })}`,
   );

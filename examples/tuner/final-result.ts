@@ -13,7 +13,8 @@ export class MathJudge extends BaseJudge {
     if (metadata['final_answer'] === task.answer) return [1, true];
     const numbers = String(metadata['said']).match(/\d+/g) ?? [];
     if (numbers.length !== 1 || Number(numbers[0]) !== task.answer) return [0, false];
-    const [wanted, given] = [String(task.answer), String(metadata['final_answer'])];
+    const wanted = String(task.answer);
+    const given = String(metadata['final_answer']);
     const wrongAt = [...wanted].findIndex((digit, i) => digit !== given[i]);
     const right = wrongAt === -1 ? wanted.length : wrongAt;
     return [0.5 + (0.5 * right) / Math.max(wanted.length, given.length), false];

@@ -176,7 +176,10 @@ export function engineOf(ctx: WorkflowContext): { readonly engine: InferenceEngi
       }
       const { promptIds, sampledIds, logprobs, policyVersion, stopReason } = turn;
       const response: ModelResponse = {
-        ...{ id, rid: request.rid, stopReason, text },
+        id,
+        rid: request.rid,
+        stopReason,
+        text,
         inputTokens: [...promptIds],
         outputTokens: [...sampledIds],
         outputLogprobs: [...logprobs],

@@ -21,7 +21,8 @@ import { asCalled, count } from './text.ts';
 type Finding = readonly [level: 'ok' | 'note' | 'problem', found: string, todo?: string | undefined];
 
 /** Bytes: below the first, a long run may fill the disk or the memory; below the second, none can start. */
-const [LITTLE, TOO_LITTLE] = [2e9, 1e8];
+const LITTLE = 2e9;
+const TOO_LITTLE = 1e8;
 const HEALTH_MS = 3_000;
 const COLOURS = { ok: 'green', note: 'yellow', problem: 'red' } as const;
 

@@ -19,7 +19,9 @@ interface ExportFlags extends Omit<ExportRequest, 'from'>, Partial<Omit<DataRequ
 
 const CHOSEN = { given: '', best: ', the best of the run', last: ', the last of the run' } as const;
 const NAMES = {
-  ...{ adapter: 'PEFT folder', merged: 'Hugging Face folder', 'gguf-adapter': 'GGUF adapter' },
+  adapter: 'PEFT folder',
+  merged: 'Hugging Face folder',
+  'gguf-adapter': 'GGUF adapter',
   'chat-template': 'Chat template that writes the tools as in training, for llama-server --chat-template-file:',
 } as const;
 

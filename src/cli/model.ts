@@ -10,7 +10,8 @@ import { unfiltered } from './terminal.ts';
 import { asCalled, duration, ERASE_LINE_END } from './text.ts';
 
 /** Milliseconds between lines: on a terminal each replaces the last. */
-const [OFTEN, SELDOM] = [200, 10_000];
+const OFTEN = 200;
+const SELDOM = 10_000;
 
 export async function modelCommand(
   named: string,
@@ -24,7 +25,8 @@ export async function modelCommand(
   }
   const onTerminal = !json && process.stderr.isTTY === true;
   const began = performance.now();
-  let [last, from] = [Number.NEGATIVE_INFINITY, -1];
+  let last = Number.NEGATIVE_INFINITY;
+  let from = -1;
   const onProgress = (file: string, done: number, total: number): void => {
     const now = performance.now();
     if (from < 0) from = done;

@@ -202,7 +202,8 @@ export function planText(model: string, { parameters, trained, loraRank, context
 function evaluation({ when, step, score, temperature = 0, seconds }: Event<'eval-end'>): string {
   const names = { only: '', before: ' before training', during: ` after step ${step}`, after: ' after training' };
   const success = score.meanReward === null ? 'unknown (none graded)' : styleText('bold', percent(score.success));
-  const [failed, ungraded] = [some(', ', score.failed, 'failed'), some(', ', score.ungraded, 'not graded')];
+  const failed = some(', ', score.failed, 'failed');
+  const ungraded = some(', ', score.ungraded, 'not graded');
   return `${when === 'only' ? 'Success' : 'Held-out success'}${names[when]}: ${success} of ${score.n} tasks${failed}${ungraded}, at temperature ${temperature} (${took(seconds)})`;
 }
 

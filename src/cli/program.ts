@@ -50,8 +50,11 @@ export async function runCli(argv: readonly string[]): Promise<number> {
 
 /** Flags whose setting has another name than theirs. */
 const OTHER_NAMES = {
-  ...{ 'limits.turns': '--turns', 'limits.tokens': '--rollout-tokens', 'limits.deadlineMs': '--deadline' },
-  ...{ baseURL: '--base-url', graderDeadlineMs: '--grader-deadline' },
+  'limits.turns': '--turns',
+  'limits.tokens': '--rollout-tokens',
+  'limits.deadlineMs': '--deadline',
+  baseURL: '--base-url',
+  graderDeadlineMs: '--grader-deadline',
 };
 
 /** A message about settings, with the flags of the verb in their place: `clipHigh: expected …` becomes `--clip-high: expected …`. */

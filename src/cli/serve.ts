@@ -36,15 +36,13 @@ export async function serveCommand(flags: Partial<ServeSettings> & ServeFlags): 
   const { serve } = await import('../run/serve.ts');
   const { json, baseUrl: baseURL, ...given } = flags;
   const settings: ServeSettings = {
-    ...{
-      model: undefined,
-      temperature: undefined,
-      entry: undefined,
-      tasks: undefined,
-      maxGroups: undefined,
-      groupTimeout: undefined,
-      ...SERVE_DEFAULTS,
-    },
+    model: undefined,
+    temperature: undefined,
+    entry: undefined,
+    tasks: undefined,
+    maxGroups: undefined,
+    groupTimeout: undefined,
+    ...SERVE_DEFAULTS,
     run: given.run ?? freeRun('serve'),
     ...given,
     token: given.token ?? process.env['TRAINYARD_TOKEN'],

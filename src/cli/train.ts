@@ -31,7 +31,8 @@ export async function trainCommand(given: string | undefined, { json, resume: ea
   const named = isNamed ? entry : entryGiven(entry, 'trainyard train <entry>, or trainyard train --resume <run>');
   const title = { verb: 'train', entry: named ?? earlier ?? from ?? '', model, seed, run: null } as const;
   using report = await openReport(json, title, tensorboard);
-  let [run, hasBegun]: [string | undefined, boolean] = [undefined, false];
+  let run: string | undefined;
+  let hasBegun = false;
   using beside = viewBeside(view, settings.store);
   const emit: Emit = (event) => {
     if (event.type === 'run-start') {
@@ -67,7 +68,8 @@ export async function sftCommand(from: string, { json, baseUrl: baseURL, ...flag
     const { finish, stop } = interrupts;
     const { sft } = await import('../run/sft.ts');
     const { checkpoint, ending } = await sft({ ...flags, from, ...defined({ baseURL }) }, emit, { finish, stop, since: 0 });
-    const [model, next] = [shellWord(checkpoint ?? ''), asCalled];
+    const model = shellWord(checkpoint ?? '');
+    const next = asCalled;
     const lines = [
       'Measure it, on tasks that were not taught, or go on with reinforcement learning:',
       `  ${next(`trainyard eval <entry> --model ${model}`)}`,

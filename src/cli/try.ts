@@ -76,7 +76,9 @@ export async function tryCommand(given: string | undefined, flags: TryFlags): Pr
       if ((await filesIn()).length === 0) await removeFolder(run);
     });
     await using parts = await openParts({ ...settings, limits: { ...settings.limits, deadlineMs: DEADLINE_MS } }, found, {
-      ...{ stop, observer, files: { ...hiddenFiles(settings), run } },
+      stop,
+      observer,
+      files: { ...hiddenFiles(settings), run },
       warn: (code, message) => emit({ type: 'warning', code, message }),
     });
     await using store = await openSqliteStore(':memory:');

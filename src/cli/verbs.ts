@@ -80,18 +80,15 @@ export function addVerbs(program: Command, ended: Ended): void {
       const given = await (await import('./with-config.ts')).withConfig(verb, entry, flags);
       ended(given === undefined ? 0 : await run(given.entry, given.flags as never));
     };
-  const [events, objects, object] = ['one JSON event a line', 'one JSON object a line', 'one JSON object'];
+  const events = 'one JSON event a line';
+  const objects = 'one JSON object a line';
+  const object = 'one JSON object';
 
   add('init', 'write a project that is measured and trained at once, or say what to change in an agent', object, INIT)
     .argument('[folder]', 'new folder for it (default: my-agent)')
     .action(async (folder, flags) => ended(await (await import('./init.ts')).initCommand(folder, flags)));
-  add(
-    'train',
-    'improve the policy on the tasks by reinforcement learning',
-    events,
-    [...SHARED, ...TRAIN, BESIDE, ...CONFIG],
-    TRAIN_DEFAULTS,
-  )
+  const training = [...SHARED, ...TRAIN, BESIDE, ...CONFIG];
+  add('train', 'improve the policy on the tasks by reinforcement learning', events, training, TRAIN_DEFAULTS)
     .argument(...ENTRY)
     .action(configured('train', async (entry, flags) => (await import('./train.ts')).trainCommand(entry, flags)));
   add('sft', 'teach the policy what a run’s successes, or a file’s conversations, say', events, SFT, SFT_DEFAULTS)

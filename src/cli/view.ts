@@ -94,7 +94,9 @@ function openView(run: string, store: string | undefined): Disposable {
   const secret = password === '' ? {} : { PGPASSWORD: decodeURIComponent(password) };
   // In a group of its own: Ctrl-C ends the command, and the command ends the view.
   const child = spawn(process.execPath, [...inherited, main, 'view', run, '--json'], {
-    ...{ stdio: ['pipe', 'pipe', 'ignore'], detached: true, env: { ...process.env, NODE_OPTIONS: '', ...secret, [CHILD]: '1' } },
+    stdio: ['pipe', 'pipe', 'ignore'],
+    detached: true,
+    env: { ...process.env, NODE_OPTIONS: '', ...secret, [CHILD]: '1' },
   });
   const say = (text: string): boolean => process.stderr.write(`${text}\n`);
   createInterface(child.stdout!).on('line', (line) => {

@@ -71,8 +71,13 @@ function ofVerb(verb: ConfiguredVerb, settings: ConfigSettings, { probe }: Value
   const { limits = {}, graderDeadlineMs, baseURL, heldOut, ...rest } = Object.fromEntries(own) as ConfigSettings;
   const seconds = (ms: number | undefined): number | undefined => ms && ms / 1000;
   return defined({
-    ...{ ...rest, turns: limits.turns, rolloutTokens: limits.tokens, deadline: seconds(limits.deadlineMs) },
-    ...{ graderDeadline: seconds(graderDeadlineMs), baseUrl: baseURL, [verb === 'try' ? 'tasks' : 'heldOut']: heldOut },
+    ...rest,
+    turns: limits.turns,
+    rolloutTokens: limits.tokens,
+    deadline: seconds(limits.deadlineMs),
+    graderDeadline: seconds(graderDeadlineMs),
+    baseUrl: baseURL,
+    [verb === 'try' ? 'tasks' : 'heldOut']: heldOut,
   });
 }
 

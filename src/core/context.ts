@@ -143,7 +143,8 @@ class Prints {
   #complete(place: number): void {
     const begun = this.#begun[place]!;
     this.#line(begun.pieces.join(''));
-    [begun.pieces, begun.size] = [[], 0];
+    begun.pieces = [];
+    begun.size = 0;
   }
 
   #line(line: string): void {

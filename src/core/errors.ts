@@ -151,7 +151,8 @@ export function nearName(name: string, known: readonly string[]): string | undef
 /** Edit distance with transpositions. Returns `MOST_SLIPS + 1` at once if the lengths differ by more than `MOST_SLIPS`. */
 function slips(a: string, b: string): number {
   if (Math.abs(a.length - b.length) > MOST_SLIPS) return MOST_SLIPS + 1;
-  let [before, row]: [number[], number[]] = [[], Array.from({ length: b.length + 1 }, (_, j) => j)];
+  let before: number[] = [];
+  let row = Array.from({ length: b.length + 1 }, (_, j) => j);
   for (let i = 1; i <= a.length; i++) {
     const next = [i];
     for (let j = 1; j <= b.length; j++) {

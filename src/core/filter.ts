@@ -164,10 +164,8 @@ class Parser {
       const isQuoted = rest === '' && after.kind === 'quoted' && after.at === token.at + token.text.length;
       if (rest === '' && !isQuoted) throw expected(`a name after ${token.text}`, after);
       if (isQuoted) this.#next++;
-      const [key, name] = [
-        whose.toLowerCase() === 'part' ? ('parts' as const) : ('metrics' as const),
-        isQuoted ? after.text : rest,
-      ];
+      const key = whose.toLowerCase() === 'part' ? ('parts' as const) : ('metrics' as const);
+      const name = isQuoted ? after.text : rest;
       return number(({ [key]: all = {} }) => (Object.hasOwn(all, name) ? all[name] : null));
     }
     const known = FILTER_FIELDS.find((one) => plain(one) === plain(token.text));
@@ -202,8 +200,12 @@ function isThere(field: Field, row: FilterRow): boolean {
 }
 
 const ORDER: Readonly<Partial<Record<Operator, (a: number, b: number) => boolean>>> = {
-  ...{ '<': (a, b) => a < b, '<=': (a, b) => a <= b, '>': (a, b) => a > b, '>=': (a, b) => a >= b },
-  ...{ '=': (a, b) => a === b, '!=': (a, b) => a !== b },
+  '<': (a, b) => a < b,
+  '<=': (a, b) => a <= b,
+  '>': (a, b) => a > b,
+  '>=': (a, b) => a >= b,
+  '=': (a, b) => a === b,
+  '!=': (a, b) => a !== b,
 };
 
 function comparison(name: string, field: Field, operator: Operator, value: Token): RowFilter {

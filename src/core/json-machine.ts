@@ -68,7 +68,8 @@ export class ConstrainedTokens {
   #after(id: number): readonly State[] {
     if (this.#stopIds.includes(id)) return stepped(this.#states, STOP);
     const { bytes, ends } = this.#vocabulary;
-    const [from, to] = [id === 0 ? 0 : ends[id - 1]!, ends[id] ?? 0];
+    const from = id === 0 ? 0 : ends[id - 1]!;
+    const to = ends[id] ?? 0;
     let states = from < to ? this.#states : [];
     for (let i = from; i < to && states.length > 0; i++) states = stepped(states, bytes[i]!);
     return states;

@@ -150,7 +150,9 @@ function* bounds(schema: Fields, value: unknown, at: Place): Faults {
     if (found > bound(high)) yield fault(at, `expected ${what} of at most ${bound(high)}, found ${found}`);
   };
   if (typeof value === 'number') {
-    const [under, over, step] = [bound('exclusiveMaximum'), bound('exclusiveMinimum'), bound('multipleOf')];
+    const under = bound('exclusiveMaximum');
+    const over = bound('exclusiveMinimum');
+    const step = bound('multipleOf');
     if (value >= under) yield fault(at, `expected less than ${under}, found ${value}`);
     if (value <= over) yield fault(at, `expected more than ${over}, found ${value}`);
     if (step > 0 && !isMultiple(value, step)) yield fault(at, `expected a multiple of ${step}, found ${value}`);

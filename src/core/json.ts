@@ -38,13 +38,21 @@ export function parsedJson(text: string): unknown {
 /** More levels than any legitimate message, schema or task needs. */
 export const MAX_NESTING = 200;
 
-const [QUOTE, BACKSLASH] = [0x22, 0x5c];
+const QUOTE = 0x22;
+const BACKSLASH = 0x5c;
 /** In ASCII, a brace is the matching bracket with one bit set. */
-const [OPENING, CLOSING, BRACE_BIT, COMMA, COLON] = [0x5b, 0x5d, 0x20, 0x2c, 0x3a];
+const OPENING = 0x5b;
+const CLOSING = 0x5d;
+const BRACE_BIT = 0x20;
+const COMMA = 0x2c;
+const COLON = 0x3a;
 
 /** Ignores the contents of strings. `values` counts arrays, objects and their items, within a factor of two; `keys`, every occurrence. */
 export function sizeOfJson(json: string): { readonly nesting: number; readonly values: number; readonly keys: number } {
-  let [depth, nesting, values, keys] = [0, 0, 1, 0];
+  let depth = 0;
+  let nesting = 0;
+  let values = 1;
+  let keys = 0;
   for (let i = 0; i < json.length; i++) {
     const code = json.charCodeAt(i);
     if (code === QUOTE) i = endOfString(json, i + 1);
@@ -77,7 +85,8 @@ export function sameJson(a: unknown, b: unknown): boolean {
   if (a === b) return true;
   if (typeof a !== 'object' || typeof b !== 'object' || a === null || b === null) return false;
   if (Array.isArray(a) !== Array.isArray(b)) return false;
-  const [ofA, ofB] = [a as Readonly<Record<string, unknown>>, b as Readonly<Record<string, unknown>>];
+  const ofA = a as Readonly<Record<string, unknown>>;
+  const ofB = b as Readonly<Record<string, unknown>>;
   let more = 0;
   for (const key of Object.keys(a)) {
     if (ofA[key] === undefined) continue;

@@ -200,7 +200,10 @@ export function checkSample(sample: Sample, index: number, bounds: ModelBounds):
 export function engineWith(engine: Engine, sample: Engine['sample']): Engine {
   const { vocabSize, contextLength, constrains } = engine;
   return {
-    ...{ vocabSize, contextLength, sample, ...(constrains && { constrains }) },
+    vocabSize,
+    contextLength,
+    sample,
+    ...(constrains && { constrains }),
     get policyVersion() {
       return engine.policyVersion;
     },
@@ -235,7 +238,8 @@ export function sumOfLosses(
   outputs: readonly (LossOutput | undefined)[],
 ): Omit<ForwardBackwardResult, 'logprobs'> {
   const metrics: Record<string, number> = {};
-  let [loss, trainedTokens] = [0, 0];
+  let loss = 0;
+  let trainedTokens = 0;
   outputs.forEach((output, i) => {
     if (output === undefined) return;
     loss += output.loss * samples[i]!.weight;

@@ -41,7 +41,8 @@ export function toReward(result: unknown, who = 'the grader', turns = 0): Reward
     return given === undefined ? [] : [[name, numbers(name, given, who)]];
   });
   return {
-    ...{ value, ...Object.fromEntries(named) },
+    value,
+    ...Object.fromEntries(named),
     ...defined({ success, untrained: untrained === undefined ? undefined : texts(untrained, who) }),
   };
 }

@@ -65,7 +65,8 @@ export function studentQuantile(freedom: number): number {
     ];
     return terms.reduce((sum, term, i) => sum + term / freedom ** (i + 1), Z);
   }
-  let [low, high] = [Z, 13];
+  let low = Z;
+  let high = 13;
   for (let i = 0; i < 80; i++) {
     const middle = (low + high) / 2;
     if (studentWithin(middle, freedom) < COVERAGE) low = middle;

@@ -93,13 +93,22 @@ export function summaryOf(rollout: Summarised, seq: number): RolloutSummary {
   const failedCalls = unanswered.filter(({ failure }) => failure !== undefined).length;
   const versions = turns.flatMap(({ trainable, policyVersion }) => (trainable ? [policyVersion] : []));
   return {
-    ...{ seq, rolloutId, groupId, taskId, purpose, outcome: outcome.kind, reward, success: isSuccess(rollout) },
+    seq,
+    rolloutId,
+    groupId,
+    taskId,
+    purpose,
+    outcome: outcome.kind,
+    reward,
+    success: isSuccess(rollout),
     limit: outcome.kind === 'truncated' ? outcome.limit : null,
     ...defined({ parts, metrics }),
     turns: turns.length,
     tokens: turns.reduce((sum, { usage, sampledIds }) => sum + (usage?.completionTokens ?? sampledIds.length), 0),
     tools: [...new Set(turns.flatMap(({ response }) => response.tool_calls?.map((call) => call.function.name) ?? []))],
-    ...{ forks, abandoned: unanswered.length - failedCalls, failedCalls },
+    forks,
+    abandoned: unanswered.length - failedCalls,
+    failedCalls,
     versions: versions.length === 0 ? null : [Math.min(...versions), Math.max(...versions)],
     // The system clock may have been set back.
     seconds: Math.max(0, endedAt - startedAt) / 1000,

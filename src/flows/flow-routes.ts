@@ -136,7 +136,9 @@ function namesIn({ trajectory, prompt }: RouteMatch<never>['segments']): { traje
 
 async function initTrajectory({ table, gateway }: FlowParts, { request, grant, raw }: FlowCall): Promise<HttpReply> {
   const body = parsed(initialisation, raw);
-  const [promptUid, taskId, purpose] = [body.prompt_uid ?? undefined, body.task_id ?? undefined, purposeOf(body.channel)];
+  const promptUid = body.prompt_uid ?? undefined;
+  const taskId = body.task_id ?? undefined;
+  const purpose = purposeOf(body.channel);
   const trajectory = grant.rollout === undefined ? table.open({ promptUid, taskId, purpose }) : table.find(grant, grant.rollout);
   trajectory.checkPurpose(purpose);
   if (promptUid !== undefined) trajectory.isOfPrompt(promptUid);

@@ -117,7 +117,8 @@ export class TrajectoryTable {
   async journal(trajectory: FlowTrajectory): Promise<void> {
     const { journal } = this.#parts;
     if (journal === undefined || trajectory.isHeld || trajectory.kept !== undefined) return;
-    const [said, count] = [JSON.stringify(trajectory.names), trajectory.steps.length];
+    const said = JSON.stringify(trajectory.names);
+    const count = trajectory.steps.length;
     if (trajectory.journaled.said === said && trajectory.journaled.steps >= count) return;
     await journal.said(trajectory.session, () => trajectory.unsaid);
     trajectory.journaled = { said, steps: Math.max(count, trajectory.journaled.steps) };

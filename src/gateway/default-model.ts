@@ -57,7 +57,8 @@ async function answerOf(model: DefaultModel, request: ModelRequest, { signal, wa
   const { forced, requested, stopTexts } = request;
   // Copies, so that the model cannot change what is recorded.
   const { messages, tools } = structuredClone({ messages: request.messages, tools: request.tools });
-  const [sampling, stop] = [{ ...requested }, [...stopTexts]];
+  const sampling = { ...requested };
+  const stop = [...stopTexts];
   const format = request.formatErrorOf && { format: structuredClone(request.formatErrorOf.format) };
   const tool = forced === undefined ? {} : { tool: forced.name ?? (true as const) };
   try {

@@ -138,7 +138,8 @@ function headOf(parts: ModelCallParts, caller: Caller, { seeds, ...start }: Answ
     id: completionId(caller.session.spec.identity, seeds[0]!),
     model: parts.modelName,
     toolCallId: (choice, index) => toolCallId(parts, caller.session.rolloutId, seeds[choice]!, index),
-    ...{ tokenText, text },
+    tokenText,
+    text,
   };
 }
 

@@ -72,7 +72,11 @@ export async function askServer<T extends object>(server: ModelServer, question:
   const without = new Set(gate.unsupported);
   const began = performance.now();
   const spent = { calls: 0, promptTokens: 0, completionTokens: 0 };
-  let [busy, inVain, other, era, answers] = [0, 0, 0, 0, gate.answers];
+  let busy = 0;
+  let inVain = 0;
+  let other = 0;
+  let era = 0;
+  let answers = gate.answers;
   for (;;) {
     const reply = await gate.pass(signal, waits, () => {
       era = gate.era;

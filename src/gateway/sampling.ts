@@ -377,7 +377,8 @@ function checkSampled(result: SampleResult, { engine, request, versions, kept }:
   }
   checkIds(givenIds, engine.vocabSize);
   // Not `from`, which goes through an iterator.
-  const [ids, logprobs] = [new Int32Array(givenIds), new Float32Array(given)];
+  const ids = new Int32Array(givenIds);
+  const logprobs = new Float32Array(given);
   const most = Math.min(request.sampling.maxTokens, engine.contextLength - request.promptIds.length, kept ?? Infinity);
   if (ids.length > most) throw garbled(`${ids.length} ids`, `at most ${most}`);
   const bad = logprobs.find((value) => !(Number.isFinite(value) && value <= ABOVE_ZERO));

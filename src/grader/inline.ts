@@ -113,10 +113,12 @@ function inputOf(given: GradedCase): GraderInput {
   const threads = given.threads ?? (messages.length === 0 ? {} : { default: messages });
   return {
     task: {
-      ...{ id: given.taskId ?? 'task', prompt },
+      id: given.taskId ?? 'task',
+      prompt,
       ...defined({ answer, metadata }),
     },
-    ...{ messages, threads },
+    messages,
+    threads,
     turns: given.turns ?? turnsOf(messages),
     output: given.output,
     result: given.result ?? {},
@@ -127,7 +129,7 @@ function inputOf(given: GradedCase): GraderInput {
 
 function turnsOf(messages: readonly Message[]): GraderInput['turns'] {
   const said = messages.filter(({ role }) => role === 'assistant');
-  return said.map((response, index) => ({ ...{ index, role: 'default', thread: 'default', stopReason: 'stop' }, response }));
+  return said.map((response, index) => ({ index, role: 'default', thread: 'default', stopReason: 'stop', response }));
 }
 
 function wrong(message: string): TrainyardError {

@@ -174,7 +174,8 @@ export function spokenPart(text: string): string {
  * punctuation between them are several answers: hedging is not answering, and a list may be marked item by item. Every scan is linear.
  */
 export function markedAnswers(spoken: string): readonly string[] | undefined {
-  const [hashes, claim] = [lastLineWithHashes(spoken), lastClaim(spoken)];
+  const hashes = lastLineWithHashes(spoken);
+  const claim = lastClaim(spoken);
   const claimed = hashes === undefined || (claim !== undefined && claim.at > hashes.at) ? claim : hashes;
   return lastBeside(spoken, boxesIn(spoken)) ?? lastBeside(spoken, tagsIn(spoken)) ?? (claimed && [claimed.text]);
 }

@@ -184,7 +184,8 @@ function decimalOf(written: string): Rational {
 
 function withPoint(digits: string): string {
   const bare = digits.replace(/['’\s]/g, '');
-  const [comma, point] = [bare.lastIndexOf(','), bare.lastIndexOf('.')];
+  const comma = bare.lastIndexOf(',');
+  const point = bare.lastIndexOf('.');
   if (comma !== -1 && point !== -1) {
     const mark = Math.max(comma, point);
     return `${bare.slice(0, mark).replace(/[.,]/g, '')}.${bare.slice(mark + 1)}`;

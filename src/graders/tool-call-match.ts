@@ -32,8 +32,13 @@ export interface ToolCallsOptions extends Pick<JsonEquality, 'tolerance' | 'anyO
 }
 
 const KINDS: OptionKinds = {
-  ...{ expected: 'function', arguments: ['exact', 'subset'], tolerance: 'amount' },
-  ...{ inOrder: 'boolean', others: 'boolean', partial: 'boolean', anyOrder: 'boolean' },
+  expected: 'function',
+  arguments: ['exact', 'subset'],
+  tolerance: 'amount',
+  inOrder: 'boolean',
+  others: 'boolean',
+  partial: 'boolean',
+  anyOrder: 'boolean',
 };
 
 /** Calls beyond these are counted as extra, not compared. */

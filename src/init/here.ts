@@ -38,8 +38,10 @@ export const LOOKED_FOR =
 export async function placesIn(
   entry: string,
 ): Promise<{ readonly changes: readonly Change[]; readonly ready: readonly string[]; readonly isWorkflow: boolean }> {
-  const [changes, ready]: [Change[], string[]] = [[], []];
-  let [isWorkflow, files] = [false, 0];
+  const changes: Change[] = [];
+  const ready: string[] = [];
+  let isWorkflow = false;
+  let files = 0;
   for await (const { file, text } of sourceFiles([entry])) {
     files++;
     if (file.includes('/node_modules/') || !/\.[cm]?[jt]sx?$/.test(file)) continue;
@@ -101,7 +103,8 @@ const lineOf = (text: string, index: number): number => text.slice(0, index).spl
 
 /** After the parenthesis that closes the first one. */
 function callEnd(code: string, start: number): number {
-  for (let [i, depth] = [code.indexOf('(', start), 0]; i < code.length; i++) {
+  let depth = 0;
+  for (let i = code.indexOf('(', start); i < code.length; i++) {
     if (code[i] === '(') depth++;
     if (code[i] === ')' && --depth === 0) return i + 1;
   }

@@ -9,7 +9,8 @@ import { fileURLToPath } from 'node:url';
 import { boundary, TrainyardError, tried } from '../core/errors.ts';
 
 export const PACKAGE = fileURLToPath(new URL('../..', import.meta.url));
-const [TRAIN_ROWS, HELD_OUT_ROWS] = [400, 100];
+const TRAIN_ROWS = 400;
+const HELD_OUT_ROWS = 100;
 
 type Texts = Readonly<Record<string, string>>;
 const read = (...path: readonly string[]): string => readFileSync(join(PACKAGE, ...path), 'utf8');
@@ -58,15 +59,24 @@ export function projectFiles(folder: string, { client, modelKind, task }: Answer
   };
   const filled = (text: string, more: Texts = {}): string =>
     text.replaceAll(/\{\{(\w+)\}\}/g, (_, word: string) => ({ ...words, ...more })[word] ?? '');
-  const [ofTask, ofModel] = [join('templates/tasks', task), join('templates/models', modelKind)];
+  const ofTask = join('templates/tasks', task);
+  const ofModel = join('templates/models', modelKind);
   const rows = (file: string, most: number): string => `${read('examples', task, file).split('\n', most).join('\n')}\n`;
   const scripts = {
-    ...{ test: 'node --test', eval: 'trainyard eval', train: `trainyard train${modelKind === 'api' ? ' --use offline' : ''}` },
-    ...{ view: 'trainyard view runs', show: 'trainyard show', typecheck: 'tsc' },
+    test: 'node --test',
+    eval: 'trainyard eval',
+    train: `trainyard train${modelKind === 'api' ? ' --use offline' : ''}`,
+    view: 'trainyard view runs',
+    show: 'trainyard show',
+    typecheck: 'tsc',
   };
   const { '@types/node': types, typescript } = ours.devDependencies;
   const project = {
-    ...{ name, private: true, type: 'module', engines: ours.engines, scripts },
+    name,
+    private: true,
+    type: 'module',
+    engines: ours.engines,
+    scripts,
     dependencies: { ...dependencies, trainyard: trainyardFor(folder), zod: ours.dependencies.zod },
     devDependencies: { '@types/node': types, typescript },
   };

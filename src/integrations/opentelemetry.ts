@@ -29,7 +29,9 @@ export function openTracing(policy: Traced): RolloutTracing & AsyncDisposable {
     async rollout({ rolloutId, groupId, taskId, purpose }, workflow, run) {
       const ids = { rollout: rolloutId, group: groupId, task: taskId };
       const attributes = {
-        ...{ 'gen_ai.operation.name': 'invoke_workflow', 'gen_ai.workflow.name': workflow, 'trainyard.purpose': purpose },
+        'gen_ai.operation.name': 'invoke_workflow',
+        'gen_ai.workflow.name': workflow,
+        'trainyard.purpose': purpose,
         ...Object.fromEntries(Object.entries(ids).map(([name, id]) => [`trainyard.${name}.id`, id])),
       };
       const root = tracer.startSpan(`invoke_workflow ${workflow}`, { root: true, kind: SpanKind.INTERNAL, attributes });
@@ -79,7 +81,8 @@ function describe(root: Span, { outcome, grade, turns }: Trajectory): void {
   root.setAttribute('trainyard.reward', value);
   const result = (name: string, score: number, more: Attributes = {}): unknown =>
     root.addEvent('gen_ai.evaluation.result', {
-      ...{ 'gen_ai.evaluation.name': name, 'gen_ai.evaluation.score.value': score },
+      'gen_ai.evaluation.name': name,
+      'gen_ai.evaluation.score.value': score,
       ...more,
     });
   result('reward', value, { 'gen_ai.evaluation.score.label': success ? 'pass' : 'fail' });
@@ -97,11 +100,16 @@ function chatOf(turn: Turn, { model: policy, provider }: Traced, isCaptured: boo
   const model = isOther ? turn.model : policy;
   const attributes: Attributes = {
     ...calledBy(turn),
-    ...{ 'gen_ai.provider.name': isOther ? '_OTHER' : provider, 'gen_ai.request.model': model },
-    ...{ 'gen_ai.request.temperature': temperature, 'gen_ai.request.max_tokens': maxTokens },
+    'gen_ai.provider.name': isOther ? '_OTHER' : provider,
+    'gen_ai.request.model': model,
+    'gen_ai.request.temperature': temperature,
+    'gen_ai.request.max_tokens': maxTokens,
     'gen_ai.response.finish_reasons': [turn.stopReason],
-    ...{ 'gen_ai.usage.input_tokens': promptTokens, 'gen_ai.usage.output_tokens': sampledTokens },
-    ...{ 'trainyard.turn': turn.index, 'trainyard.policy.version': turn.policyVersion, 'trainyard.trainable': turn.trainable },
+    'gen_ai.usage.input_tokens': promptTokens,
+    'gen_ai.usage.output_tokens': sampledTokens,
+    'trainyard.turn': turn.index,
+    'trainyard.policy.version': turn.policyVersion,
+    'trainyard.trainable': turn.trainable,
   };
   const output = { ...messageOf(turn.response), finish_reason: turn.stopReason };
   const messages = {

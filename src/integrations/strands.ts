@@ -128,7 +128,8 @@ function* eventsOf(generation: Generation, latencyMs: number): Generator<ModelSt
   const stopReason = endOf(generation, { length: 'maxTokens', calls: 'toolUse', stop: 'endTurn' } as const);
   yield { type: 'modelMessageStopEvent', stopReason };
   const tokens = tokensOf(generation);
-  const [inputTokens, outputTokens] = [tokens?.prompt ?? 0, tokens?.sampled ?? 0];
+  const inputTokens = tokens?.prompt ?? 0;
+  const outputTokens = tokens?.sampled ?? 0;
   const usage = tokens && { inputTokens, outputTokens, totalTokens: inputTokens + outputTokens };
   yield { type: 'modelMetadataEvent', ...(usage ? { usage } : {}), metrics: { latencyMs } };
 }

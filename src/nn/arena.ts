@@ -402,7 +402,8 @@ export function attendScratchFloats(context: number, headDim: number): number {
 
 /** For one path of the tree, forward or backward. */
 export function attentionScratchFloats(context: number, headDim: number): number {
-  const [keys, values] = [keyFloats(context, headDim), valueFloats(context, headDim)];
+  const keys = keyFloats(context, headDim);
+  const values = valueFloats(context, headDim);
   const backward = context + 2 * keys + 3 * values + 2 * 48 * padded(context);
   return Math.max(keys + values + attendScratchFloats(context, headDim), backward);
 }

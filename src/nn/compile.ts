@@ -55,11 +55,13 @@ function compileFaster(variant: KernelVariant): CompiledKernels | undefined {
   const module = compileMerged(variant);
   if (module === undefined) return undefined;
   const merged: CompiledKernels = { variant, module, wide: true };
-  const [wide, narrow] = [productTrial(merged), productTrial({ module, wide: false })];
+  const wide = productTrial(merged);
+  const narrow = productTrial({ module, wide: false });
   if (!wide.isRight() || !narrow.isRight()) return undefined;
   const written: CompiledKernels = { ...compileAsWritten(variant), wide: true };
   if (!traceOfKernels(merged).equals(traceOfKernels(written))) return undefined;
-  let [fastestWide, fastestNarrow] = [Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
+  let fastestWide = Number.POSITIVE_INFINITY;
+  let fastestNarrow = Number.POSITIVE_INFINITY;
   // The wide tile is faster only if its operations were merged. The two alternate, so that other load slows both; takes 1 to 2 ms.
   for (let round = 0; round < 50; round++) {
     fastestWide = Math.min(fastestWide, wide.time());
@@ -90,7 +92,9 @@ function readVariant(variant: KernelVariant): Uint8Array<ArrayBuffer> {
 
 /** Products of small integers, which are exact in every order of summation. */
 function productTrial(kernels: Pick<CompiledKernels, 'module' | 'wide'>) {
-  const [M, N, K] = [45, 50, 270];
+  const M = 45;
+  const N = 50;
+  const K = 270;
   const floats = [GEMM_SCRATCH, M * K, N * K, M * N];
   const [scratch, a, b, c] = floats.map((_, i) => ARENA_START + 4 * floats.slice(0, i).reduce((sum, n) => sum + n, 0)) as [
     number,
@@ -111,7 +115,8 @@ function productTrial(kernels: Pick<CompiledKernels, 'module' | 'wide'>) {
   function isRight(): boolean {
     multiply();
     return new Float32Array(memory.buffer, c, M * N).every((value, at) => {
-      const [i, j] = [Math.floor(at / N), at % N];
+      const i = Math.floor(at / N);
+      const j = at % N;
       let sum = 0;
       for (let k = 0; k < K; k++) sum += left[i * K + k]! * right[j * K + k]!;
       return value === sum;
@@ -126,7 +131,11 @@ function productTrial(kernels: Pick<CompiledKernels, 'module' | 'wide'>) {
 }
 
 /** Sizes that leave a remainder in every tile and vector. */
-const [ROWS, WIDTH, CONTEXT, HEADS, HEAD_DIM] = [13, 37, 40, 2, 20];
+const ROWS = 13;
+const WIDTH = 37;
+const CONTEXT = 40;
+const HEADS = 2;
+const HEAD_DIM = 20;
 const QKV = 4 * HEAD_DIM;
 const PAGE = 48;
 
@@ -162,10 +171,19 @@ const varied = (i: number): number => ((i * 7919) % 1009) / 504.5 - 1;
 
 function multiplyAndTrain(kernels: Kernels, place: Place, integers: PlaceIntegers): void {
   const size = ROWS * WIDTH;
-  const [x, weights, gateUp] = [place(size, varied), place(WIDTH * WIDTH, varied), place(2 * size, varied)];
-  const [gain, ones] = [place(WIDTH, varied), place(ROWS, () => 1)];
-  const [y, inverse, packed, logprobs] = [place(size), place(ROWS), place(packedFloats(WIDTH, WIDTH)), place(ROWS)];
-  const [dGateUp, dx, sums, drawn] = [place(2 * size), place(size), place(ROWS), place(ROWS)];
+  const x = place(size, varied);
+  const weights = place(WIDTH * WIDTH, varied);
+  const gateUp = place(2 * size, varied);
+  const gain = place(WIDTH, varied);
+  const ones = place(ROWS, () => 1);
+  const y = place(size);
+  const inverse = place(ROWS);
+  const packed = place(packedFloats(WIDTH, WIDTH));
+  const logprobs = place(ROWS);
+  const dGateUp = place(2 * size);
+  const dx = place(size);
+  const sums = place(ROWS);
+  const drawn = place(ROWS);
   kernels.rmsNorm(x, gain, y, inverse, ROWS, WIDTH, 1e-5);
   kernels.packMatrix(weights, 1, WIDTH, WIDTH, WIDTH, packed);
   kernels.gemmPacked(ROWS, WIDTH, WIDTH, y, WIDTH, packed, x, WIDTH, 1);
@@ -184,17 +202,23 @@ function multiplyAndTrain(kernels: Kernels, place: Place, integers: PlaceInteger
   kernels.logProbabilitiesBackward(x, ROWS, WIDTH, targets, ones, logprobs, sums);
   const flat = size - (size % 4);
   place(1, () => kernels.sumLanes(dGateUp, size, 2, 0, flat));
-  const [m, v] = [place(size), place(size)];
+  const m = place(size);
+  const v = place(size);
   place(1, () => kernels.adamW(y, dGateUp, m, v, 0, flat, 0.01, 0.9, 0.98, 1e-8, 0.1, 0.1, 0.02, 0.5));
 }
 
 function attendBothWays(kernels: Kernels, place: Place, integers: PlaceIntegers): void {
   const qkv = place(CONTEXT * QKV, varied);
-  const [out, lse, dQkv] = [place(CONTEXT * HEADS * HEAD_DIM), place(CONTEXT * HEADS), place(CONTEXT * QKV)];
+  const out = place(CONTEXT * HEADS * HEAD_DIM);
+  const lse = place(CONTEXT * HEADS);
+  const dQkv = place(CONTEXT * QKV);
   const page = place(keyFloats(PAGE, HEAD_DIM) + valueFloats(PAGE, HEAD_DIM));
-  const [scratch, scores] = [place(attentionScratchFloats(CONTEXT, HEAD_DIM)), place(attendScratchFloats(CONTEXT, HEAD_DIM))];
-  const [angles, positions] = [place(CONTEXT * HEAD_DIM, varied), integers(...Array(CONTEXT).keys())];
-  const [slots, segments] = [place(CONTEXT), integers(0, 0, 25, 25, 11, 15)];
+  const scratch = place(attentionScratchFloats(CONTEXT, HEAD_DIM));
+  const scores = place(attendScratchFloats(CONTEXT, HEAD_DIM));
+  const angles = place(CONTEXT * HEAD_DIM, varied);
+  const positions = integers(...Array(CONTEXT).keys());
+  const slots = place(CONTEXT);
+  const segments = integers(0, 0, 25, 25, 11, 15);
   const shape = [HEADS, 1, HEAD_DIM] as const;
   kernels.rope(qkv, CONTEXT, QKV, HEADS + 1, HEAD_DIM, positions, angles, angles, 1);
   // A tree of its own, then one that stands on a trunk.

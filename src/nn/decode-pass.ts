@@ -236,7 +236,8 @@ export function packAdapters({ kernels, config, arena, area = 0 }: Packing, lora
   const source = (offset: number) => arena.parameters + offset * 4;
   lora.layers.forEach((layer, l) => {
     for (const { name, inputs } of linearsOf(config)) {
-      const [parts, to] = [layer[name], arena.areas[area]!.adapters?.[l]?.[name]];
+      const parts = layer[name];
+      const to = arena.areas[area]!.adapters?.[l]?.[name];
       if (parts === undefined || to === undefined) continue;
       kernels.packMatrix(source(parts[0]!.a), 1, inputs, inputs, parts.length * lora.rank, to.a);
       parts.forEach(({ b, outputs }, i) => {

@@ -330,7 +330,8 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
       await this.#pool.all('drain', () => ({ area }), 'ENGINE_FAILED');
       await this.#pool.call(0, 'pack', { area }, 'ENGINE_FAILED');
       this.#placement.forget();
-      [this.#policyVersion, this.#area] = [policyVersion, area];
+      this.#policyVersion = policyVersion;
+      this.#area = area;
       await this.#pool.all('serve', () => ({ version: policyVersion, area }), 'ENGINE_FAILED');
     });
   }

@@ -39,7 +39,8 @@ export async function fillServed(source: ModelSource, filling: Filling): Promise
   };
   /** Matrices one above the other, as one packed matrix. */
   const matrix = async (to: number, inputs: number, ...names: string[]) => {
-    let [staged, packed] = [0, 0];
+    let staged = 0;
+    let packed = 0;
     const pack = async () => {
       filling.kernels.packMatrix(arena.staging, 1, inputs, inputs, staged, to + packed * inputs * 4);
       packed += staged;

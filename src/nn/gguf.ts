@@ -74,10 +74,17 @@ const NAMES: Readonly<Record<string, string>> = {
   [ROPE_FACTORS]: ROPE_FACTORS,
 };
 const NAMES_IN_LAYER: Readonly<Record<string, string>> = {
-  ...{ attn_norm: 'input_layernorm', ffn_norm: 'post_attention_layernorm' },
-  ...{ attn_q: 'self_attn.q_proj', attn_k: 'self_attn.k_proj', attn_v: 'self_attn.v_proj', attn_output: 'self_attn.o_proj' },
-  ...{ attn_q_norm: 'self_attn.q_norm', attn_k_norm: 'self_attn.k_norm' },
-  ...{ ffn_gate: 'mlp.gate_proj', ffn_up: 'mlp.up_proj', ffn_down: 'mlp.down_proj' },
+  attn_norm: 'input_layernorm',
+  ffn_norm: 'post_attention_layernorm',
+  attn_q: 'self_attn.q_proj',
+  attn_k: 'self_attn.k_proj',
+  attn_v: 'self_attn.v_proj',
+  attn_output: 'self_attn.o_proj',
+  attn_q_norm: 'self_attn.q_norm',
+  attn_k_norm: 'self_attn.k_norm',
+  ffn_gate: 'mlp.gate_proj',
+  ffn_up: 'mlp.up_proj',
+  ffn_down: 'mlp.down_proj',
 };
 
 function nameOf({ name }: GgufTensor, path: string): string {
@@ -164,10 +171,16 @@ async function readRotated(read: ReadRows, tensor: PlacedTensor, first: number, 
 type Metadata = ReadonlyMap<string, unknown>;
 
 const SETTINGS: Readonly<Record<string, string>> = {
-  ...{ embedding_length: 'hidden_size', feed_forward_length: 'intermediate_size', block_count: 'num_hidden_layers' },
-  ...{ 'attention.head_count': 'num_attention_heads', 'attention.head_count_kv': 'num_key_value_heads' },
-  ...{ 'attention.key_length': 'head_dim', 'attention.layer_norm_rms_epsilon': 'rms_norm_eps' },
-  ...{ 'attention.sliding_window': 'sliding_window', context_length: 'max_position_embeddings', 'rope.freq_base': 'rope_theta' },
+  embedding_length: 'hidden_size',
+  feed_forward_length: 'intermediate_size',
+  block_count: 'num_hidden_layers',
+  'attention.head_count': 'num_attention_heads',
+  'attention.head_count_kv': 'num_key_value_heads',
+  'attention.key_length': 'head_dim',
+  'attention.layer_norm_rms_epsilon': 'rms_norm_eps',
+  'attention.sliding_window': 'sliding_window',
+  context_length: 'max_position_embeddings',
+  'rope.freq_base': 'rope_theta',
 };
 /** Settings that are read in another way, or say nothing that the tensors do not say. */
 const OTHER_SETTINGS = /^(vocab_size|tensor_data_layout|attention\.value_length|rope\.dimension_count|rope\.scal.*)$/;

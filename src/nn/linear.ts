@@ -34,7 +34,8 @@ export class WholeLinear implements TrainedLinear {
 
   backward(weights: number, gradients: number, rows: number, x: number, dy: number, dx: number): void {
     const { inputs, outputs } = this.#size;
-    const [weight, slope] = [weights + this.#offset * 4, gradients + this.#offset * 4];
+    const weight = weights + this.#offset * 4;
+    const slope = gradients + this.#offset * 4;
     this.#kernels.gemm(outputs, inputs, rows, dy, 1, outputs, x, inputs, 1, slope, inputs, 1);
     this.#kernels.gemm(rows, inputs, outputs, dy, outputs, 1, weight, inputs, 1, dx, inputs, 0);
   }

@@ -96,7 +96,10 @@ async function weightFiles(dir: string): Promise<readonly string[]> {
 export function memorySource(fields: ModelSource['fields'], flat: Flat, weights: Float32Array): ModelSource {
   const places = new Map(flat.tensors.map((tensor) => [tensor.name, tensor]));
   return {
-    ...{ path: 'memory', fields, metadata: {}, files: [] },
+    path: 'memory',
+    fields,
+    metadata: {},
+    files: [],
     shapes: new Map(flat.tensors.map(({ name, shape }) => [name, shape])),
     rows: async (name, first, count) => {
       const { shape, offset, length } = places.get(name)!;

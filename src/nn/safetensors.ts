@@ -40,7 +40,8 @@ export class SafetensorsFile implements AsyncDisposable {
   static async open(path: string): Promise<SafetensorsFile> {
     const handle = await open(path, 'r').catch((cause: unknown) => {
       throw new TrainyardError('SAFETENSORS_INVALID', `${path} cannot be read: ${messageOf(cause)}`, {
-        ...{ cause, hint: 'the file is written by save()' },
+        cause,
+        hint: 'the file is written by save()',
       });
     });
     try {

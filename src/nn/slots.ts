@@ -54,7 +54,13 @@ export class SlotTable {
 
   constructor({ slots, pages, page }: SlotTableOptions) {
     this.#slots = Array.from({ length: slots }, (_, index) => ({
-      ...{ index, tokens: [], cached: 0, busy: false, outdated: false, lastUsed: 0, pages: [] },
+      index,
+      tokens: [],
+      cached: 0,
+      busy: false,
+      outdated: false,
+      lastUsed: 0,
+      pages: [],
     }));
     this.#page = page;
     this.#free = Array.from({ length: pages }, (_, i) => pages - 1 - i);

@@ -142,7 +142,8 @@ export class TrainPass {
 
   /** With the addresses of each row there, and of its keys and values among rows of queries, keys and values. */
   #eachTrunkRow(l: number, lane: number, qkv: number, use: (row: number, own: number) => void): void {
-    const [from, own] = [this.#trunkAt(l, lane), qkv + this.#queryWidth * 4];
+    const from = this.#trunkAt(l, lane);
+    const own = qkv + this.#queryWidth * 4;
     for (let r = 0; r < this.#tokenCount; r++) use(from + r * this.#keyValueWidth * 4, own + r * this.#qkvWidth * 4);
   }
 
@@ -171,7 +172,8 @@ export class TrainPass {
 
   #embed(to: number): void {
     const { hiddenSize, vocabSize } = this.#config;
-    const [{ embedding, head }, { tokens }] = [this.#arena.areas[0]!.served, this.#regions];
+    const { embedding, head } = this.#arena.areas[0]!.served;
+    const { tokens } = this.#regions;
     if (this.#lora === undefined) {
       this.#kernels.gatherRows(this.#weights + this.#layout.embedding * 4, tokens, this.#tokenCount, hiddenSize, to);
     } else if (embedding === undefined) {
@@ -330,7 +332,8 @@ export class TrainPass {
     const width = this.#qkvWidth;
     const backward = (from: number, gain: number, scale: number, count: number) => {
       const slope = this.#slope(gradients, gain);
-      const [x, d] = [a.rawQkv! + from, dQkv + from];
+      const x = a.rawQkv! + from;
+      const d = dQkv + from;
       this.#kernels.headNormBackward(x, width, this.#vector(gain), scale, d, width, slope, n, count, headDim, headRow);
     };
     // Offsets of trained weights count floats, addresses of frozen ones bytes.

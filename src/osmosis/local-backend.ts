@@ -262,7 +262,8 @@ function checkOffered({ name, isolation, roles }: Workflow, { problem }: EntryMo
 async function loaded(given: unknown): Promise<unknown> {
   if (typeof given !== 'string') return given;
   const colon = given.lastIndexOf(':');
-  const [specifier, name] = [given.slice(0, colon), given.slice(colon + 1)];
+  const specifier = given.slice(0, colon);
+  const name = given.slice(colon + 1);
   const exports = await importUserModule(urlOf(specifier, given));
   if (Object.hasOwn(exports, name)) return exports[name];
   const names = Object.keys(exports).join(', ') || 'nothing';

@@ -79,7 +79,12 @@ function lower(this: object, module: EntryModule): Workflow | undefined {
 function contextOf(ctx: WorkflowContext): AgentWorkflowContext<unknown> {
   const { prompt, config = null, rolloutId, purpose, seed, signal } = ctx;
   return {
-    ...{ prompt, config, rolloutId, purpose, seed, signal },
+    prompt,
+    config,
+    rolloutId,
+    purpose,
+    seed,
+    signal,
     metadata: (ctx.metadata ?? null) as Metadata | null,
     get artifactsDir() {
       return ctx.artifactsDir;

@@ -87,7 +87,8 @@ function noted(found: Map<string, { times: number; milliseconds: number }>, plac
   // By function, because a loop can be interrupted on any of its lines.
   const key = `${file}\n${functionName || line}`;
   const before = found.get(key) ?? { times: 0, milliseconds: 0 };
-  const [times, milliseconds] = [before.times + 1, before.milliseconds + ms];
+  const times = before.times + 1;
+  const milliseconds = before.milliseconds + ms;
   found.set(key, { times, milliseconds });
   if (!Number.isInteger(Math.log10(times))) return undefined;
   const seconds = `${(milliseconds / 1000).toFixed(1)} s`;

@@ -67,7 +67,9 @@ export async function openFunctionPool(options: FunctionPoolOptions): Promise<Fu
 
 function answerOf(name: string, answer: Answer): FunctionAnswer {
   const failed = (why: (FunctionAnswer & { kind: 'failed' })['why'], message: string, code?: ErrorCode): FunctionAnswer => ({
-    ...{ kind: 'failed', why, message },
+    kind: 'failed',
+    why,
+    message,
     ...defined({ code }),
   });
   switch (answer.kind) {

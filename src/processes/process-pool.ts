@@ -182,7 +182,8 @@ class Pool implements ProcessPool {
 
   /** Checked after a process has imported its sources: it imported either the same code as the others or a file named here. */
   async #changedSource(): Promise<string | undefined> {
-    const [before, now] = [this.#sources, (await this.#options.program.sources?.()) ?? {}];
+    const before = this.#sources;
+    const now = (await this.#options.program.sources?.()) ?? {};
     return Object.keys({ ...before, ...now }).find((file) => before[file] !== now[file]);
   }
 

@@ -52,7 +52,8 @@ const NOT_BESIDE = /^(\..*|node_modules|runs|(train|held-out)\..*|.*\.log|.*-(wa
 /** What the directory of a run or server holds. */
 const OF_RUN = /^(run|store)\.json$/;
 const LOCKS = ['package-lock.json', 'npm-shrinkwrap.json', 'pnpm-lock.yaml', 'yarn.lock', 'bun.lock'];
-const [MOST_BESIDE, MOST_BYTES] = [1_000, 256 * 1024 * 1024];
+const MOST_BESIDE = 1_000;
+const MOST_BYTES = 256 * 1024 * 1024;
 
 /**
  * What else an agent's behaviour depends on, as far as it can be seen: digests of the files in the folder and below, but for `without`, and

@@ -74,7 +74,8 @@ export class FailureBudget {
       this.#count(first, first.ended);
     }
     // Too many even if all running rollouts succeed: a single slow rollout must not hide that.
-    const [failed, all] = [[...this.#failedBehind], this.#begun.size];
+    const failed = [...this.#failedBehind];
+    const all = this.#begun.size;
     if (all >= MINIMUM && moreThan(failed.length, all, MAX_FAILED_SHARE)) throw failureError(failed, all, this.#everCalled);
   }
 

@@ -114,7 +114,8 @@ async function nearTo(path: string): Promise<string> {
   const wanted = stem(path);
   const differs = (name: string): number => {
     const [short = '', long = ''] = [stem(name), wanted].toSorted((a, b) => a.length - b.length);
-    let [start, end] = [0, 0];
+    let start = 0;
+    let end = 0;
     while (start < short.length && short[start] === long[start]) start++;
     while (end < short.length - start && short.at(-1 - end) === long.at(-1 - end)) end++;
     return long.length - start - end;

@@ -63,12 +63,18 @@ export function recordOf(
   const { output, metadata, metrics, trainedTurns } = result;
   const isOwnReward = grade.kind === 'graded' && grade.reward.source === 'workflow';
   return {
-    ...{ rolloutId, groupId, taskId, purpose, outcome, grade },
+    rolloutId,
+    groupId,
+    taskId,
+    purpose,
+    outcome,
+    grade,
     turns: onlyTrained(turns, trainedTurns),
     ...defined({ output, metadata, metrics, returned: isOwnReward ? undefined : returnedBy(result, turns) }),
     ...(logs.length > 0 ? { logs } : {}),
     ...(unanswered.length > 0 ? { unanswered } : {}),
-    ...{ startedAt, endedAt },
+    startedAt,
+    endedAt,
   };
 }
 
@@ -208,7 +214,8 @@ export function outcomeByCalls(calls: Calls): Outcome {
 function limitBehind(code: string, calls: Calls): LimitName | undefined {
   const { turns, unanswered } = calls;
   const failed = unanswered.filter(isFailed);
-  const [thrown, latest] = [failed.findLast(({ failure }) => failure.limit && failure.code === code), failed.at(-1)];
+  const thrown = failed.findLast(({ failure }) => failure.limit && failure.code === code);
+  const latest = failed.at(-1);
   if (thrown !== undefined || latest === undefined) return thrown?.failure.limit;
   return turns.some((turn) => isAnswered(calls, latest, turn)) ? undefined : latest.failure.limit;
 }

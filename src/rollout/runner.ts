@@ -180,7 +180,15 @@ async function rolloutOf(parts: RolloutParts, spec: RolloutSpec, grading: Gradin
   const { roles, othersTrainable } = workflow;
   const run = await runInSession({ ...parts, deadlineMs: limits.deadlineMs }, spec, (signal, waits) =>
     parts.sessions.open({
-      ...{ identity, roles, othersTrainable, trainable, sampling, limits, seed, signal, waits },
+      identity,
+      roles,
+      othersTrainable,
+      trainable,
+      sampling,
+      limits,
+      seed,
+      signal,
+      waits,
       ...(observer === undefined ? {} : { observer }),
     }),
   );

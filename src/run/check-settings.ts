@@ -153,8 +153,11 @@ const trainShape = {
   /** Linear warmup steps. The learning rate also decays linearly to a tenth over the run. */
   warmupSteps: z.int().min(0),
   adam: z.strictObject({
-    ...{ beta1: share, beta2: share, epsilon: positive },
-    ...{ weightDecay: z.number().min(0), maxGradNorm: z.number().min(0) },
+    beta1: share,
+    beta2: share,
+    epsilon: positive,
+    weightDecay: z.number().min(0),
+    maxGradNorm: z.number().min(0),
   }),
   /** What a step minimises. */
   loss: z.enum(LOSS_NAMES),
@@ -204,7 +207,16 @@ const trainShape = {
 
 const { engine, model, baseModel, baseURL, trained, loraRank, loraAlpha, context, seed, threads } = runShape;
 const sftShape = {
-  ...{ engine, model, baseModel, baseURL, trained, loraRank, loraAlpha, context, seed, threads },
+  engine,
+  model,
+  baseModel,
+  baseURL,
+  trained,
+  loraRank,
+  loraAlpha,
+  context,
+  seed,
+  threads,
   /** A run, of which the successes are taught, or a JSONL file of conversations. */
   from: file,
   run: file,
@@ -226,7 +238,9 @@ const sftSchema = z.strictObject(sftShape);
 
 /** What a config file may hold: every setting of `train` and `eval`, each optional. */
 export const configShape = {
-  ...{ ...trainShape, ...runShape, ...evaluationShape },
+  ...trainShape,
+  ...runShape,
+  ...evaluationShape,
   entry: file,
   limits: runShape.limits.partial(),
   apiKeyEnv: file.regex(/^[A-Za-z_]\w*$/, 'expected the name of an environment variable, found something else'),
@@ -302,13 +316,20 @@ function conflictsInTraining(settings: TrainSettings): readonly (string | false)
 
 /** Settings that belong to one loss. Beside another they would do nothing. */
 const OF_LOSS = {
-  ...{ dualClip: 'ppo', isLevel: 'decoupled_ppo', isAction: 'decoupled_ppo', isCap: 'decoupled_ppo', isFloor: 'decoupled_ppo' },
-  ...{ droBeta: 'dro', dpoBeta: 'dpo' },
+  dualClip: 'ppo',
+  isLevel: 'decoupled_ppo',
+  isAction: 'decoupled_ppo',
+  isCap: 'decoupled_ppo',
+  isFloor: 'decoupled_ppo',
+  droBeta: 'dro',
+  dpoBeta: 'dpo',
 } as const;
 
 function conflictsInObjective(settings: TrainSettings): readonly (string | false)[] {
   const { loss, algorithm, weighting, kl, klEstimator, entropy, overlongBuffer, overlongFactor, turnDiscount, limits } = settings;
-  const [isPaired, isShaped, isSpread] = [loss === 'dpo', overlongBuffer !== undefined, turnDiscount !== undefined];
+  const isPaired = loss === 'dpo';
+  const isShaped = overlongBuffer !== undefined;
+  const isSpread = turnDiscount !== undefined;
   const names = Object.keys(OF_LOSS) as (keyof typeof OF_LOSS)[];
   const misplaced = names.filter((name) => settings[name] !== undefined && loss !== OF_LOSS[name]);
   return [
@@ -363,7 +384,9 @@ export function sftSettings(request: SftRequest): SftSettings {
   return checkSettings({
     ...SFT_DEFAULTS,
     ...defined(request),
-    ...{ engine, from: resolve(request.from), model: resolve(request.model ?? BASE_MODEL) },
+    engine,
+    from: resolve(request.from),
+    model: resolve(request.model ?? BASE_MODEL),
     baseURL: baseURLOf(engine, request),
     run: request.run ?? freeRun('sft'),
   });

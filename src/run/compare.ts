@@ -156,7 +156,11 @@ function decisive({ limits, callTokens, ...rest }: Record<string, unknown>): Mea
   const { entry, flow, n, temperature, trainable, engine, context = 'the model’s own' } = rest;
   const { limits: usual, callTokens: usualTokens } = EVAL_DEFAULTS;
   return {
-    ...{ entry, flow, n, temperature, trainable },
+    entry,
+    flow,
+    n,
+    temperature,
+    trainable,
     ...(isUsual ? { limits: usual, callTokens: usualTokens } : { limits, callTokens }),
     // A server has its own.
     context: engine === undefined || engine === 'embedded' ? context : undefined,
@@ -242,7 +246,8 @@ function rewardsOf(all: readonly Sides[]): Comparison['meanReward'] {
 function differencesIn(a: Measured['settings'], b: Measured['settings']): readonly string[] {
   const names = [...new Set([...Object.keys(a), ...Object.keys(b)])];
   return names.flatMap((name) => {
-    const [left, right] = [JSON.stringify(a[name]), JSON.stringify(b[name])];
+    const left = JSON.stringify(a[name]);
+    const right = JSON.stringify(b[name]);
     // The code of a training run is unknown, and so is the context of a server.
     const isUnknown = (left === undefined || right === undefined) && (name === 'code' || name === 'context');
     if (left === right || isUnknown) return [];

@@ -23,8 +23,11 @@ const MOST_TOML = 1_000_000;
 const PATHS = ['entry', 'tasks', 'heldOut', 'flows', 'run', 'from', 'warmStart'] as const;
 /** Settings whose flags have other names. */
 export const FLAG_OF: Readonly<Record<string, string>> = {
-  ...{ 'limits.turns': 'turns', 'limits.tokens': 'rolloutTokens', 'limits.deadlineMs': 'deadline' },
-  ...{ graderDeadlineMs: 'graderDeadline', baseURL: 'baseUrl' },
+  'limits.turns': 'turns',
+  'limits.tokens': 'rolloutTokens',
+  'limits.deadlineMs': 'deadline',
+  graderDeadlineMs: 'graderDeadline',
+  baseURL: 'baseUrl',
 };
 const SECRET = /(?:key|secret|token|password|passwd|credentials?)$/i;
 

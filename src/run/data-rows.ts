@@ -57,7 +57,12 @@ export class LeftOut extends Error {}
 
 const TOOL_CALL: Column = { id: 'text', type: 'text', function: { name: 'text', arguments: 'text' } };
 const MESSAGE: Column = {
-  ...{ role: 'text', content: 'text', tool_calls: [TOOL_CALL], tool_call_id: 'text', name: 'text', reasoning: 'text' },
+  role: 'text',
+  content: 'text',
+  tool_calls: [TOOL_CALL],
+  tool_call_id: 'text',
+  name: 'text',
+  reasoning: 'text',
 };
 const TURN: Column = { index: 'int', start: 'int', end: 'int', policy_version: 'int', stop_reason: 'text', reward: 'double' };
 
@@ -107,7 +112,12 @@ const VERL: Columns = {
   extra_info: [
     { index: 'int', split: 'text', task_id: 'text', rollout_id: 'text', sample: 'int', temperature: 'double' },
     ({ group: index, trajectory: { purpose: split, taskId: task_id, rolloutId: rollout_id }, number, sample }) => ({
-      ...{ index, split, task_id, rollout_id, sample: number, temperature: sample.temperature },
+      index,
+      split,
+      task_id,
+      rollout_id,
+      sample: number,
+      temperature: sample.temperature,
     }),
   ],
   uid: ['text', ({ trajectory }) => trajectory.groupId],
@@ -174,7 +184,8 @@ export function tokenRows(rollout: RolloutToWrite, anySampling: boolean): readon
 
 function spanOf(trajectory: Trajectory, turn: Turn): object {
   const { index, promptIds, sampledIds, policyVersion, stopReason } = turn;
-  const [start, end] = [promptIds.length, promptIds.length + sampledIds.length];
+  const start = promptIds.length;
+  const end = promptIds.length + sampledIds.length;
   const reward = earnedBy(trajectory, turn)?.reward;
   return { index, start, end, policy_version: policyVersion, stop_reason: stopReason, reward };
 }

@@ -153,7 +153,8 @@ function spaced(text: string): string {
 /** Not inside a longer word or number: a question about 1+1 does not hold out one about 11+11. */
 function hasWords(text: string, words: string): boolean {
   for (let at = text.indexOf(words); at !== -1; at = text.indexOf(words, at + 1)) {
-    const [before = '', after = ''] = [text[at - 1], text[at + words.length]];
+    const before = text[at - 1] ?? '';
+    const after = text[at + words.length] ?? '';
     const isInside = (one: string, next: string): boolean => /[\p{L}\p{N}]/u.test(one) && /[\p{L}\p{N}]/u.test(next);
     if (!isInside(before, words[0]!) && !isInside(after, words.at(-1)!)) return true;
   }
@@ -209,7 +210,10 @@ function conversationOf(row: Readonly<Record<string, unknown>>, refuse: (found: 
 
 function callsIn({ messages, tools, taught }: Conversation): readonly AnsweredCall[] {
   return taught.map((place, index) => ({
-    ...{ index, thread: 'main', role: 'default', stopReason: 'stop' as const },
+    index,
+    thread: 'main',
+    role: 'default',
+    stopReason: 'stop' as const,
     request: { messages: messages.slice(0, place), tools },
     response: messages[place]!,
   }));

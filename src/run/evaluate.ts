@@ -152,7 +152,8 @@ async function runAll(
   const artifacts = settings.run === undefined ? undefined : join(settings.run, 'artifacts');
   const rollouts = parts.rolloutsInto(store, artifacts, coordinator);
   const sampling = samplingAt(settings.temperature, settings);
-  let [done, failed] = [0, 0];
+  let done = 0;
+  let failed = 0;
   const one = async ({ identity, task }: Pending): Promise<void> => {
     const trajectory = await rollouts.run(identity, task, sampling);
     results.add(trajectory);
@@ -353,7 +354,10 @@ export function unusualIn(settings: TrainSettings): Unusual {
   const { flow, flows, entry, trainable, limits } = settings;
   const heldOut = heldOutFileOf(settings) ?? settings.heldOut;
   return defined({
-    ...{ flow, flows, trainable, store: shownStore(settings) },
+    flow,
+    flows,
+    trainable,
+    store: shownStore(settings),
     heldOut: typeof heldOut === 'string' && heldOut !== usualHeldOut(entry) ? heldOut : undefined,
     turns: limits.turns === EVAL_DEFAULTS.limits.turns ? undefined : limits.turns,
   });

@@ -85,7 +85,8 @@ export async function* rowsOf(
 ): AsyncGenerator<Row> {
   const { from, format, purpose, only, filter = '' } = request;
   const passes = rowFilter(filter);
-  const [marks, steps] = [await exclusionsOf(store), await stepsIn(store)];
+  const marks = await exclusionsOf(store);
+  const steps = await stepsIn(store);
   const comparison = comparisonOf(from);
   const leaveOut = (what: string, n = 1): void => {
     if (n > 0) tally.leftOut[what] = (tally.leftOut[what] ?? 0) + n;
@@ -160,8 +161,12 @@ async function writeParquet(path: string, rows: AsyncIterable<Record<string, unk
 
 const TEXT = { type: 'BYTE_ARRAY', converted_type: 'UTF8' } as const;
 const TYPES: Readonly<Record<Scalar, Pick<SchemaElement, 'type' | 'converted_type'>>> = {
-  ...{ text: TEXT, json: TEXT, boolean: { type: 'BOOLEAN' } },
-  ...{ int: { type: 'INT32' }, float: { type: 'FLOAT' }, double: { type: 'DOUBLE' } },
+  text: TEXT,
+  json: TEXT,
+  boolean: { type: 'BOOLEAN' },
+  int: { type: 'INT32' },
+  float: { type: 'FLOAT' },
+  double: { type: 'DOUBLE' },
 };
 
 /** In Parquet's order: each column before its own. */

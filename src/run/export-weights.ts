@@ -277,8 +277,13 @@ async function mergedWrite(merging: Merging, path: string, given: Dtype | undefi
 // The adapter as a GGUF file, version 3, little-endian: names, order of dimensions and rows are llama.cpp's.
 
 const GGUF_NAMES: Readonly<Record<string, string>> = {
-  ...{ q_proj: 'attn_q', k_proj: 'attn_k', v_proj: 'attn_v', o_proj: 'attn_output' },
-  ...{ gate_proj: 'ffn_gate', up_proj: 'ffn_up', down_proj: 'ffn_down' },
+  q_proj: 'attn_q',
+  k_proj: 'attn_k',
+  v_proj: 'attn_v',
+  o_proj: 'attn_output',
+  gate_proj: 'ffn_gate',
+  up_proj: 'ffn_up',
+  down_proj: 'ffn_down',
 };
 /** Types of fields and tensors, and the alignment of tensors in bytes, which is the format's default. */
 const GGUF = { string: 8, float: 6, f32Tensor: 0, alignment: 32 };
@@ -294,8 +299,11 @@ function ggufWrite({ folder, settings, pairs }: Adapter, { family, heads, kvHead
     ];
   });
   const fields = {
-    ...{ 'general.type': 'adapter', 'general.architecture': family, 'general.name': basename(resolve(folder)) },
-    ...{ 'adapter.type': 'lora', 'adapter.lora.alpha': settings.alpha },
+    'general.type': 'adapter',
+    'general.architecture': family,
+    'general.name': basename(resolve(folder)),
+    'adapter.type': 'lora',
+    'adapter.lora.alpha': settings.alpha,
   };
   return { kind: 'gguf-adapter', path, tensors: tensors.length, write: (to) => writeFile(to, ggufFile(fields, tensors)) };
 }

@@ -56,9 +56,13 @@ export async function coordinatorOf({
     ...hidden,
   ]);
   return await Coordinator.open({
-    ...{ url, run: id, warn, policy, limits: settings.limits },
+    url,
+    run: id,
+    warn,
+    policy,
+    limits: settings.limits,
     isTrained: (role) => settings.trainable?.includes(role) ?? roles[role]?.trainable ?? othersTrainable,
-    ...{ staleness: 'staleness' in settings ? settings.staleness : 0 },
+    staleness: 'staleness' in settings ? settings.staleness : 0,
     ...(trainer && {
       save: (folder: string) => savedFiles(trainer, folder, model, { optimizer: false }),
       forget: (folder: string) => trainer.forget(folder),

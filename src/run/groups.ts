@@ -69,7 +69,11 @@ export function groupsOf(
   const sampling = samplingAt(settings.temperature, settings);
   return new GroupScheduler(
     {
-      ...{ refill, staleness, stale, concurrency, onProgress },
+      refill,
+      staleness,
+      stale,
+      concurrency,
+      onProgress,
       hasSignal: trainedBy(plan),
       batchSize: groupsPerStep,
       groupSize: group,

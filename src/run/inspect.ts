@@ -79,9 +79,20 @@ export function rolloutLine(row: RolloutRow, trajectory: Trajectory): RolloutLin
   const { rolloutId, taskId, purpose, outcome, limit, reward, parts, metrics, turns } = row;
   const { step, forks, abandoned, failedCalls, excluded, excludedTurns } = row;
   return {
-    ...{ rolloutId, taskId, purpose, outcome: limit === null ? outcome : `${outcome} (${limit})`, reward },
+    rolloutId,
+    taskId,
+    purpose,
+    outcome: limit === null ? outcome : `${outcome} (${limit})`,
+    reward,
     ...defined({ parts, metrics }),
-    ...{ turns, samples: samplesOf(trajectory), step, forks, abandoned, failedCalls, excluded, excludedTurns },
+    turns,
+    samples: samplesOf(trajectory),
+    step,
+    forks,
+    abandoned,
+    failedCalls,
+    excluded,
+    excludedTurns,
   };
 }
 
@@ -150,7 +161,8 @@ export class RolloutIndex {
 
   /** Reads what steps and marks say, without reading more rollouts. Both are only ever appended to. */
   async join(): Promise<void> {
-    const [manifests, marks] = [await this.#store.manifests(this.#step), await this.#store.marks()];
+    const manifests = await this.#store.manifests(this.#step);
+    const marks = await this.#store.marks();
     const changed = manifests.flatMap(({ rolloutIds }) => rolloutIds);
     for (const [id, step] of stepsBy(manifests)) this.#steps.set(id, step);
     this.#step = manifests.at(-1)?.step ?? this.#step;

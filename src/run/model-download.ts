@@ -40,7 +40,8 @@ type HubFile = { readonly path: string; readonly size: number; readonly hash: st
 type Hub = DownloadOptions & Readonly<Record<'id' | 'url' | 'blobs', string>>;
 
 const TEXTS = /^(?:(?:generation_)?config|tokenizer(?:_config)?|special_tokens_map|added_tokens)\.json$|^chat_template\.jinja$/;
-const [WEIGHTS, INDEX] = ['model.safetensors', 'model.safetensors.index.json'];
+const WEIGHTS = 'model.safetensors';
+const INDEX = 'model.safetensors.index.json';
 const MOST_PAGES = 100;
 const MOST_FILES = 100_000;
 const LONGEST_PATH = 1_000;
@@ -102,7 +103,8 @@ const namedIn = (files: readonly HubFile[], path: string): HubFile | undefined =
 async function filesAt(hub: Hub, sha: string): Promise<readonly HubFile[]> {
   const found: HubFile[] = [];
   const tree = `api/models/${hub.id}/tree/${sha}`;
-  for (let [page, query] = [0, '?recursive=true']; query !== '' && page < MOST_PAGES; page++) {
+  let query = '?recursive=true';
+  for (let page = 0; query !== '' && page < MOST_PAGES; page++) {
     const [entries, next]: [z.infer<typeof treeSchema>, string] = await jsonAt(hub, tree + query, treeSchema);
     const files = entries.filter(({ type }) => type === 'file');
     found.push(...files.map(({ path, size, oid, lfs }) => ({ path, size: lfs?.size ?? size, hash: lfs?.oid ?? oid })));

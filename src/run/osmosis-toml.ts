@@ -13,13 +13,18 @@ const TIMEOUTS = { agent_workflow_timeout_s: 'limits.deadlineMs', grader_timeout
 const SECTIONS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   experiment: { rollout: 'rollout', entrypoint: 'entry', model_path: 'model', dataset: 'tasks' },
   training: {
-    ...{ lr: 'learningRate', n_samples_per_prompt: 'group', rollout_batch_size: 'groupsPerStep' },
-    ...{ max_response_length: 'limits.tokens', ...TIMEOUTS },
+    lr: 'learningRate',
+    n_samples_per_prompt: 'group',
+    rollout_batch_size: 'groupsPerStep',
+    max_response_length: 'limits.tokens',
+    ...TIMEOUTS,
   },
   sampling: { rollout_temperature: 'temperature' },
   checkpoints: { eval_interval: 'evalEvery', checkpoint_save_freq: 'checkpointEvery' },
   evaluation: { limit: 'rows', n: 'n', batch_size: 'concurrency', ...TIMEOUTS },
-  ...{ advanced: {}, env: {}, secrets: { required: 'secrets' } },
+  advanced: {},
+  env: {},
+  secrets: { required: 'secrets' },
 };
 const UNUSED: Readonly<Record<string, string>> = {
   'experiment.branch': 'the code is what lies here, check the branch out',
@@ -35,8 +40,10 @@ export function isOsmosis(config: Readonly<Record<string, unknown>>): boolean {
 }
 
 export function fromOsmosis(file: Readonly<Record<string, unknown>>, folder: string): RawConfig {
-  const [problems, warnings]: [string[], string[]] = [[], []];
-  const [found, places]: [Record<string, unknown>, Record<string, string>] = [{}, {}];
+  const problems: string[] = [];
+  const warnings: string[] = [];
+  const found: Record<string, unknown> = {};
+  const places: Record<string, string> = {};
   for (const [section, content] of Object.entries(file)) {
     const known = Object.hasOwn(SECTIONS, section) ? SECTIONS[section] : undefined;
     if (known === undefined) problems.push(`${section}: unrecognized section`);
@@ -61,7 +68,8 @@ export function fromOsmosis(file: Readonly<Record<string, unknown>>, folder: str
   const home = join('..', '..', 'rollouts', String(rollout), String(rest['entry']));
   const limits = { ...(tokens !== undefined && { tokens }), ...(deadlineMs !== undefined && { deadlineMs }) };
   const config = {
-    ...{ ...rest, ...(existsSync(join(folder, home)) && { entry: home }) },
+    ...rest,
+    ...(existsSync(join(folder, home)) && { entry: home }),
     ...(Object.keys(limits).length > 0 && { limits }),
     ...(rows !== undefined && { rows: Number.isSafeInteger(rows) ? `1-${rows}` : rows }),
     // What an evaluation has is what it measures on.

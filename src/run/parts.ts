@@ -110,7 +110,8 @@ export async function openTraining(
   warn: Warn,
   options: Opening,
 ): Promise<RunParts> {
-  const [{ settings, entry, kernels }, { stop, finish, through, watchStalls }] = [plan, options];
+  const { settings, entry, kernels } = plan;
+  const { stop, finish, through, watchStalls } = options;
   const begun = new AbortController();
   if (stop !== undefined) abortWith(begun, stop);
   const interrupt = (): void => begun.abort(new TrainyardError('CANCELLED', 'interrupted before the run began'));
@@ -173,12 +174,27 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
     const tracing = await tracingOf(settings);
     if (tracing !== undefined) opened.use(tracing);
     const parts = {
-      ...{ trainable, observer, sessions: gateway, grader: grading, graderInput, turnDiscount, limits, seed, downtime, signal },
-      ...{ workflow, ...defined({ runWorkflow }), concurrency, tracing, clock: { now: Date.now } },
+      trainable,
+      observer,
+      sessions: gateway,
+      grader: grading,
+      graderInput,
+      turnDiscount,
+      limits,
+      seed,
+      downtime,
+      signal,
+      workflow,
+      ...defined({ runWorkflow }),
+      concurrency,
+      tracing,
+      clock: { now: Date.now },
       ungraded: isWorker,
     };
     return {
-      ...{ policy, recovery, at: defined({ server }) },
+      policy,
+      recovery,
+      at: defined({ server }),
       start: { model: policy.name, ...defined({ server, plan: planToTell(policy) }) },
       entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
       rolloutsInto: (store, artifacts, elsewhere) =>

@@ -139,7 +139,11 @@ export async function planResumedTraining(request: ResumeRequest): Promise<Train
   }
   const record = { ...begun, settings: { ...begun.settings, steps: settings.steps }, entry: now.entry, sources: now.sources };
   return {
-    ...{ settings, ...checked, record, isResumed: true, identity: identityOf(begun) },
+    settings,
+    ...checked,
+    record,
+    isResumed: true,
+    identity: identityOf(begun),
     ...keptKernels(begun.kernels, 'the run', [...checked.warnings, ...codeWarnings(begun, now)]),
   };
 }
@@ -299,7 +303,8 @@ function isStoreGone(run: string): boolean {
 function changesIn(begun: EvaluationRecord, now: EvaluationRecord): readonly string[] {
   const names = new Set([...Object.keys(begun.settings), ...Object.keys(now.settings)]);
   const settings = [...names].flatMap((name) => {
-    const [before, after] = [begun.settings[name], now.settings[name]];
+    const before = begun.settings[name];
+    const after = now.settings[name];
     // Values are compared by content elsewhere.
     const isValue = GIVEN_AS_VALUES.has(name) && (before === undefined || after === undefined);
     // Another address of an API may be another model.

@@ -111,7 +111,11 @@ export function resultOf(trajectory: Trajectory, number = 1, attempt = 1): Rollo
   const { rolloutId, grade, startedAt, endedAt } = trajectory;
   const { value = null, parts, metrics } = grade.kind === 'graded' ? grade.reward : {};
   return {
-    ...{ rolloutId, number, attempt, ending: endingOf(trajectory), reward: value },
+    rolloutId,
+    number,
+    attempt,
+    ending: endingOf(trajectory),
+    reward: value,
     ...defined({ parts, metrics, why: whyOf(trajectory), calls: callsIn(trajectory) }),
     seconds: secondsOf({ startedAt, endedAt }),
   };

@@ -150,15 +150,13 @@ export function serve(settings: ServeSettings, { onTurn, onFailure, warn }: Serv
     isLeaving = false;
     const { baseURL, apiKey } = session.model();
     return {
-      ...{
-        origin,
-        baseURL,
-        apiKey,
-        name,
-        restored,
-        adminKey: gateway.key('admin'),
-        ...(pool && { flowKey: gateway.key('flow') }),
-      },
+      origin,
+      baseURL,
+      apiKey,
+      name,
+      restored,
+      adminKey: gateway.key('admin'),
+      ...(pool && { flowKey: gateway.key('flow') }),
       drain,
       [Symbol.asyncDispose]: () => opened[Symbol.asyncDispose](),
     };
@@ -187,7 +185,8 @@ async function openFlows(
   const pool = await GroupPool.open({ store, clock: { now: Date.now }, group, maxGroups, groupTimeoutMs });
   const { mountAgentFlow } = await import('../flows/flow-routes.ts');
   const flows = mountAgentFlow(gateway, {
-    ...{ sessionDefaults, journal },
+    sessionDefaults,
+    journal,
     keep: (trajectory) => pool.keep(trajectory),
     pool,
     grader: grading?.grader,

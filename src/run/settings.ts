@@ -133,15 +133,16 @@ export const TRAIN_DEFAULTS = {
 } as const;
 
 export const SFT_DEFAULTS = {
-  ...{ engine: EVAL_DEFAULTS.engine, model: BASE_MODEL, seed: EVAL_DEFAULTS.seed, threads: EVAL_DEFAULTS.threads },
-  ...{
-    baseModel: undefined,
-    baseURL: undefined,
-    trained: undefined,
-    loraRank: undefined,
-    loraAlpha: undefined,
-    context: undefined,
-  },
+  engine: EVAL_DEFAULTS.engine,
+  model: BASE_MODEL,
+  seed: EVAL_DEFAULTS.seed,
+  threads: EVAL_DEFAULTS.threads,
+  baseModel: undefined,
+  baseURL: undefined,
+  trained: undefined,
+  loraRank: undefined,
+  loraAlpha: undefined,
+  context: undefined,
   epochs: SFT_EPOCHS,
   batch: 16,
   validation: 0.1,
@@ -160,7 +161,12 @@ export const SERVE_DEFAULTS = { engine, threads, seed, host: HOST, port: 0, grou
 export const TINKER_DEFAULTS = { model, threads, host: HOST, port: 0, state: 'runs/tinker' } as const;
 
 export const SKYRL_DEFAULTS = {
-  ...{ port: 0, cpu: false, sequences: TINKER_CONCURRENCY, rows: 32, loraRank: 32, context: 1024 },
+  port: 0,
+  cpu: false,
+  sequences: TINKER_CONCURRENCY,
+  rows: 32,
+  loraRank: 32,
+  context: 1024,
   callTokens: EVAL_DEFAULTS.callTokens,
 } as const;
 
@@ -225,7 +231,8 @@ export function costOf(price: Price | undefined, promptTokens: number, sampledTo
 }
 
 export function plannedFor(rollouts: number, given: { readonly limits: Limits; readonly price: Price | undefined }): Planned {
-  const [calls, sampledTokens] = [rollouts * given.limits.turns, rollouts * given.limits.tokens];
+  const calls = rollouts * given.limits.turns;
+  const sampledTokens = rollouts * given.limits.tokens;
   return { rollouts, calls, sampledTokens, ...defined({ cost: costOf(given.price, 0, sampledTokens) }) };
 }
 

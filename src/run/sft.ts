@@ -163,7 +163,8 @@ class Teaching {
   async run(finish?: AbortSignal): Promise<Omit<SftDone, 'seconds'>> {
     const { settings, directory, validation, tell } = this.#parts;
     await this.#measure(0);
-    let [step, ending]: [number, SftEnding] = [0, 'epochs'];
+    let step = 0;
+    let ending: SftEnding = 'epochs';
     while (step < this.#steps) {
       if (finish?.aborted) {
         ending = 'interrupted';

@@ -136,7 +136,8 @@ async function copyGroups({ plan, store, renderer, warn }: StoredGroupsOptions):
   const { model, settings } = readRunFile(from) as { readonly model?: string; readonly settings?: Partial<TrainSettings> };
   const isHeldOut = heldOutTest(plan);
   const copied = new Set<string>();
-  let [heldOut, unfinished] = [0, 0];
+  let heldOut = 0;
+  let unfinished = 0;
   for (const groupId of await source.groupIds({ purpose: 'train' })) {
     const group = await source.query({ groupId, purpose: 'train' });
     if (group.some(({ taskId, turns }) => isHeldOut(taskId, turns[0]?.request.messages ?? []))) heldOut += group.length;

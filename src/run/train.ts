@@ -98,7 +98,8 @@ async function stepLog(
 ): Promise<StepLog> {
   const heldOutFile = heldOutFileOf(settings);
   if (heldOutFile !== undefined) await writeFile(heldOutFile, heldOut.map((task) => `${JSON.stringify(task)}\n`).join(''));
-  const [work, bound] = [recovery ?? ONCE, new AgreementBound(await kept.store.manifests())];
+  const work = recovery ?? ONCE;
+  const bound = new AgreementBound(await kept.store.manifests());
   const log: StepLog = { trainer: coordinator?.around(trainer!) ?? trainer!, work, settings, identity, bound, ...kept };
   if (needsReference(settings)) await work.step(() => log.trainer.freezeReference());
   if (recovery !== undefined) recovery.restore = () => restorePolicy(log);
@@ -127,14 +128,16 @@ async function learn(training: Training): Promise<TrainResult> {
   const scheduler = await groupSource(training, from, progress.bind(null, 'rolling-out'));
   const before = await heldOut.full('before', 0);
   const trained = { model: training.parts.policy.name, workflow: entry.workflow };
-  let [step, tries]: [number, CuratedBatch[]] = [from.step, []];
+  let step = from.step;
+  let tries: CuratedBatch[] = [];
   let ending = await assess(step, training, heldOut);
   try {
     while (ending === undefined) {
       const start = performance.now();
       const groups = await withoutMarked(await scheduler.take(), log.store, (group) => compared(group, settings));
       const rolloutSeconds = (performance.now() - start) / 1000;
-      const [trajectories, stale] = [trajectoriesOf(groups.groups), staleRuleAt(step, settings)];
+      const trajectories = trajectoriesOf(groups.groups);
+      const stale = staleRuleAt(step, settings);
       const batch = batchOf(trajectories, settings, stale);
       if (batch.trainedTokens === 0) {
         if (trajectories.length > 0 && step === 0) throw nothingTrainable(trajectories);
@@ -145,17 +148,26 @@ async function learn(training: Training): Promise<TrainResult> {
       }
       tries = [];
       step++;
-      const [learningRate, means, { excluded }] = [learningRateAt(step, settings), meansOf(trajectories), groups];
+      const learningRate = learningRateAt(step, settings);
+      const means = meansOf(trajectories);
+      const { excluded } = groups;
       const isCompared = settings.from === undefined || (step === 1 && scheduler.isSameModel === true);
       const best = heldOut.best?.step;
       const next = { step, batch, isCompared, excluded, stale, learningRate, groups: scheduler.position, means, best };
       const published = (): void => scheduler.published(next.step);
       const { loss, gradNorm, metrics, trainSeconds, saveSeconds } = await takeStep(log, next, progress, published);
       tell({
-        ...{ type: 'step-end', step, policyVersion: step, loss, ...(gradNorm !== undefined && { gradNorm }) },
+        type: 'step-end',
+        step,
+        policyVersion: step,
+        loss,
+        ...(gradNorm !== undefined && { gradNorm }),
         ...agreementIn(metrics),
         ...rolloutReport(groups, stale),
-        ...{ trainedTokens: batch.trainedTokens, rolloutSeconds, trainSeconds, saveSeconds },
+        trainedTokens: batch.trainedTokens,
+        rolloutSeconds,
+        trainSeconds,
+        saveSeconds,
       });
       ending = (await assess(step, training, heldOut)) ?? (scheduler.isExhausted ? 'rollouts' : undefined);
     }
@@ -174,7 +186,8 @@ async function learn(training: Training): Promise<TrainResult> {
 
 /** Starts at the first step, or after the last committed one. */
 async function begin({ plan, parts, log, tell }: Training) {
-  const [{ run, seed, steps, from: source }, { isResumed, record, tasks, heldOut }] = [plan.settings, plan];
+  const { run, seed, steps, from: source } = plan.settings;
+  const { isResumed, record, tasks, heldOut } = plan;
   const from = isResumed ? await log.work.step(() => restorePolicy(log)) : { step: 0, groups: START };
   if (isResumed) await log.directory.keep(record);
   const sizes = { seed, steps, tasks: tasks.length, heldOut: heldOut.length, ...extentOf(plan, from.step) };

@@ -133,7 +133,8 @@ const AHEAD = 'what was told of groups without signal: where rollouts run ahead,
 /** Undefined where it is not known which groups a step took. `most`: of several tries, the last was the step's. */
 async function batchAgain({ plan, manifests }: Work, manifest: BatchManifest, groups: Groups, most = Infinity) {
   const { staleness, groupsPerStep } = plan.settings;
-  const [before, own] = [manifests[manifest.step - 2]?.groups ?? START, new Set(trainedIn(manifest, groups))];
+  const before = manifests[manifest.step - 2]?.groups ?? START;
+  const own = new Set(trainedIn(manifest, groups));
   const isNew = (number: number): boolean =>
     staleness > 0 ? own.has(number) : isTaken(number, manifest.groups) && !isTaken(number, before);
   const taken = [...groups].filter(([number]) => isNew(number));
@@ -253,7 +254,8 @@ async function checkDone(
   const last = own.reduce((most, one) => (one.type === 'step-end' ? one.step : most), resumedAt);
   const scores = own.flatMap((one) => (one.type === 'eval-end' ? [one] : []));
   const scoreAt = (when: string): Score | null => scores.findLast((one) => one.when === when)?.score ?? null;
-  const [before, after] = [scoreAt('before'), scoreAt('after')];
+  const before = scoreAt('before');
+  const after = scoreAt('after');
   const isHalted = plan.heldOut.length > 0 ? after === null : event.ending === 'interrupted';
   const ending = isHalted ? 'interrupted' : last === steps ? 'steps' : event.ending;
   // As a run finds it when it is resumed.

@@ -148,7 +148,8 @@ async function gradeAgain({ plan, trajectories, found, stop }: Work): Promise<vo
     const task = tasks[purpose].get(taskId);
     if (task === undefined) return [where, `task ${taskId}`, 'no such task', FOREIGN];
     if (grade.kind === 'graded') found.counts.rewards++;
-    const [kept, again] = [comparable(grade), comparable(await regraded(plan, trajectory, task, runner))];
+    const kept = comparable(grade);
+    const again = comparable(await regraded(plan, trajectory, task, runner));
     if (isDeepStrictEqual(kept, again)) return undefined;
     const meaning = 'the grader as it is now did not give this reward, or does not give the same twice';
     return [where, JSON.stringify(kept), JSON.stringify(again), meaning];
@@ -263,7 +264,8 @@ async function sampleAgain(
     const shown = (ids: Int32Array, values: Float32Array): string =>
       at === -1 ? `${ids.length} tokens` : `token ${at}: id ${ids[at]}, log-probability ${values[at]}`;
     const meaning = `policy version ${turn.policyVersion} did not sample this at temperature ${effective.temperature}: the engine reported something else, or the store was changed`;
-    const [kept, now] = [shown(sampledIds, logprobs), shown(again.ids, again.logprobs)];
+    const kept = shown(sampledIds, logprobs);
+    const now = shown(again.ids, again.logprobs);
     found.differs(`rollout ${rolloutId}, turn ${turn.index}`, kept, now, meaning);
   });
 }

@@ -117,7 +117,8 @@ const scoringCases: TrainerCases = {
     probe,
   ) => {
     const { engine, trainer } = probe;
-    const [good, beside] = [batchFor(engine, 30, 2), sampleFor(engine, 15, 8)];
+    const good = batchFor(engine, 30, 2);
+    const beside = sampleFor(engine, 15, 8);
     const refused = async () => {
       for (const [what, sample] of Object.entries(untrainable(sampleFor(engine, 10, 9))))
         await refuses(['SAMPLE_REFUSED'], trainer.forwardBackward([beside, sample, beside], crossEntropy()), what);
@@ -158,7 +159,8 @@ function untrainable(sample: Sample): Readonly<Record<string, Sample>> {
 const savingCases: TrainerCases = {
   'loads in a fresh trainer what another saved, and both take the same next step': async (probe, open) => {
     const { engine } = probe;
-    const [first, second] = [batchFor(engine, 300, 3), batchFor(engine, 310, 3)];
+    const first = batchFor(engine, 300, 3);
+    const second = batchFor(engine, 310, 3);
     const start = await probe.look();
     for (let step = 0; step < 3; step++) await probe.step(first);
     const dir = await probe.saved();
@@ -178,7 +180,9 @@ const savingCases: TrainerCases = {
   },
   'goes back by loading, optimizer and all, as often as it is asked': async (probe) => {
     const { engine, trainer } = probe;
-    const [first, second, detour] = [batchFor(engine, 320, 3), batchFor(engine, 330, 3), batchFor(engine, 340, 3)];
+    const first = batchFor(engine, 320, 3);
+    const second = batchFor(engine, 330, 3);
+    const detour = batchFor(engine, 340, 3);
     for (let step = 0; step < 2; step++) await probe.step(first);
     const dir = await probe.saved();
     const saved = await probe.look();
@@ -194,7 +198,8 @@ const savingCases: TrainerCases = {
   },
   'forgets by loading the gradient that no step was taken with': async (probe) => {
     const { engine, trainer } = probe;
-    const [lost, kept] = [batchFor(engine, 350, 3), batchFor(engine, 360, 3)];
+    const lost = batchFor(engine, 350, 3);
+    const kept = batchFor(engine, 360, 3);
     const dir = await probe.saved();
     const afterLoading = async () => {
       await trainer.forwardBackward(lost, crossEntropy());
@@ -222,7 +227,8 @@ const savingCases: TrainerCases = {
   },
   'forgets a folder without complaint, and nothing else with it': async (probe) => {
     const { trainer } = probe;
-    const [forgotten, kept] = [await probe.saved(), await probe.saved()];
+    const forgotten = await probe.saved();
+    const kept = await probe.saved();
     const saved = await probe.look();
     await probe.step(batchFor(probe.engine, 390, 3));
     const empty = await probe.folder();

@@ -42,7 +42,8 @@ export const steppingCases: TrainerCases = {
   },
   'adds up the gradients of several calls': async (probe) => {
     const { engine, trainer } = probe;
-    const [first, second] = [batchFor(engine, 110, 3), batchFor(engine, 120, 3)];
+    const first = batchFor(engine, 110, 3);
+    const second = batchFor(engine, 120, 3);
     const { start, apart, together, onlySecond } = await probe.outcomes({
       apart: async () => {
         await trainer.forwardBackward(first, crossEntropy());
@@ -55,7 +56,8 @@ export const steppingCases: TrainerCases = {
     probe.different(apart, onlySecond, start, 'two calls against the second alone');
   },
   'begins each step without the gradient of the last': async (probe) => {
-    const [first, second] = [batchFor(probe.engine, 130, 3), batchFor(probe.engine, 140, 3)];
+    const first = batchFor(probe.engine, 130, 3);
+    const second = batchFor(probe.engine, 140, 3);
     // Betas of 0, so that a step depends only on its own gradient.
     const memoryless = { ...ADAM, beta1: 0, beta2: 0 };
     const alone = () => probe.step(second, crossEntropy(), memoryless);
@@ -162,7 +164,8 @@ export const steppingCases: TrainerCases = {
   'steps on the good gradient alone after a loss that failed': async (probe) => {
     const { engine, trainer } = probe;
     // Enough samples that part of the work may be done when the last one fails.
-    const [bad, good] = [batchFor(engine, 1000, 256), batchFor(engine, 240, 3)];
+    const bad = batchFor(engine, 1000, 256);
+    const good = batchFor(engine, 240, 3);
     let calls = 0;
     const throwing = anonymous(crossEntropy(), () => {
       calls++;
@@ -183,7 +186,8 @@ export const steppingCases: TrainerCases = {
 
   'does what it is told in the order of the calls, awaited or not': async (probe) => {
     const { engine, trainer } = probe;
-    const [first, second] = [batchFor(engine, 250, 3), batchFor(engine, 260, 3)];
+    const first = batchFor(engine, 250, 3);
+    const second = batchFor(engine, 260, 3);
     const between: (readonly number[])[] = [];
     const { start, awaited, inARow } = await probe.outcomes({
       awaited: async () => {

@@ -194,7 +194,8 @@ function isSummary(turns: readonly Past[], from: Past, messages: readonly Messag
 function changedWords(recorded: readonly Message[], messages: readonly Message[], place: number): readonly ForkCause[] {
   const causes = new Set<ForkCause>();
   for (let i = place; i < recorded.length && i < messages.length; i++) {
-    const [was, is] = [recorded[i]!, messages[i]!];
+    const was = recorded[i]!;
+    const is = messages[i]!;
     if (sameMessage(was, is)) continue;
     const calls = was.tool_calls ?? [];
     const kept = is.tool_calls ?? [];

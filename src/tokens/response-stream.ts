@@ -90,7 +90,8 @@ const BROKEN = '\uFFFD';
 /** A character has at most four bytes, so three may wait for the last; decoders write them as one or three broken characters. */
 const MOST_WAITING = 3;
 /** When more than MANY ids wait, all but the last ENOUGH are dropped: enough to find the next character boundary. */
-const [MANY, ENOUGH] = [64, 16];
+const MANY = 64;
+const ENOUGH = 16;
 
 export class TextStream {
   readonly #decode: (ids: readonly number[]) => string;

@@ -122,7 +122,14 @@ function trimmed({ content, reasoning, ...message }: Message): Message {
 function plainTurn(call: AnsweredCall, promptIds: Int32Array, sampledIds: Int32Array): Turn {
   const { index, thread, role, request, response, stopReason } = call;
   return {
-    ...{ index, thread, role, request, response, stopReason, promptIds, sampledIds },
+    index,
+    thread,
+    role,
+    request,
+    response,
+    stopReason,
+    promptIds,
+    sampledIds,
     trainable: true,
     logprobs: new Float32Array(sampledIds.length),
     policyVersion: 0,

@@ -146,7 +146,9 @@ const PRE_TOKENIZERS: Readonly<Record<string, { pre_tokenizer: object; normalize
 };
 
 /** ggml's types of tokens: two that are never merged from bytes, and one that only fills the embedding up. */
-const [CONTROL, USER_DEFINED, UNUSED] = [3, 4, 5];
+const CONTROL = 3;
+const USER_DEFINED = 4;
+const UNUSED = 5;
 
 async function ggufTextFiles(path: string): Promise<Record<string, string>> {
   await using file = await open(path);

@@ -34,9 +34,14 @@ export function agreementOf(
   logprobs: readonly Float32Array[],
   version: number,
 ): Agreement | undefined {
-  let [tokens, sum, signed, squares, largest] = [0, 0, 0, 0, 0];
+  let tokens = 0;
+  let sum = 0;
+  let signed = 0;
+  let squares = 0;
+  let largest = 0;
   for (const [place, sample] of samples.entries()) {
-    const [sampled, versions] = [masked(sample, sample.logprobs), masked(sample, sample.versions)];
+    const sampled = masked(sample, sample.logprobs);
+    const versions = masked(sample, sample.versions);
     for (const [i, own] of logprobs[place]!.entries()) {
       if (versions[i] !== version) continue;
       const difference = sampled[i]! - own;
@@ -48,7 +53,9 @@ export function agreementOf(
     }
   }
   if (tokens === 0) return undefined;
-  const [meanDifference, bias, meanSquare] = [sum / tokens, signed / tokens, squares / tokens];
+  const meanDifference = sum / tokens;
+  const bias = signed / tokens;
+  const meanSquare = squares / tokens;
   return { tokens, meanDifference, largestDifference: largest, bias, meanSquare };
 }
 
@@ -88,6 +95,8 @@ export class AgreementBound {
 function joined(a: Agreement, b: Agreement): Agreement {
   const tokens = a.tokens + b.tokens;
   const mean = (of: 'meanDifference' | 'bias' | 'meanSquare'): number => (a.tokens * a[of] + b.tokens * b[of]) / tokens;
-  const [meanDifference, bias, meanSquare] = [mean('meanDifference'), mean('bias'), mean('meanSquare')];
+  const meanDifference = mean('meanDifference');
+  const bias = mean('bias');
+  const meanSquare = mean('meanSquare');
   return { tokens, meanDifference, largestDifference: Math.max(a.largestDifference, b.largestDifference), bias, meanSquare };
 }

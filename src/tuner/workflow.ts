@@ -209,7 +209,9 @@ export function resultOf(returned: unknown, who: string): WorkflowResult {
   ];
   if (mistakes.length > 0) throw bad(mistakes);
   const earned = reward == null ? undefined : rewardOf(reward);
-  const [success, said, metrics] = [isSuccess ?? undefined, metadata ?? undefined, logMetrics ?? undefined];
+  const success = isSuccess ?? undefined;
+  const said = metadata ?? undefined;
+  const metrics = logMetrics ?? undefined;
   return defined({ reward: earned, success, metadata: said, metrics });
 }
 

@@ -86,7 +86,8 @@ async function addComparisons(runs: readonly ShownRun[], answers: Record<string,
 export function exportedFile(view: ExportedView, js: string, css: string): string {
   // Nothing in them may end its element early, or reach the browser in another form than the one that is hashed.
   const whole = (text: string): string => text.replaceAll('\r', '').replaceAll(/<\/(?=script|style)/gi, '<\\/');
-  const [script, style] = [whole(js), whole(css)];
+  const script = whole(js);
+  const style = whole(css);
   const inert: Readonly<Record<string, string>> = { '<': '\\u003c', '\u2028': '\\u2028', '\u2029': '\\u2029' };
   const data = JSON.stringify(view).replaceAll(/[<\u2028\u2029]/g, (character) => inert[character]!);
   const hash = (text: string): string => `'sha256-${createHash('sha256').update(text).digest('base64')}'`;

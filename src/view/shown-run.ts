@@ -197,7 +197,8 @@ export class ShownRun implements AsyncDisposable {
       if (this.#eventsInode !== undefined) this.restarts++;
       this.#events = isSame ? eventsFrom(this.path, 0).events : events;
     }
-    [this.#bytes, this.#eventsInode] = [end, inode];
+    this.#bytes = end;
+    this.#eventsInode = inode;
   }
 
   /** Undefined while there is no store. */
@@ -263,7 +264,8 @@ function sortedBy(rows: readonly RolloutRow[], sort: string): readonly RolloutRo
   if (!Object.hasOwn(SORTED, key)) {
     throw new TrainyardError('USAGE', `sort: expected ${Object.keys(SORTED).join(', ')}, found ${JSON.stringify(key)}`);
   }
-  const [of, sign] = [SORTED[key], sort.startsWith('-') ? -1 : 1];
+  const of = SORTED[key];
+  const sign = sort.startsWith('-') ? -1 : 1;
   if (key === 'seq') return sign === 1 ? rows : rows.toReversed();
   const found = rows.map((row) => [of(row), row] as const);
   found.sort(([a, one], [b, other]) => {

@@ -69,13 +69,18 @@ function rowsOf(rollout: Parameters<typeof tokenRows>[0]): readonly [readonly Ro
 function rowOf({ sample, chain, hasSignal }: RowToWrite, pieceOf: (id: number) => string, kept: Float32Array | null): TokenRow {
   const ids = [...sample.tokens];
   return {
-    ...{ pieces: ids.map(pieceOf), ids, mask: [...sample.mask], logprobs: [...sample.logprobs] },
+    pieces: ids.map(pieceOf),
+    ids,
+    mask: [...sample.mask],
+    logprobs: [...sample.logprobs],
     advantages: hasSignal ? [...sample.advantages] : null,
     versions: [...sample.versions],
     trainerLogprobs: kept && spread(kept, sample.mask),
     temperature: sample.temperature,
     turns: chain.map(({ index, promptIds, sampledIds }) => ({
-      ...{ index, start: promptIds.length, end: promptIds.length + sampledIds.length },
+      index,
+      start: promptIds.length,
+      end: promptIds.length + sampledIds.length,
     })),
   };
 }

@@ -98,7 +98,8 @@ interface Route extends RoutePattern {
 
 type OfRun = (run: ShownRun, id: string) => Promise<object>;
 const ofRun = (path: string, answer: OfRun): Route => ({
-  ...{ method: 'GET', path: `/api/runs/{run}${path}` },
+  method: 'GET',
+  path: `/api/runs/{run}${path}`,
   answer: async (server, { run, id }) => jsonReply(200, await answer(server.run(run!), decoded(id ?? ''))),
 });
 
@@ -108,7 +109,8 @@ const ROUTES: readonly Route[] = [
   { method: 'GET', path: '/page.css', answer: async () => file('page.css', 'text/css; charset=utf-8') },
   { method: 'POST', path: '/api/session', answer: async (server, _, request) => jsonReply(200, server.signIn(request)) },
   {
-    ...{ method: 'GET', path: '/api/runs' },
+    method: 'GET',
+    path: '/api/runs',
     answer: async ({ runs }) => jsonReply(200, await Promise.all(runs.map((run) => run.info()))),
   },
   ofRun('/events', async (run) => {
@@ -116,32 +118,37 @@ const ROUTES: readonly Route[] = [
     return run.events;
   }),
   {
-    ...{ method: 'GET', path: '/api/runs/{run}/rollouts' },
+    method: 'GET',
+    path: '/api/runs/{run}/rollouts',
     answer: async (server, { run }, { query }) => jsonReply(200, await server.run(run!).list(asked(list, query))),
   },
   ofRun('/rollouts/{id}', (run, id) => run.rollout(id)),
   ofRun('/rollouts/{id}/tokens', (run, id) => run.tokens(id)),
   ofRun('/groups/{id}', (run, id) => run.group(id)),
   {
-    ...{ method: 'GET', path: '/api/diff' },
+    method: 'GET',
+    path: '/api/diff',
     answer: async (server, _, { query }) => {
       const { a, b } = asked(pair, query);
       return jsonReply(200, compare(await measured(server.run(a)), await measured(server.run(b))));
     },
   },
   {
-    ...{ method: 'GET', path: '/api/changes' },
+    method: 'GET',
+    path: '/api/changes',
     answer: async ({ runs }, _, { signal }) => ({ status: 200, body: new Changes(runs, signal ?? new AbortController().signal) }),
   },
   {
-    ...{ method: 'POST', path: '/api/runs/{run}/marks' },
+    method: 'POST',
+    path: '/api/runs/{run}/marks',
     answer: async (server, { run }, request) => {
       const wanted = await posted(marks, request);
       return jsonReply(200, await server.run(run!).mark({ ...wanted, ...defined(wanted) } as never));
     },
   },
   {
-    ...{ method: 'POST', path: '/api/runs/{run}/dataset' },
+    method: 'POST',
+    path: '/api/runs/{run}/dataset',
     answer: async (server, { run }, request) => download(server.run(run!), await posted(dataset, request), request),
   },
 ];

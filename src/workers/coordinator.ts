@@ -27,9 +27,11 @@ const LOOK_MS = 25;
 /** Milliseconds between looks for parked rollouts. */
 const PARKED_MS = 1_000;
 /** Milliseconds without a result before it is told, and the longest before it is told again. */
-const [TELL_MS, TELL_MOST_MS] = [15_000, 600_000];
+const TELL_MS = 15_000;
+const TELL_MOST_MS = 600_000;
 /** A database that was away for longer kept workers from renewing their leases; back for so long, it has heard of those that live. */
-const [AWAY_MS, BACK_MS] = [2_000, 4_000];
+const AWAY_MS = 2_000;
+const BACK_MS = 4_000;
 
 export interface CoordinatorOptions {
   readonly url: string;
@@ -142,7 +144,8 @@ export class Coordinator implements AsyncDisposable {
     // Field by field: spreading the task would include its answer.
     const view = { id, prompt, ...(metadata === undefined ? {} : { metadata }) };
     const { promise, resolve, reject } = Promise.withResolvers<Ended>();
-    const [version, weights] = [this.#version, this.#weights];
+    const version = this.#version;
+    const weights = this.#weights;
     const asked = { identity, task: view, sampling, version, weights };
     const job = jobIdOf(this.#options.run, asked);
     const stop = (): void => this.#fail(job, signal.reason);
@@ -255,7 +258,9 @@ export class Coordinator implements AsyncDisposable {
   /** Runs while rollouts are waited for. A database that stays away fails them all. */
   async #look(): Promise<void> {
     const { run, warn } = this.#options;
-    let [parkedAt, resultAt, tellAfter] = [performance.now(), performance.now(), TELL_MS];
+    let parkedAt = performance.now();
+    let resultAt = performance.now();
+    let tellAfter = TELL_MS;
     try {
       while (this.#waiting.size > 0 && !this.#isClosed) {
         await this.#queue.send(run, this.#unsent.splice(0));
@@ -263,7 +268,10 @@ export class Coordinator implements AsyncDisposable {
         for (const [job, trajectory] of results) this.#settle(job, trajectory);
         await this.#forget();
         const now = performance.now();
-        if (results.size > 0) [resultAt, tellAfter] = [now, TELL_MS];
+        if (results.size > 0) {
+          resultAt = now;
+          tellAfter = TELL_MS;
+        }
         if (now - resultAt > tellAfter) {
           const found = `no result of ${this.#waiting.size} queued rollouts for ${Math.round((now - resultAt) / 1000)} s`;
           warn('WAITING_FOR_WORKERS', `${found}; are workers running? trainyard worker --store URL`);
@@ -350,7 +358,8 @@ function failedRollout(
     at: at.getTime(),
     text: `attempt ${attempt} began on ${worker}, which gave no result that counts`,
   }));
-  const [startedAt, endedAt] = [logs[0]?.at ?? Date.now(), Date.now()];
+  const startedAt = logs[0]?.at ?? Date.now();
+  const endedAt = Date.now();
   const workers = [...new Set(attempts.map(({ worker }) => worker))].join(', ');
   const what = code === 'WORKER_LOST' ? 'its workers were lost' : 'its results were refused';
   const message = `${what} in ${ATTEMPTS} attempts (${workers || 'unknown'}): ${reason}`;
@@ -360,6 +369,7 @@ function failedRollout(
     grade: { kind: 'ungraded', why: 'failed' },
     turns: [],
     logs,
-    ...{ startedAt, endedAt },
+    startedAt,
+    endedAt,
   };
 }

@@ -18,7 +18,8 @@ export interface RolloutFile {
 export const MOST = 200 * 1024 * 1024;
 export const MOST_FILES = 100_000;
 /** Bytes of a name, and of a path: what file systems take. */
-const [LONGEST_NAME, LONGEST_PATH] = [255, 2_000];
+const LONGEST_NAME = 255;
+const LONGEST_PATH = 2_000;
 
 /** Removes the folder. Throws if there is more in it than can be sent. */
 export async function filesIn(folder: string): Promise<readonly RolloutFile[]> {

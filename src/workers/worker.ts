@@ -45,7 +45,9 @@ export interface WorkerSignals {
 }
 
 /** Milliseconds between looks for a run, for rollouts, and between renewals of leases. */
-const [RUN_MS, LOOK_MS, RENEW_MS] = [500, 50, 1_000];
+const RUN_MS = 500;
+const LOOK_MS = 50;
+const RENEW_MS = 1_000;
 /** Milliseconds between looks of a worker that has found nothing for a while. */
 const IDLE_MS = 200;
 
@@ -118,7 +120,8 @@ class Work implements AsyncDisposable {
     this.#signals = signals;
     this.#folder = opened.folder;
     this.#parts = opened.parts;
-    [this.#version, this.#weights] = [opened.version, opened.weights];
+    this.#version = opened.version;
+    this.#weights = opened.weights;
     const { recovery } = opened.parts;
     if (recovery !== undefined) recovery.restore = () => this.#load(this.#version);
   }
@@ -132,7 +135,9 @@ class Work implements AsyncDisposable {
     const { queue, run, spec, concurrency, name } = this.#options;
     const renewing = setInterval(() => void this.#renew(), RENEW_MS);
     try {
-      let [isOpen, lookedAt, pause] = [true, performance.now(), LOOK_MS];
+      let isOpen = true;
+      let lookedAt = performance.now();
+      let pause = LOOK_MS;
       while (this.#failure === undefined && !stop.aborted && (this.#held.size > 0 || (isOpen && !finish.aborted))) {
         const free = concurrency - this.#held.size;
         const claimed = free > 0 && isOpen && !finish.aborted ? await queue.claim(run, free, name) : [];
@@ -275,7 +280,8 @@ class Work implements AsyncDisposable {
     await trainer!.load(fetched.folder, { optimizer: false });
     await trainer!.publish(fetched.version);
     await removeFolder(fetched.folder);
-    [this.#version, this.#weights] = [fetched.version, fetched.digest];
+    this.#version = fetched.version;
+    this.#weights = fetched.digest;
   }
 }
 

@@ -47,7 +47,8 @@ function mergeNeighbours(points: readonly Point[]): readonly Point[] {
 /** 0 to 1 if all values fit, otherwise the range of the values and 0. */
 export function scaleOf(points: readonly Point[]): Scale {
   const values = points.map(({ value }) => value);
-  const [low, high] = [Math.min(0, ...values), Math.max(...values)];
+  const low = Math.min(0, ...values);
+  const high = Math.max(...values);
   if (high <= 1 && low === 0) return { low: 0, high: 1 };
   return { low, high: high > low ? high : low + 1 };
 }

@@ -122,7 +122,8 @@ export class Screen {
 
   /** Leaves one column and one row free: terminals disagree on the cursor position after a full line. */
   #frame(): readonly string[] {
-    const [columns, rows] = [Math.max(1, this.#surface.columns() - 1), Math.max(1, this.#surface.rows() - 1)];
+    const columns = Math.max(1, this.#surface.columns() - 1);
+    const rows = Math.max(1, this.#surface.rows() - 1);
     return viewOf(this.#state, columns, rows).map((line) => filtered(paint(line, this.#surface.colour), this.#surface.colour));
   }
 }

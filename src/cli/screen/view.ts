@@ -191,7 +191,8 @@ function timeRow({ seconds: { rollout, train, save } }: ViewState, layout: Layou
 function speedRow(state: ViewState, layout: Layout): readonly Line[] {
   const speed = tokensPerSecond(state);
   if (speed === null) return [];
-  const [sampled, trained] = [amount(speed.sampled), amount(speed.trained)];
+  const sampled = amount(speed.sampled);
+  const trained = amount(speed.trained);
   const ways = [`${sampled} sampled, ${trained} trained`, `${sampled} / ${trained}`];
   return wordsRow(layout, 'tokens/s', plain(layout.name > 0 ? ways : [`${sampled} tokens/s`, `${sampled}/s`]));
 }

@@ -233,7 +233,8 @@ async function between(
   order: string,
   timeoutMs: number,
 ): Promise<{ readonly said: readonly string[]; readonly timedOut: boolean }> {
-  const [answers, lines] = [linesOf(subject), linesOf(tester)];
+  const answers = linesOf(subject);
+  const lines = linesOf(tester);
   if ((await answers.next()).value !== READY) throw await notBegun(subject, language);
   if ((await lines.next()).value !== TESTER_READY) throw await notBegun(tester, language);
   const said: string[] = [];

@@ -134,9 +134,13 @@ const text = z.string().refine((value) => value.trim() !== '', 'expected a text 
 const program = z.strictObject({ input: z.string(), output: z.string() });
 const call = z.strictObject({ args: z.array(json), expected: json });
 const wrapped = z.object({
-  ...{ tests: json.optional(), test: json.optional(), test_list: json.optional() },
-  ...{ entry: identifier.optional(), entry_point: identifier.optional() },
-  ...{ setup: z.string().optional(), test_setup_code: z.string().optional() },
+  tests: json.optional(),
+  test: json.optional(),
+  test_list: json.optional(),
+  entry: identifier.optional(),
+  entry_point: identifier.optional(),
+  setup: z.string().optional(),
+  test_setup_code: z.string().optional(),
 });
 
 /**

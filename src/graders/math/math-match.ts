@@ -69,14 +69,16 @@ function isAnswer(said: readonly string[], reference: string): boolean {
 export const sameMath = (said: string, reference: string): boolean => withinBudget(() => sameAnswer(said, reference));
 
 function sameAnswer(said: string, reference: string): boolean {
-  const [left, right] = [plainText(said), plainText(reference)];
+  const left = plainText(said);
+  const right = plainText(reference);
   if (left === right) return left !== '' || said === reference;
   if (left === '' || right === '') return false;
   const seed = textHash(said) ^ textHash(reference);
   const isSame = (a: Node, b: Node): boolean => readable(() => compare(bothSigns(a), bothSigns(b), seed)) === true;
   let wasRead = false;
   for (const commas of ['group', 'separate'] as const) {
-    const [a, b] = [readAs(said, commas), readAs(reference, commas)];
+    const a = readAs(said, commas);
+    const b = readAs(reference, commas);
     if (a === undefined || b === undefined) continue;
     wasRead = true;
     if (isSame(a, b)) return true;
@@ -213,7 +215,8 @@ function sameRelation(a: Relation, b: Relation, seed: number): boolean {
 
 function linksOf({ signs, items }: Relation): readonly Link[] {
   return signs.map((sign, index) => {
-    const [left, right] = [items[index]!, items[index + 1]!];
+    const left = items[index]!;
+    const right = items[index + 1]!;
     const upward = FLIPPED[sign];
     if (upward !== undefined) return { sign: upward, side: sum([right, negative(left)]) };
     return { sign: sign === '≈' ? '=' : (sign as Link['sign']), side: sum([left, negative(right)]) };
@@ -233,7 +236,8 @@ function sameLink(a: Link, b: Link, seed: number): boolean {
     return isAllowed(factors[0]!.n > 0n ? 1 : -1) && factors.every((other) => same(factors[0]!, other));
   }
   const known = points.flatMap((point) => {
-    const [left, right] = [valueAt(a.side, point), valueAt(b.side, point)];
+    const left = valueAt(a.side, point);
+    const right = valueAt(b.side, point);
     return left === undefined || right === undefined ? [] : [left / right];
   });
   const [first = 0] = known;
@@ -245,7 +249,8 @@ function sameLink(a: Link, b: Link, seed: number): boolean {
 }
 
 function exactFactor(a: Node, b: Node, point: Point): Rational | undefined {
-  const [left, right] = [exactly(a, point), exactly(b, point)];
+  const left = exactly(a, point);
+  const right = exactly(b, point);
   return left === undefined || right === undefined || left.n === 0n || right.n === 0n ? undefined : over(left, right);
 }
 
@@ -282,7 +287,8 @@ function valueSaid({ signs, items }: Relation, seed: number): Node | undefined {
 
 /** Whether one may be the other rounded: 5 ≈ 6 states nothing. */
 function areClose(a: Node, b: Node): boolean {
-  const [left, right] = [valueAt(a, new Map()), valueAt(b, new Map())];
+  const left = valueAt(a, new Map());
+  const right = valueAt(b, new Map());
   return left !== undefined && right !== undefined && Math.abs(left - right) <= 0.02 * Math.max(Math.abs(left), Math.abs(right));
 }
 
@@ -330,19 +336,22 @@ function sameComplex(a: Node, b: Node, names: readonly string[], seed: number): 
   const others = names.filter((name) => name !== 'i');
   const points = others.length === 0 ? [NOWHERE] : pointsFor(others, seed);
   return points.every((point) => {
-    const [left, right] = [complexly(a, point), complexly(b, point)];
+    const left = complexly(a, point);
+    const right = complexly(b, point);
     return left !== undefined && right !== undefined && same(left.re, right.re) && same(left.im, right.im);
   });
 }
 
 /** Undefined if it cannot be decided. */
 function agreeAt(a: Node, b: Node, point: Point): boolean | undefined {
-  const [left, right] = [exactly(a, point), exactly(b, point)];
+  const left = exactly(a, point);
+  const right = exactly(b, point);
   if (left !== undefined && right !== undefined) return same(left, right);
   // A long decimal can be close to any root; only a short one can be meant to equal it.
   const known = left ?? right;
   if (point === NOWHERE && known !== undefined && bitsOf(known.n) + bitsOf(known.d) > MOST_KNOWN_BITS) return false;
-  const [nearLeft, nearRight] = [nearly(a, point), nearly(b, point)];
+  const nearLeft = nearly(a, point);
+  const nearRight = nearly(b, point);
   return nearLeft && nearRight && withinError(nearLeft, nearRight);
 }
 

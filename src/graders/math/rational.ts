@@ -55,7 +55,8 @@ export function rational(n: bigint, d: bigint): Rational {
   // A loose bound on the cost of the gcd, which may still bring the fraction below MOST_BITS.
   if (bits > 2 * MOST_BITS + 8) throw new Unreadable('a number that is too long');
   spend(1 + bits / 16);
-  let [a, b] = [abs(n), abs(d)];
+  let a = abs(n);
+  let b = abs(d);
   while (b > 0n) [a, b] = [b, a % b];
   const sign = d < 0n ? -1n : 1n;
   const lowest = { n: (sign * n) / a, d: (sign * d) / a };
@@ -86,7 +87,8 @@ export function power(base: Rational, exponent: Rational): Rational | undefined 
   const bits = Math.max(bitsOf(base.n), bitsOf(base.d)) * times;
   if (bits > MOST_BITS) return undefined;
   spend(1 + bits / 16);
-  const [n, d] = [base.n ** BigInt(times), base.d ** BigInt(times)];
+  const n = base.n ** BigInt(times);
+  const d = base.d ** BigInt(times);
   return top >= 0n ? { n, d } : rational(d, n);
 }
 

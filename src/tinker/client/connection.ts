@@ -258,8 +258,11 @@ export class TinkerConnection implements AsyncDisposable {
   ): Promise<Payload> {
     const until = performance.now() + LONGEST_RESULT_MS;
     const left = { resubmissions: RESUBMISSIONS, badRequests: BAD_REQUESTS };
-    const [path, name] = ['retrieve_future', `retrieve_future of ${verb}`];
-    let [id, metadataOnly, wait]: [string, boolean, number] = [firstId, true, PAUSE_MS[0]];
+    const path = 'retrieve_future';
+    const name = `retrieve_future of ${verb}`;
+    let id = firstId;
+    let metadataOnly = true;
+    let wait: number = PAUSE_MS[0];
     for (let iteration = 0; ; iteration++) {
       const began = performance.now();
       const headers = { ...POLL_HEADERS, 'x-tinker-request-iteration': String(iteration), 'x-tinker-request-type': requestType };

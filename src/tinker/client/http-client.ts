@@ -280,7 +280,8 @@ function mayHaveArrived(answer: ServerReply | ExchangeFailure): boolean {
 }
 
 function unreachable(found: string, afterMs: number, patienceMs: number): TrainyardError {
-  const [wanted, most] = [Math.round(afterMs / 1000), Math.round(patienceMs / 1000)];
+  const wanted = Math.round(afterMs / 1000);
+  const most = Math.round(patienceMs / 1000);
   const why =
     afterMs > patienceMs ? `it wants to be asked again in ${wanted} s, longer than is waited` : `given up after ${most} s`;
   return new TrainyardError('POLICY_UNREACHABLE', `${found}; ${why}`, {

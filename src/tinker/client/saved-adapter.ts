@@ -17,7 +17,8 @@ import { readSavedState } from './saved-state.ts';
 import { TinkerModel } from './tinker-model.ts';
 import { access } from './tinker-policy.ts';
 
-const [CONFIG, WEIGHTS] = ['adapter_config.json', 'adapter_model.safetensors'];
+const CONFIG = 'adapter_config.json';
+const WEIGHTS = 'adapter_model.safetensors';
 /** Of an archive, before and after decompression. */
 const MOST_BYTES = 2 ** 31 - 1;
 const DOWNLOAD_MS = 600_000;

@@ -252,8 +252,13 @@ function modelRoutes(parts: ServerParts): Routes {
       // A client on the same machine can load the tokenizer from this folder.
       const tokenizer_id = base.tokenizer && base.folder;
       return jsonReply(200, {
-        ...{ type: 'get_info', model_id: id, status: 'created', model_name: name },
-        ...{ is_lora: false, lora_rank: null, full_parameter_training: true },
+        type: 'get_info',
+        model_id: id,
+        status: 'created',
+        model_name: name,
+        is_lora: false,
+        lora_rank: null,
+        full_parameter_training: true,
         model_data: { arch: 'llama', model_name: name, base_model: name, tokenizer_id },
       });
     },

@@ -347,8 +347,13 @@ async function runOf(weights: WeightsFolder, modelId: string, label: RunLabel): 
   const latest = (kind: WeightsKind) => saved.filter((one) => one.kind === kind).map(checkpointOf)[0] ?? null;
   const metadata = label.user_metadata && Object.entries(label.user_metadata).map(([key, value]) => [key, String(value)]);
   return {
-    ...{ training_run_id: modelId, base_model: label.base_model, model_owner: 'local', corrupted: false },
-    ...{ is_lora: false, lora_rank: null, full_parameter_training: true },
+    training_run_id: modelId,
+    base_model: label.base_model,
+    model_owner: 'local',
+    corrupted: false,
+    is_lora: false,
+    lora_rank: null,
+    full_parameter_training: true,
     last_request_time: saved[0]?.saved_at ?? label.created_at,
     last_checkpoint: latest('weights'),
     last_sampler_checkpoint: latest('sampler_weights'),
@@ -378,6 +383,7 @@ function pageOf<T>(all: readonly T[], query: string): { readonly page: readonly 
     if (Number.isSafeInteger(value) && value >= 0) return value;
     throw invalid(name, `is ${given.get(name)}, expected a whole number of at least 0`);
   };
-  const [limit, offset] = [Math.min(number('limit', 20), LARGEST_PAGE), number('offset', 0)];
+  const limit = Math.min(number('limit', 20), LARGEST_PAGE);
+  const offset = number('offset', 0);
   return { page: all.slice(offset, offset + limit), cursor: { offset, limit, total_count: all.length } };
 }

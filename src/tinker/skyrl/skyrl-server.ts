@@ -63,7 +63,9 @@ export async function startSkyrl(settings: SkyrlSettings, stop: AbortSignal, tel
   await using log = await open(logPath, 'w');
   const child = spawn(python, [SERVER, ...argumentsOf(settings, port)], {
     // A group of its own, so that its children end with it. It watches its standard input, which closes even if this process is killed.
-    ...{ detached: true, stdio: ['pipe', log.fd, log.fd], env: { ...process.env, ...environmentOf(settings) } },
+    detached: true,
+    stdio: ['pipe', log.fd, log.fd],
+    env: { ...process.env, ...environmentOf(settings) },
   });
   const end = endOf(child);
   const ended = end.then(async (how): Promise<never> => {
@@ -115,11 +117,15 @@ function lengthsOf({ context }: SkyrlSettings): readonly number[] {
 
 function argumentsOf({ model, state, sequences, rows, loraRank }: SkyrlSettings, port: number): readonly string[] {
   const backend = {
-    ...{ max_lora_adapters: ADAPTERS, max_lora_rank: loraRank },
-    ...{ train_micro_batch_size: rows, sample_max_num_sequences: sequences },
+    max_lora_adapters: ADAPTERS,
+    max_lora_rank: loraRank,
+    train_micro_batch_size: rows,
+    sample_max_num_sequences: sequences,
   };
   const flags = {
-    ...{ '--base-model': resolve(model), '--backend': 'jax', '--port': String(port) },
+    '--base-model': resolve(model),
+    '--backend': 'jax',
+    '--port': String(port),
     '--database-url': `sqlite:///${resolve(state, 'server.sqlite')}`,
     '--checkpoints-base': resolve(state, 'checkpoints'),
     '--backend-config': JSON.stringify(backend),
@@ -172,9 +178,15 @@ async function warmUp(settings: SkyrlSettings, baseURL: string, stop: AbortSigna
 
 function rowOf(length: number): Sample {
   return {
-    ...{ temperature: 1, weight: 1, rolloutId: 'warm-up', groupId: 'warm-up' },
-    ...{ tokens: new Int32Array(length), versions: new Int32Array(length), mask: new Uint8Array(length).fill(1, -1) },
-    ...{ logprobs: new Float32Array(length).fill(-1, -1), advantages: new Float32Array(length) },
+    temperature: 1,
+    weight: 1,
+    rolloutId: 'warm-up',
+    groupId: 'warm-up',
+    tokens: new Int32Array(length),
+    versions: new Int32Array(length),
+    mask: new Uint8Array(length).fill(1, -1),
+    logprobs: new Float32Array(length).fill(-1, -1),
+    advantages: new Float32Array(length),
   };
 }
 

@@ -73,7 +73,9 @@ const MOST_NAMES = 1024;
 const TAGS = 64;
 const NO_BYTES = new Uint8Array(0);
 const encoder = new TextEncoder();
-const [VARINT, FIXED64, BYTES] = [0, 1, 2];
+const VARINT = 0;
+const FIXED64 = 1;
+const BYTES = 2;
 /** Undefined for groups, which proto3 does not have. */
 const WIRE_TYPES = ['a varint', '8 bytes', 'a stretch of bytes', undefined, undefined, '4 bytes'];
 
@@ -90,7 +92,8 @@ class Cursor {
 
   /** Inexact above 2^53, but then still greater than any limit it is compared with. */
   varint(): number {
-    let [value, scale] = [0, 1];
+    let value = 0;
+    let scale = 1;
     for (let i = 0; i < 10; i++, scale *= 128) {
       const byte = this.#bytes[this.pos++] ?? 0;
       value += (byte & 127) * scale;
@@ -101,7 +104,8 @@ class Cursor {
 
   /** A signed 64-bit varint. */
   signed(): number {
-    let [low, high] = [0, 0];
+    let low = 0;
+    let high = 0;
     for (let i = 0; i < 10; i++) {
       const byte = this.#bytes[this.pos++] ?? 0;
       if (i < 5) low |= (byte & 127) << (7 * i);

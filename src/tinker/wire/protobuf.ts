@@ -258,7 +258,8 @@ function readRecord(record: Message, outputs: Tensors[]): void {
 
 /** Offsets are in bytes and must not decrease, so datums never overlap. */
 function readBatch(batch: Message, where: string): Tensor[] {
-  const [data, dtype] = [batch.bytes(1, 'data'), dtypeOf(batch, where)];
+  const data = batch.bytes(1, 'data');
+  const dtype = dtypeOf(batch, where);
   const width = WIDTHS[dtype];
   const offsets = copied(BigInt64Array, batch.bytes(2, 'offsets'), `${where}.offsets`);
   if (offsets.length > MOST_ROWS + 1) throw new WireError(`${where}.offsets`, `at most ${MOST_ROWS + 1}`, 'more');

@@ -26,7 +26,10 @@ type Named = readonly [name: string, value: (report: StepReport) => number | und
 
 function ofSteps(title: string, about: string, say: Measure['say'], named: readonly Named[], share?: Measure['share']): Measure {
   return {
-    ...{ title, about, say, names: named.map(([name]) => name) },
+    title,
+    about,
+    say,
+    names: named.map(([name]) => name),
     ...(share && { share }),
     point: (event) =>
       event.type === 'step-end' ? { step: event.step, values: named.map(([, value]) => value(event)) } : undefined,
@@ -44,14 +47,17 @@ const MEASURES: readonly Measure[] = [
   {
     title: 'Held-out success',
     about: 'Tasks solved that are never trained. Band: 95 % interval.',
-    ...{ names: ['success'], say: percent, share: 'whole' },
+    names: ['success'],
+    say: percent,
+    share: 'whole',
     point: (event) =>
       event.type === 'eval-end' ? { step: event.step, values: [event.score.success], band: event.score.ci } : undefined,
   },
   {
     title: 'Training reward',
     about: 'Mean over the rollouts of each step. Band: 95 % interval.',
-    ...{ names: ['reward'], say: number },
+    names: ['reward'],
+    say: number,
     point: (event) =>
       event.type === 'step-end' ? { step: event.step, values: [event.reward], band: intervalOf(event) } : undefined,
   },
@@ -91,7 +97,8 @@ const MEASURES: readonly Measure[] = [
   {
     title: 'Supervised loss',
     about: 'Mean over taught tokens, and on conversations left out.',
-    ...{ names: ['training', 'validation'], say: nats },
+    names: ['training', 'validation'],
+    say: nats,
     point: (event) => (event.type === 'sft-step' ? { step: event.step, values: [event.loss, event.validationLoss] } : undefined),
   },
 ];
@@ -144,7 +151,8 @@ function rangeOf(measure: Measure, series: readonly Series[]): readonly [number,
   if (measure.share === 'whole') return [0, 1];
   const all = series.flatMap(({ points }) => [...points.values()].flatMap(({ values, band }) => [...values, ...(band ?? [])]));
   const known = all.filter((value) => value !== undefined);
-  const [low, high] = [Math.min(0, ...known), Math.max(...known)];
+  const low = Math.min(0, ...known);
+  const high = Math.max(...known);
   const room = (high - low) * 0.06 || Math.abs(high) || 1;
   return [low === 0 ? 0 : low - room, high + room];
 }
@@ -173,11 +181,15 @@ function optionsOf(
   width: number,
   hover: (index: number | null) => void,
 ): uPlot.Options {
-  const [line, muted] = [resolved('var(--line)'), resolved('var(--muted)')];
+  const line = resolved('var(--line)');
+  const muted = resolved('var(--muted)');
   const axis = { stroke: muted, grid: { stroke: line, width: 1 }, ticks: { show: false }, font: '11px system-ui, sans-serif' };
   const tick = (value: number): string => (measure.share ? `${number(100 * value)} %` : number(value));
   return {
-    ...{ width, height: HEIGHT, padding: [8, 6, 0, 0], legend: { show: false } },
+    width,
+    height: HEIGHT,
+    padding: [8, 6, 0, 0],
+    legend: { show: false },
     cursor: { sync: { key: 'steps' }, drag: { x: false, y: false }, y: false },
     scales: { x: { time: false }, y: { range: () => [...rangeOf(measure, now())] as [number, number] } },
     axes: [
@@ -188,7 +200,9 @@ function optionsOf(
       {},
       ...now().flatMap(({ run }) =>
         measure.names.map((_, i) => ({
-          ...{ spanGaps: true, dash: dashOf(run.place), width: i === 0 ? 2 : 1 },
+          spanGaps: true,
+          dash: dashOf(run.place),
+          width: i === 0 ? 2 : 1,
           stroke: resolved(colourOf(run.place), i === 0 ? 1 : 0.65),
         })),
       ),

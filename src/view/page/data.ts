@@ -93,7 +93,8 @@ function listedOf(all: readonly RolloutRow[], key: string, filter: string, sort:
   const [sign, by] = sort.startsWith('-') ? [-1, sort.slice(1)] : [1, sort];
   const keyOf = (row: RolloutRow): number | string | null => (by === 'task' ? row.taskId : row[by as 'seq']);
   const rows = all.filter(rowFilter(filter)).toSorted((one, other) => {
-    const [a, b] = [keyOf(one), keyOf(other)];
+    const a = keyOf(one);
+    const b = keyOf(other);
     if (a === null || b === null || a === b) return Number(a === null) - Number(b === null) || other.seq - one.seq;
     return a < b ? -sign : sign;
   });
@@ -102,12 +103,16 @@ function listedOf(all: readonly RolloutRow[], key: string, filter: string, sort:
 }
 
 function pageOf(path: string, { rows: all, ...page }: RolloutPage, query: URLSearchParams): RolloutPage {
-  const [filter, sort] = [query.get('filter') ?? '', query.get('sort') ?? '-seq'];
+  const filter = query.get('filter') ?? '';
+  const sort = query.get('sort') ?? '-seq';
   const rows = listedOf(all, JSON.stringify([path, filter, sort]), filter, sort);
   const rewards = rows.flatMap(({ reward }) => reward ?? []);
   const from = Number(query.get('from') ?? 0);
   return {
-    ...{ ...page, from, matching: rows.length, rows: rows.slice(from, from + Number(query.get('count') ?? 100)) },
+    ...page,
+    from,
+    matching: rows.length,
+    rows: rows.slice(from, from + Number(query.get('count') ?? 100)),
     meanReward: rewards.length === 0 ? null : meanOf(rewards),
     successes: rows.filter(({ success }) => success).length,
   };
@@ -157,7 +162,8 @@ export function useLive(): Live {
   return now;
 }
 
-let [reading, again] = [false, false];
+let reading = false;
+let again = false;
 
 /** What is asked for while it reads is read once more, after that. */
 async function readAll(): Promise<void> {

@@ -127,7 +127,8 @@ interface LineProps extends Pick<Listed, 'run' | 'selected' | 'toggle'> {
 }
 
 function Line({ run, row, index, current, selected, toggle }: LineProps) {
-  const [id, style] = [`row-${index}`, { top: `${index * ROW}px` }];
+  const id = `row-${index}`;
+  const style = { top: `${index * ROW}px` };
   if (row === undefined) return <div role="row" class="line waiting" aria-rowindex={index + 2} {...{ id, style }} />;
   const isSelected = selected.has(row.rolloutId);
   const own = { id, style, class: current ? 'line current' : 'line', 'aria-rowindex': index + 2 };
@@ -183,7 +184,8 @@ function List({ run, asked, sort, matching, selected, view, rowAt, toggle, look,
   useEffect(() => void left.set(asked, { top: view.top, cursor }));
   const move = (to: number): void => {
     const next = Math.max(0, Math.min(matching - 1, to));
-    const [element, top] = [grid.current!, next * ROW];
+    const element = grid.current!;
+    const top = next * ROW;
     setCursor(next);
     // The header covers one row.
     element.scrollTop = Math.max(Math.min(element.scrollTop, top), top + 2 * ROW - element.clientHeight);
@@ -302,7 +304,8 @@ function Actions({ selected, matching, open, clear }: ActionsProps) {
 
 export function Rollouts({ run, query }: { readonly run: string; readonly query: URLSearchParams }) {
   const info = useLive().runs?.find(({ id }) => id === run);
-  const [filter, sort] = [query.get('filter') ?? '', query.get('sort') ?? '-seq'];
+  const filter = query.get('filter') ?? '';
+  const sort = query.get('sort') ?? '-seq';
   const asked = `/api/runs/${run}/rollouts?filter=${encodeURIComponent(filter)}&sort=${sort}`;
   const [view, look] = useState<View>({ top: left.get(asked)?.top ?? 0, height: 600 });
   const [selected, select] = useState<ReadonlySet<string>>(new Set());

@@ -183,7 +183,8 @@ interface Place {
 function Inspector({ row, i }: { readonly row: TokenRow; readonly i: number }) {
   const own = row.mask[i] === 1;
   const engine = row.logprobs[i]!;
-  const [advantage, trainer] = [row.advantages?.[i], row.trainerLogprobs?.[i]];
+  const advantage = row.advantages?.[i];
+  const trainer = row.trainerLogprobs?.[i];
   const facts = own
     ? [
         `log-probability ${number(engine)} nats (${(100 * Math.exp(engine)).toPrecision(3)} %)`,

@@ -190,7 +190,8 @@ function isExpected(found: unknown, expected: unknown, tolerance: number): boole
   }
   if (typeof expected !== 'object' || expected === null || typeof found !== 'object' || found === null) return found === expected;
   if (Object.getPrototypeOf(found) !== Object.getPrototypeOf(expected)) return false;
-  const [wanted, given] = [expected as Record<string, unknown>, found as Record<string, unknown>];
+  const wanted = expected as Record<string, unknown>;
+  const given = found as Record<string, unknown>;
   const keys = Object.keys(wanted);
   if (keys.length !== Object.keys(given).length) return false;
   return keys.every((key) => Object.hasOwn(given, key) && isExpected(given[key], wanted[key], tolerance));
@@ -224,14 +225,18 @@ function provide(peer: Peer) {
     (fn, expected, ...more) => real[name]!(fn, fitting(expected), ...more),
   ];
   const given = {
-    ...{ ...realAssert, ok: insist },
+    ...realAssert,
+    ok: insist,
     ...Object.fromEntries(['deepEqual', 'deepStrictEqual', 'notDeepEqual', 'notDeepStrictEqual'].map(comparing)),
     ...Object.fromEntries(['throws', 'rejects'].map(throwing)),
   } as unknown as Record<string, Check>;
   const { strictEqual, notStrictEqual, deepStrictEqual, notDeepStrictEqual } = given;
   const assert = Object.assign((...args: [unknown]) => insist(...args), given);
   const strict = Object.assign((...args: [unknown]) => insist(...args), given, {
-    ...{ equal: strictEqual, notEqual: notStrictEqual, deepEqual: deepStrictEqual, notDeepEqual: notDeepStrictEqual },
+    equal: strictEqual,
+    notEqual: notStrictEqual,
+    deepEqual: deepStrictEqual,
+    notDeepEqual: notDeepStrictEqual,
   });
   Object.assign(assert, { strict });
   const quiet = (): void => {};

@@ -41,8 +41,17 @@ const MOST_DEPTH = 100;
 const MOST_NESTED_CALLS = 100;
 const ERRORS = { Error, TypeError, RangeError, SyntaxError, ReferenceError, EvalError, URIError } as const;
 const ARRAYS = {
-  ...{ Int8Array, Uint8Array, Uint8ClampedArray, Int16Array, Uint16Array, Int32Array, Uint32Array },
-  ...{ Float32Array, Float64Array, BigInt64Array, BigUint64Array },
+  Int8Array,
+  Uint8Array,
+  Uint8ClampedArray,
+  Int16Array,
+  Uint16Array,
+  Int32Array,
+  Uint32Array,
+  Float32Array,
+  Float64Array,
+  BigInt64Array,
+  BigUint64Array,
 } as unknown as Readonly<Record<string, new (items: readonly unknown[]) => object>>;
 
 type Codec = readonly [is: (value: unknown) => boolean, parts: (value: never) => unknown, made: (parts: never) => unknown];

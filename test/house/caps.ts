@@ -1,0 +1,21 @@
+/**
+ * What the house may be at most. One cap on the sum of source tokens, raised only by an issue that names the number; the others hold what is easily
+ * lost again. `npm run house` prints them beside today's numbers.
+ */
+export const CAPS = {
+  /** Source tokens of all that ships; 617,370 when the gauge was first read. */
+  tokens: 618_500,
+  testLines: 63_300,
+  documentWords: 96_500,
+  glossary: 30,
+  repeatedNames: 14,
+  topFolders: 25,
+  ownFiles: 43,
+  /** Values packed into one declaration; swaps are. */
+  tuples: 10,
+} as const;
+
+export const WORDS: Readonly<Record<string, number>> = { 'README.md': 1_030, 'CHANGELOG.md': 6_300, 'ARCHITECTURE.md': 1_840 };
+
+/** Files that are loaded with one, itself included. */
+export const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/run/train.ts': 127 };
