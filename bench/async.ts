@@ -12,10 +12,10 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { defineWorkflow } from '../src/core/define.ts';
 import { type Engine, engineWith } from '../src/core/policy.ts';
-import { EmbeddedModel } from '../src/nn/embedded-model.ts';
-import { gaussian, randomStream } from '../src/nn/random.ts';
-import { BASE_MODEL } from '../src/run/settings.ts';
-import { train } from '../src/run/train.ts';
+import { EmbeddedModel } from '../src/engines/embedded/embedded-model.ts';
+import { gaussian, randomStream } from '../src/engines/embedded/random.ts';
+import { BASE_MODEL } from '../src/settings/settings.ts';
+import { train } from '../src/training/train.ts';
 import type { Flags } from './main.ts';
 
 const SIZE = { steps: 12, groupsPerStep: 8, group: 4, concurrency: 32, evalEvery: 0 } as const;

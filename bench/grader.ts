@@ -7,8 +7,8 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { loadavg } from 'node:os';
 import type { GraderInput } from '../src/core/contracts.ts';
-import { inlineGrader } from '../src/grader/inline.ts';
-import { graderProgram, openGraderPool } from '../src/grader/pool.ts';
+import { inlineGrader } from '../src/grading/inline.ts';
+import { graderProgram, openGraderPool } from '../src/grading/pool.ts';
 import { PooledProcess } from '../src/processes/pooled-process.ts';
 import { trivial } from './grader/trivial.ts';
 

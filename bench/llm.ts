@@ -12,11 +12,11 @@ import { loadavg, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import type { Sample } from '../src/core/types.ts';
-import { type LlamaConfig, planLayout } from '../src/nn/config.ts';
-import { EmbeddedModel } from '../src/nn/embedded-model.ts';
-import { LORA_TARGETS } from '../src/nn/lora.ts';
-import { writeCheckpoint } from '../src/nn/model-files.ts';
-import { crossEntropy } from '../src/trainer/losses.ts';
+import { EmbeddedModel } from '../src/engines/embedded/embedded-model.ts';
+import { LORA_TARGETS } from '../src/engines/embedded/lora.ts';
+import { type LlamaConfig, planLayout } from '../src/engines/embedded/model/config.ts';
+import { writeCheckpoint } from '../src/engines/embedded/model/model-files.ts';
+import { crossEntropy } from '../src/training/losses.ts';
 import { preparePython } from '../test/interop/python-environment.ts';
 import type { Flags } from './main.ts';
 

@@ -6,13 +6,13 @@
  */
 import { loadavg } from 'node:os';
 import type { Sample } from '../src/core/types.ts';
-import { ARENA_START, GEMM_SCRATCH, planArena } from '../src/nn/arena.ts';
-import { bestVariant, compileKernels } from '../src/nn/compile.ts';
-import type { LlamaConfig } from '../src/nn/config.ts';
-import { planLayout } from '../src/nn/config.ts';
-import { defaultThreads, EmbeddedModel } from '../src/nn/embedded-model.ts';
-import { loadKernels } from '../src/nn/wasm.ts';
-import { ppo } from '../src/trainer/losses.ts';
+import { ARENA_START, GEMM_SCRATCH, planArena } from '../src/engines/embedded/arena.ts';
+import { bestVariant, compileKernels } from '../src/engines/embedded/compile.ts';
+import { defaultThreads, EmbeddedModel } from '../src/engines/embedded/embedded-model.ts';
+import type { LlamaConfig } from '../src/engines/embedded/model/config.ts';
+import { planLayout } from '../src/engines/embedded/model/config.ts';
+import { loadKernels } from '../src/engines/embedded/wasm.ts';
+import { ppo } from '../src/training/losses.ts';
 
 const LARGER: LlamaConfig = {
   family: 'llama',

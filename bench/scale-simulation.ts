@@ -9,7 +9,7 @@
  * (`staleness` + 1) batches ahead of the trainer, whose step takes `trainMs`. A batch of `batch` groups grows with the machines if it is 0: as many
  * groups as fill every place once. The first and the last step are not counted. No machine fails here.
  */
-import { gaussian, randomStream } from '../src/nn/random.ts';
+import { gaussian, randomStream } from '../src/engines/embedded/random.ts';
 import type { Flags } from './main.ts';
 
 const ASSUMED = {

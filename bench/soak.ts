@@ -15,7 +15,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
-import { evaluateOnly } from '../src/run/evaluate.ts';
+import { evaluateOnly } from '../src/evaluation/evaluate.ts';
 import { openYard } from './rollouts/yard.ts';
 
 const ROLLOUTS = 50_000;

@@ -11,7 +11,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { StepReport } from '../src/core/events.ts';
-import { train } from '../src/run/train.ts';
+import { train } from '../src/training/train.ts';
 
 /** The first pattern that fits a file says what it is for. */
 const PARTS: readonly (readonly [part: string, file: RegExp])[] = [

@@ -8,7 +8,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 import type { Trajectory, Turn } from '../src/core/types.ts';
-import { BASE_MODEL } from '../src/run/settings.ts';
+import { BASE_MODEL } from '../src/settings/settings.ts';
 import { openSqliteStore } from '../src/store/sqlite.ts';
 import { manifestOf } from '../src/testing/trajectories.ts';
 import type { RolloutPage } from '../src/view/api.ts';

@@ -3,7 +3,7 @@
  *
  * Only words and rounding; every number is measured by pretrain.ts.
  */
-import type { LlamaConfig } from '../src/nn/config.ts';
+import type { LlamaConfig } from '../src/engines/embedded/model/config.ts';
 
 export interface PhaseTraining {
   readonly name: string;

@@ -11,7 +11,7 @@ import { fileURLToPath } from 'node:url';
 import asc from 'assemblyscript/asc';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
-const kernels = join(root, 'src/nn/kernels');
+const kernels = join(root, 'src/engines/embedded/kernels');
 
 const VARIANTS = { relaxed: ['--enable', 'relaxed-simd'], plain: [] } as const;
 const OPTIONS = ['-O3', '--noAssert', '--runtime', 'stub', '--importMemory', '--sharedMemory', '--maximumMemory', '65536'];
@@ -35,7 +35,7 @@ async function check(): Promise<boolean> {
       const equal = built.equals(committed);
       same &&= equal;
       const verdict = equal ? 'is up to date' : `differs from its sources (${committed.length} bytes, expected ${built.length})`;
-      console.log(`src/nn/kernels/${variant}.wasm ${verdict}`);
+      console.log(`src/engines/embedded/kernels/${variant}.wasm ${verdict}`);
     }
     return same;
   } finally {

@@ -12,8 +12,8 @@ import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { messageOf } from '../src/core/errors.ts';
-import { resolveModel } from '../src/run/model-path.ts';
-import { freeRun, shortPath } from '../src/run/settings.ts';
+import { resolveModel } from '../src/engines/model-path.ts';
+import { freeRun, shortPath } from '../src/settings/settings.ts';
 import { smolLm2FromPypi } from './smollm2-wheel.ts';
 
 const ROOT = join(import.meta.dirname, '..');

@@ -1,19 +1,24 @@
 /** `trainyard/agent-flow`: agent flows in the style of Claw-R1. */
-export { AgentFlowBase, type FlowTool, MultiStepAgentFlow, SingleStepSingleTurnAgentFlow } from './flows/agent-flow-base.ts';
+export {
+  AgentFlowBase,
+  type FlowTool,
+  MultiStepAgentFlow,
+  SingleStepSingleTurnAgentFlow,
+} from './shapes/flows/agent-flow-base.ts';
 export {
   type BlackBoxAgent,
   BlackBoxAgentFlowBase,
   BlackBoxGSM8KAgentFlow,
   type BlackBoxOutcome,
   ProcessAgentFlow,
-} from './flows/black-box-flow.ts';
+} from './shapes/flows/black-box-flow.ts';
 export {
   AgentFlowManager,
   AgentFlowWorker,
   type EpisodeResult,
   type FlowRow,
   type ManagerOptions,
-} from './flows/flow-batch.ts';
+} from './shapes/flows/flow-batch.ts';
 export {
   type FlowClass,
   type FlowFields,
@@ -22,8 +27,8 @@ export {
   flowRegistry,
   type RegisteredFlow,
   register,
-} from './flows/flow-registry.ts';
-export { readFlowsFile } from './flows/flows-file.ts';
+} from './shapes/flows/flow-registry.ts';
+export { readFlowsFile } from './shapes/flows/flows-file.ts';
 export {
   type FlowMessage,
   type GatewayGeneration,
@@ -33,4 +38,4 @@ export {
   type SamplingParams,
   Step,
   type StepFields,
-} from './flows/gateway-client.ts';
+} from './shapes/flows/gateway-client.ts';

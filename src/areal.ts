@@ -5,13 +5,13 @@ export {
   type AgentOptions,
   type AgentReward,
   agentWorkflow,
-} from './areal/agent-workflow.ts';
+} from './shapes/areal/agent-workflow.ts';
 export {
   type AsyncReward,
   type AsyncRewardOptions,
   AsyncRewardWrapper,
   type RewardReference,
-} from './areal/async-reward.ts';
+} from './shapes/areal/async-reward.ts';
 export {
   type EpisodeData,
   type EpisodeGroup,
@@ -19,13 +19,13 @@ export {
   type RewardData,
   type WorkflowContextView,
   workflowContext,
-} from './areal/episode.ts';
+} from './shapes/areal/episode.ts';
 export {
   type ExportOptions,
   exportInteractions,
   type TrajectoryTensors,
-} from './areal/export-interactions.ts';
-export { type EpisodeSample, episodeSample, type ModelResponse } from './areal/returned-samples.ts';
+} from './shapes/areal/export-interactions.ts';
+export { type EpisodeSample, episodeSample, type ModelResponse } from './shapes/areal/returned-samples.ts';
 export {
   type EpisodeResult,
   type GenerationConfig,
@@ -33,4 +33,4 @@ export {
   type Interactions,
   type ModelRequest,
   RolloutWorkflow,
-} from './areal/rollout-workflow.ts';
+} from './shapes/areal/rollout-workflow.ts';

@@ -1,7 +1,6 @@
 /** `trainyard/graders`: the graders that ship with Trainyard, and the pieces to compose them. */
 export { rejected, unscorable } from './core/define.ts';
 export type { Schema as JsonSchema } from './core/json-schema.ts';
-export { type GradedCase, gradeOnce } from './grader/inline.ts';
 export type { ReadSaid, TextOptions } from './graders/answer-text.ts';
 export type { CodeLanguage } from './graders/code/run-tests.ts';
 export { type UnitTestsOptions, unitTests } from './graders/code/unit-tests.ts';
@@ -42,6 +41,7 @@ export {
   regexMatch,
 } from './graders/text-match.ts';
 export { type ExpectedCall, type ToolCallsOptions, toolCalls } from './graders/tool-call-match.ts';
+export { type GradedCase, gradeOnce } from './grading/inline.ts';
 export {
   type ConfinedProcess,
   openSandbox,

@@ -2,6 +2,9 @@
  * The public API of `trainyard`: what you need to write an agent or a grader, and to start a run. Cheap to load, because grading processes
  * load it too; runs load their parts when called. `trainyard/loop` has the pieces for writing your own loop.
  */
+
+export type { Verification } from './audit/verify.ts';
+export type { Difference, VerifyOptions } from './audit/verify-records.ts';
 export { ambientModel, currentRollout, rolloutFetch } from './core/context.ts';
 export type {
   ClientOptions,
@@ -93,7 +96,8 @@ export type {
   Trajectory,
   Turn,
 } from './core/types.ts';
-export type { RawRow, TaskRow, TaskSource } from './dataset/rows.ts';
+export type { EvaluationOptions, EvaluationResult } from './evaluation/evaluate.ts';
+export type { RolloutResult, TaskResult } from './evaluation/results.ts';
 export {
   type AgentProcessEnd,
   type AgentProcessOptions,
@@ -101,20 +105,17 @@ export {
   agentEnvironment,
   runAgentProcess,
 } from './processes/agent-process.ts';
+export type { EvaluationResumeRequest, ResumeRequest } from './run/plan.ts';
+export { evaluateOnly, resume, resumeEvaluation, rolloutBatch, sft, train, verify } from './run/start.ts';
 export type {
   EvaluationRequest,
   EvaluationSettings,
   TrainFromRequest,
   TrainRequest,
   TrainSettings,
-} from './run/check-settings.ts';
-export { type Config, type ConfigSettings, defineConfig } from './run/config.ts';
-export type { EvaluationOptions, EvaluationResult } from './run/evaluate.ts';
-export type { RolloutBatchRequest } from './run/groups.ts';
-export type { EvaluationResumeRequest, ResumeRequest } from './run/plan.ts';
-export type { RolloutResult, TaskResult } from './run/results.ts';
-export { BASE_MODEL } from './run/settings.ts';
-export { evaluateOnly, resume, resumeEvaluation, rolloutBatch, sft, train, verify } from './run/start.ts';
-export type { TrainOptions, TrainResult } from './run/train.ts';
-export type { Verification } from './run/verify.ts';
-export type { Difference, VerifyOptions } from './run/verify-records.ts';
+} from './settings/check-settings.ts';
+export { type Config, type ConfigSettings, defineConfig } from './settings/config.ts';
+export { BASE_MODEL } from './settings/settings.ts';
+export type { RawRow, TaskRow, TaskSource } from './tasks/rows.ts';
+export type { RolloutBatchRequest } from './training/groups.ts';
+export type { TrainOptions, TrainResult } from './training/train.ts';

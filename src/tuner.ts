@@ -9,8 +9,8 @@ export {
   type EnvironmentTasksOptions,
   environmentTasks,
   type StepResult,
-} from './tuner/environment.ts';
-export { executePythonCode, type PythonOptions } from './tuner/execute-python-code.ts';
+} from './shapes/tuner/environment.ts';
+export { executePythonCode, type PythonOptions } from './shapes/tuner/execute-python-code.ts';
 export {
   type ChatModelLike,
   type DefaultModelGiven,
@@ -18,8 +18,8 @@ export {
   ModelTuner,
   type RegisterOptions,
   TunedModel,
-} from './tuner/model-tuner.ts';
-export type { Structured, StructuredModel, StructuredRequest } from './tuner/structured.ts';
+} from './shapes/tuner/model-tuner.ts';
+export type { Structured, StructuredModel, StructuredRequest } from './shapes/tuner/structured.ts';
 export {
   BaseJudge,
   type ComputeReward,
@@ -32,4 +32,4 @@ export {
   WorkflowOutput,
   type WorkflowOutputFields,
   WorkflowTask,
-} from './tuner/workflow.ts';
+} from './shapes/tuner/workflow.ts';

@@ -5,10 +5,10 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
-import type { LlamaConfig } from '../../src/nn/config.ts';
-import { TinkerConnection } from '../../src/tinker/client/connection.ts';
-import { TinkerEngine } from '../../src/tinker/client/tinker-engine.ts';
-import { TinkerTrainer } from '../../src/tinker/client/tinker-trainer.ts';
+import type { LlamaConfig } from '../../src/engines/embedded/model/config.ts';
+import { TinkerConnection } from '../../src/engines/tinker/client/connection.ts';
+import { TinkerEngine } from '../../src/engines/tinker/client/tinker-engine.ts';
+import { TinkerTrainer } from '../../src/engines/tinker/client/tinker-trainer.ts';
 import type { Stall } from './stalls.ts';
 
 const fromHere = (path: string): string => fileURLToPath(new URL(path, import.meta.url));

@@ -9,14 +9,14 @@ import { dirname, join, resolve } from 'node:path';
 import { styleText } from 'node:util';
 import { printableLine } from '../core/describe.ts';
 import { messageOf, type TrainyardError, tried } from '../core/errors.ts';
-import { bestVariant, compileKernels, isRunnable } from '../nn/compile.ts';
+import { bestVariant, compileKernels, isRunnable } from '../engines/embedded/compile.ts';
+import { sizeText } from '../engines/model-download.ts';
+import { hubCache } from '../engines/model-path.ts';
+import { modelsAt } from '../engines/open-policy.ts';
 import { findBubblewrap } from '../processes/bubblewrap.ts';
-import { baseURLOf } from '../run/check-settings.ts';
-import { sizeText } from '../run/model-download.ts';
-import { hubCache } from '../run/model-path.ts';
-import { modelsAt } from '../run/open-policy.ts';
-import { APIS, type ApiName, BASE_MODEL } from '../run/settings.ts';
-import { asCalled, count } from './text.ts';
+import { baseURLOf } from '../settings/check-settings.ts';
+import { APIS, type ApiName, BASE_MODEL } from '../settings/settings.ts';
+import { asCalled, count } from './output/text.ts';
 
 type Finding = readonly [level: 'ok' | 'note' | 'problem', found: string, todo?: string | undefined];
 

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import type { Comparison } from '../run/compare.ts';
+import type { Comparison } from '../evaluation/compare.ts';
 import { diffLines } from './eval.ts';
 
 describe('a comparison', () => {

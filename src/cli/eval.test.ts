@@ -3,8 +3,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { BROKEN, ended, REJECTED, tasksNamed } from '../../test/fixtures/evaluation.ts';
-import { writeWhole } from '../run/directory.ts';
-import { Results, reportOf } from '../run/results.ts';
+import { Results, reportOf } from '../evaluation/results.ts';
+import { writeWhole } from '../store/files.ts';
 import { checkWritable, isReached, jsonReport, junitReport, writeReport } from './eval.ts';
 
 const WAYS = { good: 1, 'bad<&>"\'': 0.25, broken: BROKEN, rejected: REJECTED };

@@ -2,6 +2,7 @@
  * `trainyard eval` maps flags to run/evaluate, for new and resumed evaluations, and writes report files. `trainyard diff` compares two
  * evaluations task by task. Both return the exit code.
  */
+
 import { accessSync, constants, existsSync, readFileSync, statSync } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
 import { basename, dirname, resolve } from 'node:path';
@@ -9,16 +10,18 @@ import { styleText } from 'node:util';
 import { printableLine } from '../core/describe.ts';
 import { boundary, TrainyardError } from '../core/errors.ts';
 import type { Emit, EvaluationReport } from '../core/events.ts';
-import type { EvaluationRequest } from '../run/check-settings.ts';
-import { type Comparison, compare, measuredIn, type TaskChange } from '../run/compare.ts';
-import { checkpointIn, isDevice, writeWhole } from '../run/directory.ts';
-import { evaluateOnly, resumeEvaluation } from '../run/evaluate.ts';
-import { meanRewardIn, solvedIn, type TaskResult } from '../run/results.ts';
-import { checkStoreUrl, keptStore } from '../run/run-store.ts';
-import { EVAL_DEFAULTS, isApi, shortPath, usualRun } from '../run/settings.ts';
+import { type Comparison, compare, measuredIn, type TaskChange } from '../evaluation/compare.ts';
+import { evaluateOnly, resumeEvaluation } from '../evaluation/evaluate.ts';
+import { meanRewardIn, solvedIn, type TaskResult } from '../evaluation/results.ts';
+import { checkpointIn } from '../run/directory.ts';
+import { keptStore } from '../run/run-store.ts';
+import type { EvaluationRequest } from '../settings/check-settings.ts';
+import { EVAL_DEFAULTS, isApi, shortPath, usualRun } from '../settings/settings.ts';
+import { isDevice, writeWhole } from '../store/files.ts';
+import { checkStoreUrl } from '../store/open.ts';
 import { exitAfter, guarded } from './guarded.ts';
-import { openReport, wayOn } from './print.ts';
-import { count, nameCell, percent, table } from './text.ts';
+import { openReport, wayOn } from './output/print.ts';
+import { count, nameCell, percent, table } from './output/text.ts';
 import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
 import { viewBeside } from './view.ts';
 

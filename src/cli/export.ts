@@ -6,11 +6,11 @@ import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Emit } from '../core/events.ts';
 import { defined } from '../core/json.ts';
-import type { DataRequest, ExportedData } from '../run/export-data.ts';
-import type { Exported, ExportRequest, Written } from '../run/export-weights.ts';
+import type { DataRequest, ExportedData } from '../export/export-data.ts';
+import type { Exported, ExportRequest, Written } from '../export/export-weights.ts';
 import { guarded } from './guarded.ts';
-import { jsonLines, textLines } from './print.ts';
-import { count } from './text.ts';
+import { jsonLines, textLines } from './output/print.ts';
+import { count } from './output/text.ts';
 
 interface ExportFlags extends Omit<ExportRequest, 'from'>, Partial<Omit<DataRequest, 'from'>> {
   readonly json: boolean;
@@ -31,10 +31,10 @@ export async function exportCommand(from: string, { json, tensorboard, ...flags 
   const data = dataRequestOf(from, flags);
   const { exported, lines } = await guarded(emit, { steps: false }, async ({ stop }) => {
     if (data === undefined) {
-      const weights = await (await import('../run/export-weights.ts')).exportCheckpoint({ from, ...flags }, stop);
+      const weights = await (await import('../export/export-weights.ts')).exportCheckpoint({ from, ...flags }, stop);
       return { exported: weights, lines: exportedLines(weights) };
     }
-    const written = await (await import('../run/export-data.ts')).exportData(data, stop);
+    const written = await (await import('../export/export-data.ts')).exportData(data, stop);
     return { exported: written, lines: dataLines(written) };
   });
   console.log(json ? JSON.stringify({ type: 'exported', ...exported }) : lines.map(printableLine).join('\n'));
@@ -44,7 +44,7 @@ export async function exportCommand(from: string, { json, tensorboard, ...flags 
 async function exportEvents(from: string, to: string, json: boolean, others: readonly string[]): Promise<number> {
   if (others.length > 0)
     throw new TrainyardError('USAGE', 'expected no other flags beside --tensorboard', { hint: 'export twice' });
-  const values = (await import('../run/tensorboard.ts')).exportTensorBoard(from, to);
+  const values = (await import('../export/tensorboard.ts')).exportTensorBoard(from, to);
   const told = { type: 'exported', format: 'tensorboard', to, values };
   console.log(
     json ? JSON.stringify(told) : printableLine(`Exported ${count(values, 'value')} to ${to}: tensorboard --logdir ${to}`),

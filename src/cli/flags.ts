@@ -14,7 +14,7 @@ import {
   OVERLONG_FACTOR,
   STALE_NAMES,
   WEIGHTING_NAMES,
-} from '../run/settings.ts';
+} from '../settings/settings.ts';
 
 function refused(expected: string, text: string): InvalidArgumentError {
   return new InvalidArgumentError(`expected ${expected}, found ${JSON.stringify(text)}`);

@@ -5,7 +5,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import type { Command } from 'commander';
 import { ERROR_CODES, nearName, TrainyardError } from '../core/errors.ts';
-import { asCalled } from './text.ts';
+import { asCalled } from './output/text.ts';
 
 const DOCS = new URL('../../docs/', import.meta.url);
 

@@ -8,9 +8,9 @@ import { createInterface } from 'node:readline/promises';
 import { PassThrough } from 'node:stream';
 import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { shellWord } from '../run/settings.ts';
-import { unfiltered } from './terminal.ts';
-import { asCalled } from './text.ts';
+import { shellWord } from '../settings/settings.ts';
+import { unfiltered } from './output/terminal.ts';
+import { asCalled } from './output/text.ts';
 
 interface InitFlags {
   readonly client?: string;
@@ -81,7 +81,7 @@ async function asked(question: string): Promise<string> {
 
 async function here(entry: string, { yes, json }: InitFlags, isAsked: boolean): Promise<number> {
   const { LOOKED_FOR, missingFiles, placesIn } = await import('../init/here.ts');
-  const { findConfig } = await import('../run/config-file.ts');
+  const { findConfig } = await import('../settings/config-file.ts');
   const { changes, ready, isWorkflow } = await placesIn(entry);
   const files = missingFiles(entry, findConfig() !== undefined);
   const names = Object.keys(files);

@@ -1,13 +1,13 @@
 /** `trainyard model get`: downloads a model of the Hugging Face hub, shows how far it is, and says what to type next. Returns the exit code. */
 import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { downloadModel, sizeText } from '../run/model-download.ts';
-import { HUB_NAME } from '../run/model-path.ts';
-import { shellWord } from '../run/settings.ts';
+import { downloadModel, sizeText } from '../engines/model-download.ts';
+import { HUB_NAME } from '../engines/model-path.ts';
+import { shellWord } from '../settings/settings.ts';
 import { guarded } from './guarded.ts';
-import { describe } from './print.ts';
-import { unfiltered } from './terminal.ts';
-import { asCalled, duration, ERASE_LINE_END } from './text.ts';
+import { describe } from './output/print.ts';
+import { unfiltered } from './output/terminal.ts';
+import { asCalled, duration, ERASE_LINE_END } from './output/text.ts';
 
 /** Milliseconds between lines: on a terminal each replaces the last. */
 const OFTEN = 200;

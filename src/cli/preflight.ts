@@ -8,14 +8,14 @@ import { printable, printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import type { Json } from '../core/types.ts';
-import { type TrainRequest, type TrainSettings, trainSettings } from '../run/check-settings.ts';
-import type { Probe } from '../run/groups.ts';
-import { withModelPath } from '../run/model-path.ts';
+import { withModelPath } from '../engines/model-path.ts';
 import { type Checked, type Inspection, inspectFiles } from '../run/preflight.ts';
-import { BASE_MODEL, TRAIN_DEFAULTS, usualHeldOut, usualTasks } from '../run/settings.ts';
+import { type TrainRequest, type TrainSettings, trainSettings } from '../settings/check-settings.ts';
+import { BASE_MODEL, TRAIN_DEFAULTS, usualHeldOut, usualTasks } from '../settings/settings.ts';
+import type { Probe } from '../training/groups.ts';
 import { guarded } from './guarded.ts';
-import { planText, textLines } from './print.ts';
-import { amount, asCalled, count, duration, figure, took } from './text.ts';
+import { planText, textLines } from './output/print.ts';
+import { amount, asCalled, count, duration, figure, took } from './output/text.ts';
 import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
 
 interface PreflightFlags extends Partial<Omit<TrainSettings, 'entry' | 'tasks' | 'heldOut' | 'engine'>>, LimitFlags {
@@ -66,7 +66,7 @@ export async function preflightCommand(given: string | undefined, flags: Preflig
 
 async function probeOf(request: TrainRequest, checked: Checked, json: boolean): Promise<Probe> {
   const settings = trainSettings(await withModelPath(request));
-  const { probe } = await import('../run/groups.ts');
+  const { probe } = await import('../training/groups.ts');
   const tell = textLines(json ? process.stderr : process.stdout);
   return await guarded(tell, { steps: false }, async ({ stop }) => await probe(settings, checked, { stop, tell }));
 }

@@ -7,9 +7,9 @@ import { Command, CommanderError } from 'commander';
 import { printableLine } from '../core/describe.ts';
 import { ERROR_CODES, TrainyardError } from '../core/errors.ts';
 import { errorEvent, lineOf, type RunEvent } from '../core/events.ts';
-import { ownRelease } from '../run/settings.ts';
-import { filterOutput } from './terminal.ts';
-import { asCalled, IS_NPM_SCRIPT } from './text.ts';
+import { ownRelease } from '../settings/settings.ts';
+import { filterOutput } from './output/terminal.ts';
+import { asCalled, IS_NPM_SCRIPT } from './output/text.ts';
 import { addVerbs, type Ended } from './verbs.ts';
 
 export function buildProgram(ended: Ended = () => {}): Command {

@@ -1,7 +1,7 @@
 import { stripVTControlCharacters } from 'node:util';
 import { expect, it } from 'vitest';
+import type { Replay } from '../audit/replay.ts';
 import type { Trajectory } from '../core/types.ts';
-import type { Replay } from '../run/replay.ts';
 import { differenceLines } from './replay.ts';
 
 const shown = (found: Partial<Replay>): string => {

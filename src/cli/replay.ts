@@ -4,15 +4,15 @@
  */
 import { url as debuggerUrl } from 'node:inspector';
 import { styleText } from 'node:util';
+import { type Replay, type RequestDifference, replay, type StoredRollout, storedRollout } from '../audit/replay.ts';
 import { shortLine } from '../core/describe.ts';
 import type { RunEvent } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import type { Grade } from '../core/types.ts';
-import { type Replay, type RequestDifference, replay, type StoredRollout, storedRollout } from '../run/replay.ts';
 import { guarded } from './guarded.ts';
-import { describe } from './print.ts';
-import { gradeText, liveRollout } from './print-rollout.ts';
-import { count } from './text.ts';
+import { describe } from './output/print.ts';
+import { gradeText, liveRollout } from './output/print-rollout.ts';
+import { count } from './output/text.ts';
 
 interface ReplayFlags {
   readonly grade?: boolean;

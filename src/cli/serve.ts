@@ -10,15 +10,15 @@ import type { RunEvent } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import { turnSummary } from '../core/turns.ts';
 import type { Turn } from '../core/types.ts';
+import { hubNameOf, resolveModel } from '../engines/model-path.ts';
 import type { Failure } from '../http/refusal.ts';
-import { hubNameOf, resolveModel } from '../run/model-path.ts';
 import { keptStore } from '../run/run-store.ts';
-import type { Served, ServeSettings } from '../run/serve.ts';
-import { freeRun, isApi, SERVE_DEFAULTS, SKYRL_DEFAULTS, shellWord, shortPath, TINKER_DEFAULTS } from '../run/settings.ts';
+import type { Served, ServeSettings } from '../serve/serve.ts';
+import { freeRun, isApi, SERVE_DEFAULTS, SKYRL_DEFAULTS, shellWord, shortPath, TINKER_DEFAULTS } from '../settings/settings.ts';
 import { exitAfter, guarded, type Interrupts } from './guarded.ts';
-import { describe, type Say, saying } from './print.ts';
-import { turnText } from './print-rollout.ts';
-import { asCalled, count } from './text.ts';
+import { describe, type Say, saying } from './output/print.ts';
+import { turnText } from './output/print-rollout.ts';
+import { asCalled, count } from './output/text.ts';
 
 /** A disconnected Tinker client repeats all of its requests, so identical refusals within this time are shown once. */
 const QUIET_MS = 10_000;
@@ -33,7 +33,7 @@ type ServeFlags = { readonly json: boolean; readonly baseUrl?: string };
 type Refusal = Pick<Failure, 'status' | 'code' | 'message'>;
 
 export async function serveCommand(flags: Partial<ServeSettings> & ServeFlags): Promise<number> {
-  const { serve } = await import('../run/serve.ts');
+  const { serve } = await import('../serve/serve.ts');
   const { json, baseUrl: baseURL, ...given } = flags;
   const settings: ServeSettings = {
     model: undefined,
@@ -77,7 +77,7 @@ export async function serveCommand(flags: Partial<ServeSettings> & ServeFlags): 
 }
 
 export async function tinkerCommand(flags: Partial<TinkerFlags> & { readonly json: boolean }): Promise<number> {
-  const { serveTinker } = await import('../tinker/server/server.ts');
+  const { serveTinker } = await import('../engines/tinker/server/server.ts');
   const { json, ...given } = flags;
   const chosenKey = given.apiKey ?? (process.env['TINKER_API_KEY'] || undefined);
   const settings: TinkerFlags = { ...TINKER_DEFAULTS, ...given, apiKey: chosenKey };
@@ -101,7 +101,7 @@ export async function tinkerCommand(flags: Partial<TinkerFlags> & { readonly jso
 }
 
 export async function skyrlCommand(flags: Partial<SkyrlFlags> & { readonly json: boolean }): Promise<number> {
-  const { ANY_KEY, startSkyrl } = await import('../tinker/skyrl/skyrl-server.ts');
+  const { ANY_KEY, startSkyrl } = await import('../engines/tinker/skyrl/skyrl-server.ts');
   const { json, model: named, ...given } = flags;
   if (named === undefined) {
     const hint = 'give the folder of the model to train: --model ./qwen3-0.6b';

@@ -4,6 +4,7 @@
  * redone.
  */
 import { styleText } from 'node:util';
+import type { Verification } from '../audit/verify.ts';
 import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Emit } from '../core/events.ts';
@@ -21,11 +22,10 @@ import {
   rolloutLine,
 } from '../run/inspect.ts';
 import { openStoreOf } from '../run/run-store.ts';
-import type { Verification } from '../run/verify.ts';
 import { guarded } from './guarded.ts';
-import { jsonLines, saying, textLines } from './print.ts';
-import { shownEnding, shownTurn } from './print-rollout.ts';
-import { count, measures, took } from './text.ts';
+import { jsonLines, saying, textLines } from './output/print.ts';
+import { shownEnding, shownTurn } from './output/print-rollout.ts';
+import { count, measures, took } from './output/text.ts';
 
 /** Parts and metrics per rollout in the list; a single rollout shows all. */
 const MOST_MEASURES = 6;
@@ -130,7 +130,7 @@ export async function verifyCommand(
   run: string,
   { json, store }: { readonly json: boolean; readonly store?: string },
 ): Promise<number> {
-  const { verify } = await import('../run/verify.ts');
+  const { verify } = await import('../audit/verify.ts');
   const emit: Emit = json ? jsonLines(process.stdout) : textLines(process.stdout);
   const started = performance.now();
   let told = started;

@@ -2,12 +2,12 @@
 import { TrainyardError } from '../core/errors.ts';
 import type { Emit } from '../core/events.ts';
 import { defined } from '../core/json.ts';
-import type { SftSettings, TrainRequest, TrainSettings } from '../run/check-settings.ts';
-import { EVAL_DEFAULTS, shellWord } from '../run/settings.ts';
-import { resume, train } from '../run/train.ts';
+import type { SftSettings, TrainRequest, TrainSettings } from '../settings/check-settings.ts';
+import { EVAL_DEFAULTS, shellWord } from '../settings/settings.ts';
+import { resume, train } from '../training/train.ts';
 import { exitAfter, guarded } from './guarded.ts';
-import { jsonLines, openReport, textLines, wayOn } from './print.ts';
-import { asCalled } from './text.ts';
+import { jsonLines, openReport, textLines, wayOn } from './output/print.ts';
+import { asCalled } from './output/text.ts';
 import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
 import { viewBeside } from './view.ts';
 
@@ -66,7 +66,7 @@ export async function sftCommand(from: string, { json, baseUrl: baseURL, ...flag
   const emit = (json ? jsonLines : textLines)(process.stdout);
   return await guarded(emit, { steps: true }, async (interrupts) => {
     const { finish, stop } = interrupts;
-    const { sft } = await import('../run/sft.ts');
+    const { sft } = await import('../training/sft.ts');
     const { checkpoint, ending } = await sft({ ...flags, from, ...defined({ baseURL }) }, emit, { finish, stop, since: 0 });
     const model = shellWord(checkpoint ?? '');
     const next = asCalled;

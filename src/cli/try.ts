@@ -12,19 +12,19 @@ import { boundary, TrainyardError } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import type { Task, Trajectory } from '../core/types.ts';
+import { withModelPath } from '../engines/model-path.ts';
+import { checkModelNamed } from '../engines/open-policy.ts';
 import { removeFolder } from '../processes/limits.ts';
-import { type EvaluationRequest, type EvaluationSettings, evaluationSettings } from '../run/check-settings.ts';
 import { checkpointIn } from '../run/directory.ts';
-import { withModelPath } from '../run/model-path.ts';
-import { checkModelNamed } from '../run/open-policy.ts';
 import { openParts } from '../run/parts.ts';
 import { preflight } from '../run/preflight.ts';
-import { hiddenFiles, samplingAt } from '../run/settings.ts';
+import { type EvaluationRequest, type EvaluationSettings, evaluationSettings } from '../settings/check-settings.ts';
+import { hiddenFiles, samplingAt } from '../settings/settings.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { checkpointConflict } from './eval.ts';
 import { guarded } from './guarded.ts';
-import { describe, planText } from './print.ts';
-import { liveRollout } from './print-rollout.ts';
+import { describe, planText } from './output/print.ts';
+import { liveRollout } from './output/print-rollout.ts';
 import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
 
 interface TryFlags extends Omit<EvaluationRequest, 'entry' | 'heldOut' | 'engine'>, LimitFlags {

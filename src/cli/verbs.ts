@@ -16,7 +16,7 @@ import {
   SKYRL_DEFAULTS,
   TINKER_DEFAULTS,
   TRAIN_DEFAULTS,
-} from '../run/settings.ts';
+} from '../settings/settings.ts';
 import {
   BESIDE,
   CONFIG,

@@ -2,6 +2,7 @@
  * `trainyard view` serves the page of one or several runs until Ctrl-C and prints a link to it; with `--export`, writes the page with
  * everything in it to one file instead. `viewBeside` does the first for a command that makes a run.
  */
+
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, readdirSync, statSync } from 'node:fs';
@@ -11,10 +12,11 @@ import { fileURLToPath } from 'node:url';
 import { styleText } from 'node:util';
 import { TrainyardError, tried } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
-import { checkStoreUrl, keptStore } from '../run/run-store.ts';
-import { shellWord } from '../run/settings.ts';
+import { keptStore } from '../run/run-store.ts';
+import { shellWord } from '../settings/settings.ts';
+import { checkStoreUrl } from '../store/open.ts';
+import { asCalled, count } from './output/text.ts';
 import { serving } from './serve.ts';
-import { asCalled, count } from './text.ts';
 
 interface ViewFlags {
   readonly host?: string;

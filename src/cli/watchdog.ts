@@ -9,7 +9,7 @@ import { url } from 'node:inspector';
 import { isatty } from 'node:tty';
 import { fileURLToPath } from 'node:url';
 import { isMainThread, Worker, workerData } from 'node:worker_threads';
-import { ERASE_BELOW, SHOW_CURSOR, wantsScreen } from './text.ts';
+import { ERASE_BELOW, SHOW_CURSOR, wantsScreen } from './output/text.ts';
 
 /** Seconds. */
 const PATIENCE = 120;

@@ -6,10 +6,10 @@ import { existsSync } from 'node:fs';
 import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
-import { evaluationSettings, SETTINGS_OF, trainSettings } from '../run/check-settings.ts';
-import type { ConfigSettings } from '../run/config.ts';
-import { type ConfigFile, FLAG_OF, findConfig, readConfig } from '../run/config-file.ts';
-import { APIS, isApi, usualRun } from '../run/settings.ts';
+import { evaluationSettings, SETTINGS_OF, trainSettings } from '../settings/check-settings.ts';
+import type { ConfigSettings } from '../settings/config.ts';
+import { type ConfigFile, FLAG_OF, findConfig, readConfig } from '../settings/config-file.ts';
+import { APIS, isApi, usualRun } from '../settings/settings.ts';
 import { withoutPassword } from '../store/open.ts';
 import { type ConfiguredVerb, withLimits } from './verbs.ts';
 

@@ -1,9 +1,10 @@
 /** `trainyard worker`: runs rollouts for a coordinating run until it is told to leave. Returns the exit code. */
+
 import { TrainyardError } from '../core/errors.ts';
-import { checkStoreUrl } from '../run/run-store.ts';
+import { checkStoreUrl } from '../store/open.ts';
 import { guarded } from './guarded.ts';
-import { describe, saying } from './print.ts';
-import { count } from './text.ts';
+import { describe, saying } from './output/print.ts';
+import { count } from './output/text.ts';
 
 interface WorkerFlags {
   readonly json: boolean;
@@ -22,7 +23,7 @@ export async function workerCommand(entry: string | undefined, flags: WorkerFlag
     });
   }
   checkStoreUrl(store);
-  const { work } = await import('../workers/worker.ts');
+  const { work } = await import('../places/workers/worker.ts');
   const say = saying(json);
   const emit = (event: Parameters<typeof describe>[0]): void => say(describe(event), event);
   return await guarded(emit, { steps: true, serves: true, graceMs: 1000 * grace }, async ({ finish, stop }) => {

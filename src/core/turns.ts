@@ -178,3 +178,8 @@ export function overflowOf({ unanswered = [] }: Pick<Trajectory, 'unanswered'>, 
   const last = unanswered.findLast(({ failure }) => failure?.limit === 'context');
   return last?.failure === undefined ? '' : `${before}${last.failure.message}`;
 }
+
+/** Tokens that were sampled, for all roles. */
+export function sampledTokensIn({ turns }: Trajectory): number {
+  return turns.reduce((sum, { usage, sampledIds }) => sum + (usage?.completionTokens ?? sampledIds.length), 0);
+}

@@ -11,7 +11,7 @@ import { TrainyardError } from '../core/errors.ts';
 import { defined, isObject } from '../core/json.ts';
 import { toReward } from '../core/reward.ts';
 import type { Reward } from '../core/types.ts';
-import { checkGrader, DEFAULT_DEADLINE_MS, ungradedOf } from '../grader/call.ts';
+import { checkGrader, DEFAULT_DEADLINE_MS, ungradedOf } from '../grading/call.ts';
 import { checkOptions, optionKind, ownTurns, saidBy, type TextOptions } from './answer-text.ts';
 import { regexWithin, statelessRegex } from './text-match.ts';
 

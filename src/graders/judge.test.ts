@@ -6,7 +6,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { type JudgeServer, judgeServer, outsideOfFences, type Plays, verdict } from '../../test/fixtures/grader/judge-server.ts';
 import { gradeOf, rewardOf, rolloutInput, type SaidInput } from '../../test/fixtures/grader/rollout-input.ts';
 import type { Grader } from '../core/contracts.ts';
-import { callGrader } from '../grader/call.ts';
+import { callGrader } from '../grading/call.ts';
 import { type JudgeOptions, judge, type RubricCriterion, rubric } from './judge.ts';
 
 const KEY = 'sk-very-secret-0123456789';

@@ -6,7 +6,7 @@
 import { existsSync } from 'node:fs';
 import { TrainyardError } from '../core/errors.ts';
 import { sourceFiles } from '../processes/user-modules.ts';
-import { shortPath, usualHeldOut, usualTasks } from '../run/settings.ts';
+import { shortPath, usualHeldOut, usualTasks } from '../settings/settings.ts';
 
 export interface Change {
   readonly file: string;

@@ -1,6 +1,6 @@
 /**
  * Finds bubblewrap, tests it, and holds the options all uses share. `sandbox.ts` runs untrusted programs in it, and
- * `isolation/rollout-sandbox.ts` starts isolated rollouts through it. Only fixed absolute paths are used: a rollout could have put its own
+ * `places/process/rollout-sandbox.ts` starts isolated rollouts through it. Only fixed absolute paths are used: a rollout could have put its own
  * program into a PATH folder.
  */
 import { spawnSync } from 'node:child_process';

@@ -186,3 +186,11 @@ function bypassError(rollouts: number): TrainyardError {
     hint: 'build the agent’s client from ctx.model(): baseURL and apiKey (or fetch); a hard-wired provider cannot be trained',
   });
 }
+
+/** A rollout, or a step, in which no role that is trained spoke. `found`: how it was noticed. */
+export function nothingTrainable(trajectories: readonly Trajectory[], found = 'rewards differ'): TrainyardError {
+  const roles = [...new Set(trajectories.flatMap(({ turns }) => turns.map(({ role }) => role)))].toSorted().join(', ') || 'none';
+  return new TrainyardError('NO_SIGNAL', `${found}, but no turn of a trainable role was sampled (roles seen: ${roles})`, {
+    hint: 'make at least one of these roles trainable, in the workflow or with --trainable; a flow submits the steps to train',
+  });
+}

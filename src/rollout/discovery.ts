@@ -170,7 +170,7 @@ function loweredOr<T>(name: string, problem: EntryModule['problem'], lower: () =
 export async function workflowsOf(module: EntryModule, meant: string[] = []): Promise<readonly Found<Workflow>[]> {
   const marked = exportsOf(module, asWorkflow, meant);
   if (meant.length > 0 || !module.exports.some(([, value]) => isAgent(value))) return marked;
-  const { agentWorkflow } = await import('../areal/agent-workflow.ts');
+  const { agentWorkflow } = await import('../shapes/areal/agent-workflow.ts');
   return exportsOf(module, (value) => (isAgent(value) ? agentWorkflow(value as never) : undefined), meant);
 }
 

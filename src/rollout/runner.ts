@@ -75,7 +75,7 @@ async function startIsolated(
     });
   }
   const workers = Math.min(options.workers, workflow.concurrency ?? options.workers);
-  const { openIsolated } = await import('../isolation/isolated-workflow.ts');
+  const { openIsolated } = await import('../places/process/isolated-workflow.ts');
   const isolated = await openIsolated(workflow, { ...options, workers });
   return {
     workflow,

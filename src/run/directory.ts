@@ -5,17 +5,16 @@
  */
 import { randomUUID } from 'node:crypto';
 import { closeSync, existsSync, ftruncateSync, openSync, readFileSync, statSync, writeSync } from 'node:fs';
-import { mkdir, readdir, realpath, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { mkdir, readdir, rm } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
-import { DatabaseSync } from 'node:sqlite';
 import { boundary, type ErrorCode, messageOf, TrainyardError, tried } from '../core/errors.ts';
 import { type Emit, errorEvent, type LoggedEvent, lineOf, type RunEvent } from '../core/events.ts';
-import { checkpointName, savedSteps, sync } from './checkpoint.ts';
-import { resumeCommand } from './settings.ts';
+import { checkpointName, savedSteps } from '../engines/checkpoint.ts';
+import { resumeCommand } from '../settings/settings.ts';
+import { makeFolder, replaceFile, sync, takeLock, UNFINISHED_FILE } from '../store/files.ts';
 
 const RUN_FILE = 'run.json';
 const EVENTS_FILE = 'events.jsonl';
-const UNFINISHED = '.unfinished';
 
 export interface RunDirectory extends AsyncDisposable {
   readonly path: string;
@@ -58,7 +57,7 @@ async function emptyFolder(root: string): Promise<void> {
 /** Throws RUN_NOT_EMPTY if the directory holds anything but a lock. */
 export async function requireEmpty(path: string): Promise<void> {
   const names = existsSync(path) ? await boundary('USAGE', `${path} is no directory`, () => readdir(path)) : [];
-  const held = names.filter((name) => !name.startsWith('lock') && name !== RUN_FILE + UNFINISHED);
+  const held = names.filter((name) => !name.startsWith('lock') && name !== RUN_FILE + UNFINISHED_FILE);
   if (held.length === 0) return;
   const hint =
     held.includes(RUN_FILE) && !isSft(path)
@@ -155,30 +154,6 @@ async function writeRunFile(root: string, record: object): Promise<void> {
   await sync(root);
 }
 
-/** Writes a file atomically. Follows links; writes to devices directly. */
-export async function writeWhole(path: string, text: string): Promise<void> {
-  await boundary('STORE_FAILED', `cannot write ${path}`, async () => {
-    if (isDevice(path)) await writeFile(path, text);
-    else await replaceFile(existsSync(path) ? await realpath(path) : path, text);
-  });
-}
-
-/** Whether it is a pipe, a terminal or the like, which cannot be replaced. */
-export function isDevice(path: string): boolean {
-  return existsSync(path) && !statSync(path).isFile();
-}
-
-async function replaceFile(path: string, text: string): Promise<void> {
-  const unfinished = path + UNFINISHED;
-  try {
-    await writeFile(unfinished, text, { flush: true });
-    await rename(unfinished, path);
-  } catch (thrown) {
-    await rm(unfinished, { force: true });
-    throw thrown;
-  }
-}
-
 /** A kill during a write leaves half a line, which was never acknowledged. */
 function cutTornLine(path: string): void {
   if (!existsSync(path)) return;
@@ -202,58 +177,6 @@ function writeLine(file: number, event: RunEvent): void {
 
 function unwritable(cause: unknown, hint: string): TrainyardError {
   return new TrainyardError('STORE_FAILED', `cannot write ${EVENTS_FILE}: ${messageOf(cause)}`, { cause, hint });
-}
-
-/** Not `mkdir` with `recursive`, which never returns if an existing folder refuses new ones with ENOENT (/proc). */
-export async function makeFolder(path: string): Promise<void> {
-  try {
-    await mkdir(path);
-  } catch (thrown) {
-    const { code } = thrown as NodeJS.ErrnoException;
-    if (code === 'EEXIST' && (await stat(path)).isDirectory()) return;
-    if (code !== 'ENOENT' || dirname(path) === path) throw thrown;
-    await makeFolder(dirname(path));
-    await mkdir(path);
-  }
-}
-
-/** `flag`: the option that selects another directory, for the hint. */
-export function takeLock(path: string, flag?: string): DatabaseSync {
-  let lock: DatabaseSync | undefined;
-  try {
-    // Waits out those who only look (`isLocked`).
-    lock = new DatabaseSync(join(path, 'lock'), { timeout: 100 });
-    lock.exec('PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE');
-    return lock;
-  } catch (cause) {
-    lock?.close();
-    const isTaken = messageOf(cause).includes('locked');
-    const elsewhere = flag === undefined ? '' : `, or give ${flag} another directory`;
-    if (isTaken) {
-      throw new TrainyardError('RUN_LOCKED', `another process is using ${path}`, {
-        cause,
-        hint: `wait for it or stop it${elsewhere}`,
-      });
-    }
-    const hint = `give ${flag ?? '--run'} a directory that can be written to`;
-    throw new TrainyardError('USAGE', `cannot lock the run directory ${path}: ${messageOf(cause)}`, { cause, hint });
-  }
-}
-
-/** Whether a process uses the directory. Looks without taking the lock. */
-export function isLocked(path: string): boolean {
-  const file = join(path, 'lock');
-  if (!existsSync(file)) return false;
-  let look: DatabaseSync | undefined;
-  try {
-    look = new DatabaseSync(file, { readOnly: true });
-    look.prepare('SELECT 1 FROM sqlite_schema').all();
-    return false;
-  } catch (thrown) {
-    return messageOf(thrown).includes('locked');
-  } finally {
-    look?.close();
-  }
 }
 
 export function eventsIn(run: string): readonly LoggedEvent[] {

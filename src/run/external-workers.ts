@@ -3,14 +3,14 @@ import { dirname, relative, resolve } from 'node:path';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import type { Trainer } from '../core/policy.ts';
+import { savedFiles } from '../engines/checkpoint.ts';
 import type { Entry } from '../rollout/discovery.ts';
 import type { RolloutsElsewhere } from '../rollout/runner.ts';
-import type { EvaluationSettings, TrainSettings } from './check-settings.ts';
-import { savedFiles } from './checkpoint.ts';
+import type { EvaluationSettings, TrainSettings } from '../settings/check-settings.ts';
+import { hiddenFiles, ownRelease } from '../settings/settings.ts';
 import type { RunParts } from './parts.ts';
 import type { EvaluationPlan, TrainPlan } from './plan.ts';
 import { besideOf, sourcesOf } from './preflight.ts';
-import { hiddenFiles, ownRelease } from './settings.ts';
 
 /** The coordinator, as a run sees it. */
 export interface ExternalWorkers extends RolloutsElsewhere, AsyncDisposable {
@@ -42,7 +42,7 @@ export async function coordinatorOf({
     const hint = 'give the path of a file that exports the workflow: workers load it themselves';
     throw new TrainyardError('USAGE', 'entry: expected a file beside workers, found a value', { hint });
   }
-  const { Coordinator } = await import('../workers/coordinator.ts');
+  const { Coordinator } = await import('../places/workers/coordinator.ts');
   const { trainer, sampled: policy } = parts.policy;
   const { roles, othersTrainable = true } = entry.workflow;
   const sources = await sourcesOf(file, settings.flows, entry);
@@ -75,7 +75,7 @@ export async function coordinatorOf({
 async function hiddenFor(file: string, settings: TrainSettings | EvaluationSettings, entry: Entry): Promise<readonly string[]> {
   const module = entry.workflowModule ?? entry.flowModule;
   if (module === undefined || entry.workflow.isolation === 'none') return [];
-  const { hiddenBy, secretPaths } = await import('../isolation/rollout-sandbox.ts');
+  const { hiddenBy, secretPaths } = await import('../places/process/rollout-sandbox.ts');
   const folder = dirname(resolve(file));
   const paths = [...hiddenBy(entry.workflow, module.url), ...secretPaths(hiddenFiles(settings), folder)];
   return [...paths, ...paths.map((path) => relative(folder, path))];

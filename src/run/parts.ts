@@ -2,6 +2,7 @@
  * The parts of a live run: model, grader, workflow and gateway. Opened in an order that finds mistakes before anything is spent, with the
  * gateway listening last; closed in reverse.
  */
+
 import { basename } from 'node:path';
 import { abortWith, Downtime, linkSignals, openingWith, Semaphore } from '../core/async.ts';
 import { catchPrints, outsideRollout } from '../core/context.ts';
@@ -11,16 +12,26 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import { type Engine, engineWith, type ModelPlan, OVERFLOW_HINT } from '../core/policy.ts';
-import { overflowOf, tellingIgnored } from '../core/turns.ts';
+import { overflowOf, sampledTokensIn, tellingIgnored } from '../core/turns.ts';
 import type { RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
+import { loadFirst } from '../engines/checkpoint.ts';
+import type { KernelVariant } from '../engines/embedded/wasm.ts';
+import { hubNameOf } from '../engines/model-path.ts';
+import {
+  openSampled,
+  type PolicySettings,
+  planToTell,
+  policyName,
+  type SampledPolicy,
+  withPolicy,
+} from '../engines/open-policy.ts';
 import { Gateway, listen } from '../gateway/gateway.ts';
 import type { RecordedAnswers, ServedPolicy } from '../gateway/sampling.ts';
-import { graderInput } from '../grader/call.ts';
-import { type InlineGraderRunner, inlineGrader } from '../grader/inline.ts';
-import { openGraderPool } from '../grader/pool.ts';
-import type { KernelVariant } from '../nn/wasm.ts';
+import { graderInput } from '../grading/call.ts';
+import { type InlineGraderRunner, inlineGrader } from '../grading/inline.ts';
+import { openGraderPool } from '../grading/pool.ts';
 import { watchEventLoop } from '../processes/event-loop-monitor.ts';
-import { FailureBudget } from '../rollout/budget.ts';
+import { FailureBudget, nothingTrainable } from '../rollout/budget.ts';
 import type { Entry, ModuleExport } from '../rollout/discovery.ts';
 import {
   type HiddenFiles,
@@ -33,16 +44,11 @@ import {
   type StartedWorkflow,
   startWorkflow,
 } from '../rollout/runner.ts';
-import type { EvaluationSettings, RunSettings, TrainSettings } from './check-settings.ts';
-import { loadFirst } from './checkpoint.ts';
-import { hubNameOf } from './model-path.ts';
-import { nothingTrainable } from './no-signal.ts';
-import { openSampled, type PolicySettings, planToTell, policyName, type SampledPolicy, withPolicy } from './open-policy.ts';
+import type { EvaluationSettings, RunSettings, TrainSettings } from '../settings/check-settings.ts';
+import { hiddenFiles, isApi, shellWord } from '../settings/settings.ts';
 import type { TrainPlan } from './plan.ts';
 import { sourcesOfModule } from './preflight.ts';
-import { tokensIn } from './results.ts';
-import { keptRollout, Recovery } from './resume.ts';
-import { hiddenFiles, isApi, shellWord } from './settings.ts';
+import { keptRollout, Recovery } from './recovery.ts';
 
 export interface RunParts extends AsyncDisposable {
   readonly entryName: string;
@@ -364,7 +370,7 @@ function rolloutsOf(parts: KeptRollouts, warn: Warn, budget: FailureBudget, trai
           const own = { ...parts, signal };
           const { elsewhere } = parts;
           const trajectory = await (elsewhere === undefined ? runRollout(own, spec) : runElsewhere(own, spec, elsewhere));
-          sampledTokens += tokensIn(trajectory);
+          sampledTokens += sampledTokensIn(trajectory);
           warnOnce(trajectory, warned, warn, run);
           tellIgnored(trajectory);
           checkTrained(trajectory);

@@ -12,9 +12,11 @@ import { z } from 'zod';
 import { TrainyardError } from '../core/errors.ts';
 import { defined, digestOf } from '../core/json.ts';
 import type { Task } from '../core/types.ts';
-import { bestVariant, isRunnable } from '../nn/compile.ts';
-import { KERNEL_VARIANTS, type KernelVariant } from '../nn/wasm.ts';
-import { withoutPassword } from '../store/open.ts';
+import { digestOfFiles, modelDigest } from '../engines/checkpoint.ts';
+import { bestVariant, isRunnable } from '../engines/embedded/compile.ts';
+import { KERNEL_VARIANTS, type KernelVariant } from '../engines/embedded/wasm.ts';
+import { withModelPath } from '../engines/model-path.ts';
+import { checkModelNamed } from '../engines/open-policy.ts';
 import type {
   EvaluationRequest,
   EvaluationSettings,
@@ -22,15 +24,14 @@ import type {
   TrainFromRequest,
   TrainRequest,
   TrainSettings,
-} from './check-settings.ts';
-import { baseURLOf, checkSettings, evaluationSettings, trainSettings } from './check-settings.ts';
-import { digestOfFiles, modelDigest } from './checkpoint.ts';
+} from '../settings/check-settings.ts';
+import { baseURLOf, checkSettings, evaluationSettings, trainSettings } from '../settings/check-settings.ts';
+import { rowsOf } from '../settings/row-ranges.ts';
+import { type EngineName, isApi, type LossName, resumeCommand, shortPath, TRAIN_DEFAULTS } from '../settings/settings.ts';
+import { withoutPassword } from '../store/open.ts';
 import { isEvaluation, readRunFile, refuseSft } from './directory.ts';
-import { withModelPath } from './model-path.ts';
-import { checkModelNamed } from './open-policy.ts';
 import { type Checked, changedSources, preflight, sourcesOf } from './preflight.ts';
-import { rowsOf } from './row-ranges.ts';
-import { type EngineName, isApi, type LossName, resumeCommand, shortPath, TRAIN_DEFAULTS } from './settings.ts';
+import { withSettingsOf } from './settings-of-run.ts';
 
 /** Settings given again must match the run's, except those that may change. */
 export type ResumeRequest = Pick<TrainSettings, 'run'> & Partial<TrainSettings>;
@@ -97,7 +98,7 @@ const PATHS = ['entry', 'flows', 'model', 'tasks', 'heldOut', 'warmStart', 'from
 const MOST_NAMED = 5;
 
 export async function planTraining(given: TrainRequest | TrainFromRequest): Promise<TrainPlan> {
-  const request = given.from === undefined ? (given as TrainRequest) : await settingsFrom(given as TrainFromRequest);
+  const request = given.from === undefined ? (given as TrainRequest) : withSettingsOf(given as TrainFromRequest);
   const settings = trainSettings(await withModelPath(request));
   const checked = await preflight(settings);
   const record = await trainRecord(settings, checked);
@@ -110,10 +111,6 @@ export async function planTraining(given: TrainRequest | TrainFromRequest): Prom
 export function withLoss(plan: TrainPlan, loss: LossName): TrainPlan {
   const record = { ...plan.record, settings: { ...plan.record.settings, loss } };
   return { ...plan, settings: { ...plan.settings, loss }, record, identity: identityOf(record) };
-}
-
-async function settingsFrom(request: TrainFromRequest): Promise<TrainRequest> {
-  return (await import('./stored-groups.ts')).withSettingsOf(request);
 }
 
 /** The same plan for another first policy, such as a checkpoint. */

@@ -10,13 +10,13 @@ import { missingEnv } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { digestOf } from '../core/json.ts';
 import type { Task } from '../core/types.ts';
-import type { TaskSource } from '../dataset/rows.ts';
-import { namedLikeAnswer } from '../dataset/rules.ts';
-import { type Dataset, readDataset, type Split, seenInTraining, splitTasks } from '../dataset/tasks.ts';
 import { digestsBeside, fileOf, type Sources, sourceDigests } from '../processes/user-modules.ts';
 import { type Entry, inspectEntry, type ModuleExport, together } from '../rollout/discovery.ts';
-import type { TrainSettings } from './check-settings.ts';
-import { shortPath } from './settings.ts';
+import type { TrainSettings } from '../settings/check-settings.ts';
+import { shortPath } from '../settings/settings.ts';
+import type { TaskSource } from '../tasks/rows.ts';
+import { namedLikeAnswer } from '../tasks/rules.ts';
+import { type Dataset, readDataset, type Split, seenInTraining, splitTasks } from '../tasks/tasks.ts';
 
 /** `flow`: the name of the flow that serves as workflow. `flows`: the file that lists it. */
 type Files = Pick<TrainSettings, 'entry'> & {
@@ -64,10 +64,10 @@ export async function inspectFiles(files: Files): Promise<Inspection> {
 /** flows-file.ts finds flows that are chosen by name. */
 async function inspectGiven({ entry, flow, flows }: Files): Promise<Pick<Inspection, 'entry' | 'problems'>> {
   if (typeof entry !== 'string') return { entry, problems: [] };
-  if (flow !== undefined) return await (await import('../flows/flows-file.ts')).inspectFlow(entry, flow, flows);
+  if (flow !== undefined) return await (await import('../shapes/flows/flows-file.ts')).inspectFlow(entry, flow, flows);
   const found = await inspectEntry(entry);
   if (found.problems.every(({ code }) => code !== 'WORKFLOW_NOT_FOUND')) return found;
-  const { withFlowHint } = await import('../flows/flows-file.ts');
+  const { withFlowHint } = await import('../shapes/flows/flows-file.ts');
   return { ...found, problems: found.problems.map(withFlowHint) };
 }
 

@@ -3,28 +3,19 @@
  * where there is no run), never with a password. A URL that is given wins: it may have the password, or another host. With one, a run can be
  * named by its id alone, wherever its directory is.
  */
+
 import { randomUUID } from 'node:crypto';
 import { existsSync, readFileSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError, tried } from '../core/errors.ts';
-import { openStore, withoutPassword } from '../store/open.ts';
-import { type RunDirectory, readRunFile, refuseSft, writeWhole } from './directory.ts';
+import { writeWhole } from '../store/files.ts';
+import { checkStoreUrl, openStore, withoutPassword } from '../store/open.ts';
+import { type RunDirectory, readRunFile, refuseSft } from './directory.ts';
 
 const FILE = 'store.sqlite';
 /** In the directory of a server. */
 const SERVED = 'store.json';
-
-export const STORE_URL = 'expected the URL of a PostgreSQL database, postgres://user@host:5432/database';
-
-export function isDatabaseUrl(url: string): boolean {
-  return (URL.parse(tried(() => withoutPassword(url)) ?? '')?.pathname.length ?? 0) > 1;
-}
-
-/** Throws USAGE, without the URL: it may hold a password. */
-export function checkStoreUrl(url: string | undefined): void {
-  if (url !== undefined && !isDatabaseUrl(url)) throw new TrainyardError('USAGE', `store: ${STORE_URL}`);
-}
 
 export interface KeptStore {
   /** Without its password. Undefined for a file. */

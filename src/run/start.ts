@@ -4,25 +4,29 @@
  */
 
 /** Trains to the last step. Finds all problems with the request before it creates the run directory. */
-export const train: typeof import('./train.ts').train = async (...given) => (await import('./train.ts')).train(...given);
+export const train: typeof import('../training/train.ts').train = async (...given) =>
+  (await import('../training/train.ts')).train(...given);
 
 /** Teaches the policy what a run's successes, or a file's conversations, say. */
-export const sft: typeof import('./sft.ts').sft = async (...given) => (await import('./sft.ts')).sft(...given);
+export const sft: typeof import('../training/sft.ts').sft = async (...given) =>
+  (await import('../training/sft.ts')).sft(...given);
 
 /** Resumes a run that was interrupted, killed or stopped by a budget, optionally with more `steps`. */
-export const resume: typeof import('./train.ts').resume = async (...given) => (await import('./train.ts')).resume(...given);
+export const resume: typeof import('../training/train.ts').resume = async (...given) =>
+  (await import('../training/train.ts')).resume(...given);
 
 /** Measures a policy on held-out tasks. Without a `run` directory, nothing is kept. */
-export const evaluateOnly: typeof import('./evaluate.ts').evaluateOnly = async (...given) =>
-  (await import('./evaluate.ts')).evaluateOnly(...given);
+export const evaluateOnly: typeof import('../evaluation/evaluate.ts').evaluateOnly = async (...given) =>
+  (await import('../evaluation/evaluate.ts')).evaluateOnly(...given);
 
 /** Resumes an evaluation. A finished one is only reported again. */
-export const resumeEvaluation: typeof import('./evaluate.ts').resumeEvaluation = async (...given) =>
-  (await import('./evaluate.ts')).resumeEvaluation(...given);
+export const resumeEvaluation: typeof import('../evaluation/evaluate.ts').resumeEvaluation = async (...given) =>
+  (await import('../evaluation/evaluate.ts')).resumeEvaluation(...given);
 
 /** Runs rollouts without training. Returns one group per task; null if it has no graded rollout that the workflow accepts. */
-export const rolloutBatch: typeof import('./groups.ts').rolloutBatch = async (...given) =>
-  (await import('./groups.ts')).rolloutBatch(...given);
+export const rolloutBatch: typeof import('../training/groups.ts').rolloutBatch = async (...given) =>
+  (await import('../training/groups.ts')).rolloutBatch(...given);
 
 /** Redoes a run from its store and reports whether turns, rewards, steps and checkpoints match. */
-export const verify: typeof import('./verify.ts').verify = async (...given) => (await import('./verify.ts')).verify(...given);
+export const verify: typeof import('../audit/verify.ts').verify = async (...given) =>
+  (await import('../audit/verify.ts')).verify(...given);

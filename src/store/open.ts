@@ -35,3 +35,14 @@ export function withoutPassword(url: string): string {
   for (const name of [...parsed.searchParams.keys()]) if (/pass/i.test(name)) parsed.searchParams.delete(name);
   return parsed.href;
 }
+
+export const STORE_URL = 'expected the URL of a PostgreSQL database, postgres://user@host:5432/database';
+
+export function isDatabaseUrl(url: string): boolean {
+  return (URL.parse(tried(() => withoutPassword(url)) ?? '')?.pathname.length ?? 0) > 1;
+}
+
+/** Throws USAGE, without the URL: it may hold a password. */
+export function checkStoreUrl(url: string | undefined): void {
+  if (url !== undefined && !isDatabaseUrl(url)) throw new TrainyardError('USAGE', `store: ${STORE_URL}`);
+}

@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { type ErrorCode, TrainyardError } from '../core/errors.ts';
 import type { AdamSettings, Engine, Loss, LossInput, SampleRequest, SampleResult, Trainer } from '../core/policy.ts';
 import type { Sample, SamplingSettings } from '../core/types.ts';
-import { crossEntropy } from '../trainer/losses.ts';
+import { crossEntropy } from '../training/losses.ts';
 
 export interface ConformanceCase {
   readonly name: string;

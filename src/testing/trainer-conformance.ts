@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { TrainyardError } from '../core/errors.ts';
 import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
-import { crossEntropy } from '../trainer/losses.ts';
+import { crossEntropy } from '../training/losses.ts';
 import {
   atMask,
   batchFor,

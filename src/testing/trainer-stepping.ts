@@ -3,8 +3,8 @@ import assert from 'node:assert/strict';
 import type { ErrorCode } from '../core/errors.ts';
 import type { Loss, LossInput } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
-import { crossEntropy, importanceSampling, ppo } from '../trainer/losses.ts';
-import { withKl } from '../trainer/penalties.ts';
+import { crossEntropy, importanceSampling, ppo } from '../training/losses.ts';
+import { withKl } from '../training/penalties.ts';
 import {
   ADAM,
   anonymous,

@@ -16,7 +16,7 @@ import {
   type Trajectory,
   type Turn,
 } from '../core/types.ts';
-import { randomStream } from '../nn/random.ts';
+import { randomStream } from '../engines/embedded/random.ts';
 
 /** Depends only on its arguments. Unless overridden, the rollout id is unique to the seed. */
 export function randomTrajectory(seed: number, overrides: Partial<Trajectory> = {}): Trajectory {

@@ -10,15 +10,15 @@
  * GET  /api/runs/:run/rollouts/:rollout               RolloutView
  * GET  /api/runs/:run/rollouts/:rollout/tokens        TokenView
  * GET  /api/runs/:run/groups/:group                   GroupView
- * GET  /api/diff?a=:run&b=:run                        Comparison of run/compare.ts
+ * GET  /api/diff?a=:run&b=:run                        Comparison of evaluation/compare.ts
  * GET  /api/changes                                   server-sent events: a Change each
- * POST /api/runs/:run/marks                           MarkRequest → CurationLine[] of run/inspect.ts
+ * POST /api/runs/:run/marks                           MarkRequest → CurationLine[] of runs/inspect.ts
  * POST /api/runs/:run/dataset                         DatasetRequest → the file, as a download
  */
 import type { RunEvent } from '../core/events.ts';
 import type { TurnSummary } from '../core/turns.ts';
 import type { LogLine, Message, Purpose, Tool, Trajectory, UnansweredCall } from '../core/types.ts';
-import type { DataRequest } from '../run/export-data.ts';
+import type { DataRequest } from '../export/export-data.ts';
 import type { Rewritten, RolloutRow } from '../run/inspect.ts';
 
 export interface RunInfo {

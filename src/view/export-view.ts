@@ -3,12 +3,13 @@
  * answers lie in it as JSON that no browser executes, whatever a model wrote; a policy in the file allows nothing but the page's own script
  * and style, so the file loads and sends nothing.
  */
+
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { TrainyardError, tried } from '../core/errors.ts';
-import { compare, measuredIn } from '../run/compare.ts';
-import { writeWhole } from '../run/directory.ts';
+import { compare, measuredIn } from '../evaluation/compare.ts';
 import type { RolloutRow } from '../run/inspect.ts';
+import { writeWhole } from '../store/files.ts';
 import type { ExportedView, RolloutPage } from './api.ts';
 import { html, pageFile } from './page-files.ts';
 import { measuresOf, type ShownRun } from './shown-run.ts';

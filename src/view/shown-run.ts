@@ -3,6 +3,7 @@
  * list of rollouts in memory and reads single ones whole. Changes nothing but marks, as `trainyard curate` does. What is broken is a problem
  * of this run alone.
  */
+
 import { existsSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -14,10 +15,11 @@ import { earnedBy } from '../core/reward.ts';
 import { meanOf } from '../core/statistics.ts';
 import { exclusionsIn, turnSummary, withoutExcluded } from '../core/turns.ts';
 import type { Trajectory, Turn } from '../core/types.ts';
-import { eventsFrom, isEvaluation, isLocked, readRunFile } from '../run/directory.ts';
+import { eventsFrom, isEvaluation, readRunFile } from '../run/directory.ts';
 import { type CurationLine, curate, newMessages, RolloutIndex, type RolloutRow, rewrittenAt } from '../run/inspect.ts';
 import { keptStore, openStoreOf } from '../run/run-store.ts';
-import { shortPath } from '../run/settings.ts';
+import { shortPath } from '../settings/settings.ts';
+import { isLocked } from '../store/files.ts';
 import type { GroupView, MarkRequest, RolloutPage, RolloutView, RunInfo, SortKey, TokenView, TurnView } from './api.ts';
 import { TokenReader } from './token-view.ts';
 

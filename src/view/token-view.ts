@@ -6,11 +6,11 @@ import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { messageOf } from '../core/errors.ts';
 import type { Trajectory } from '../core/types.ts';
-import { LeftOut, type TokenRow as RowToWrite, tokenRows } from '../run/data-rows.ts';
+import { LeftOut, type TokenRow as RowToWrite, tokenRows } from '../export/data-rows.ts';
+import { comparisonOf } from '../export/export-data.ts';
 import { readRunFile } from '../run/directory.ts';
-import { comparisonOf } from '../run/export-data.ts';
-import { trainerLogprobsOf } from '../run/trainer-logprobs.ts';
 import { loadTokenizer, type Tokenizer } from '../tokens/tokenizer.ts';
+import { trainerLogprobsOf } from '../training/trainer-logprobs.ts';
 import type { TokenRow, TokenView } from './api.ts';
 
 type Spelling = { readonly pieceOf: (id: number) => string } | { readonly why: string };

@@ -6,7 +6,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { rawClient } from '../../test/fixtures/raw-socket.ts';
 import { viewKeyOf } from '../../test/fixtures/view-key.ts';
 import type { Listener } from '../http/http-server.ts';
-import { takeLock } from '../run/directory.ts';
+import { takeLock } from '../store/files.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { randomTrajectory } from '../testing/trajectories.ts';
 import type { RolloutPage, RunInfo, TokenView } from './api.ts';

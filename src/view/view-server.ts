@@ -13,6 +13,9 @@ import { join } from 'node:path';
 import { z } from 'zod';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
+import { compare, measuredIn } from '../evaluation/compare.ts';
+import { DATA_FORMATS } from '../export/data-rows.ts';
+import { exportData } from '../export/export-data.ts';
 import { isSameSecret } from '../http/guard.ts';
 import { KeyedServer, type Listener, serve } from '../http/http-server.ts';
 import {
@@ -28,9 +31,6 @@ import {
   routeFor,
 } from '../http/message.ts';
 import { type ErrorTable, failureOf, httpRefusal } from '../http/refusal.ts';
-import { compare, measuredIn } from '../run/compare.ts';
-import { DATA_FORMATS } from '../run/data-rows.ts';
-import { exportData } from '../run/export-data.ts';
 import { Changes } from './changes.ts';
 import { pageFile, shell } from './page-files.ts';
 import type { ShownRun } from './shown-run.ts';

@@ -3,10 +3,10 @@ import { AgentFlowManager, type FlowClass, flowRegistry, type ManagerOptions } f
 import type { Store } from '../../src/core/contracts.ts';
 import { defineGrader } from '../../src/core/define.ts';
 import type { Limits, Task, Trajectory } from '../../src/core/types.ts';
-import { mountAgentFlow } from '../../src/flows/flow-routes.ts';
-import type { GroupPool } from '../../src/flows/group-pool.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
-import { inlineGrader } from '../../src/grader/inline.ts';
+import { inlineGrader } from '../../src/grading/inline.ts';
+import { mountAgentFlow } from '../../src/shapes/flows/flow-routes.ts';
+import type { GroupPool } from '../../src/shapes/flows/group-pool.ts';
 import { scriptedEngine } from '../../src/testing/trajectories.ts';
 import { createRenderer, type Renderer } from '../../src/tokens/renderer.ts';
 import { loadTokenizer } from '../../src/tokens/tokenizer.ts';

@@ -21,12 +21,12 @@ import type { GraderInput, GraderResult } from '../../src/core/contracts.ts';
 import { asWorkflow, defineGrader } from '../../src/core/define.ts';
 import type { RunEvent } from '../../src/core/events.ts';
 import type { Task, Trajectory } from '../../src/core/types.ts';
-import { flowWorkflow } from '../../src/flows/flow-workflow.ts';
 import { Gateway, listen } from '../../src/gateway/gateway.ts';
-import { graderInput } from '../../src/grader/call.ts';
-import { inlineGrader } from '../../src/grader/inline.ts';
+import { graderInput } from '../../src/grading/call.ts';
+import { inlineGrader } from '../../src/grading/inline.ts';
 import { runRollout, startWorkflow } from '../../src/rollout/runner.ts';
-import { train } from '../../src/run/train.ts';
+import { flowWorkflow } from '../../src/shapes/flows/flow-workflow.ts';
+import { train } from '../../src/training/train.ts';
 import { memoryStore } from '../fixtures/store/memory-store.ts';
 import { ANSWER, LOOKUP, renderer, replying, SAID, SAMPLING } from './bench.ts';
 

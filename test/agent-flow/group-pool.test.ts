@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { describe, expect, it, onTestFinished, vi } from 'vitest';
 import type { Store } from '../../src/core/contracts.ts';
 import type { Purpose, Trajectory, Turn } from '../../src/core/types.ts';
-import { type Fetched, type FetchRequest, GroupPool, type GroupPoolOptions } from '../../src/flows/group-pool.ts';
+import { type Fetched, type FetchRequest, GroupPool, type GroupPoolOptions } from '../../src/shapes/flows/group-pool.ts';
 import { randomTrajectory } from '../../src/testing/trajectories.ts';
 import { memoryStore } from '../fixtures/store/memory-store.ts';
 

@@ -1,7 +1,7 @@
 /** Groups over HTTP: who may fetch them, what is in them, and what comes too late. */
 import { describe, expect, it } from 'vitest';
 import type { Store } from '../../src/core/contracts.ts';
-import { GroupPool, type GroupPoolOptions } from '../../src/flows/group-pool.ts';
+import { GroupPool, type GroupPoolOptions } from '../../src/shapes/flows/group-pool.ts';
 import { memoryStore } from '../fixtures/store/memory-store.ts';
 import { type FlowBench, flowBench, generated } from './bench.ts';
 

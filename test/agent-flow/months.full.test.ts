@@ -4,9 +4,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, it, onTestFinished } from 'vitest';
 import type { Trajectory } from '../../src/core/types.ts';
-import { GroupPool } from '../../src/flows/group-pool.ts';
 import { type LiveSession, SessionTable } from '../../src/gateway/sessions.ts';
-import { OpenRollouts } from '../../src/run/open-rollouts.ts';
+import { OpenRollouts } from '../../src/serve/open-rollouts.ts';
+import { GroupPool } from '../../src/shapes/flows/group-pool.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { randomTrajectory } from '../../src/testing/trajectories.ts';
 

@@ -10,7 +10,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Store } from '../../src/core/contracts.ts';
 import { messageOf } from '../../src/core/errors.ts';
-import { randomStream } from '../../src/nn/random.ts';
+import { randomStream } from '../../src/engines/embedded/random.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { scratch } from '../cli/command.ts';
 import { type Clocks, diskFault, type Fault, LEASE_SECONDS, processFaults } from './faults.ts';

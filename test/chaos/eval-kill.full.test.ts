@@ -6,7 +6,7 @@ import { existsSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { randomStream } from '../../src/nn/random.ts';
+import { randomStream } from '../../src/engines/embedded/random.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { scratch, start } from '../cli/command.ts';
 

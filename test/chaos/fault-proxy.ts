@@ -3,7 +3,7 @@
  * holds for connections that are open as well as for new ones; what passes is passed unchanged and in order. Knows no protocol.
  */
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
-import { randomStream } from '../../src/nn/random.ts';
+import { randomStream } from '../../src/engines/embedded/random.ts';
 
 /**
  * - `refuse`: new connections are reset at once; those that are open stay, as when a server takes no more.

@@ -1,6 +1,6 @@
 /** What is done to the processes of a run, their clocks, their disk and their lines. Each says what it did, or that there was nothing to do it to. */
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { randomStream } from '../../src/nn/random.ts';
+import type { randomStream } from '../../src/engines/embedded/random.ts';
 import { type FaultProxy, lineFaults } from './fault-proxy.ts';
 import type { Command, Role } from './role.ts';
 import type { SmallDisk } from './small-disk.ts';

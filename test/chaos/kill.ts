@@ -14,7 +14,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { randomStream } from '../../src/nn/random.ts';
+import { randomStream } from '../../src/engines/embedded/random.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { checkHistory, FAULTS, type HistoryReport } from '../../src/testing/check-history.ts';
 import { ROOT } from '../cli/command.ts';

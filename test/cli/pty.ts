@@ -3,7 +3,7 @@
  */
 import { spawn } from 'node:child_process';
 import { onTestFinished } from 'vitest';
-import { shellWord } from '../../src/run/settings.ts';
+import { shellWord } from '../../src/settings/settings.ts';
 import { Terminal } from './terminal.ts';
 
 export interface OnTerminal {

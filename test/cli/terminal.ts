@@ -2,7 +2,7 @@
  * A terminal small enough to be obviously right: text, newline, carriage return, cursor up, erase to the end of line or screen,
  * cursor shown or hidden, colours ignored. What leaves at the top is kept. Anything else it is sent is a fault.
  */
-import { cellsOf } from '../../src/cli/text.ts';
+import { cellsOf } from '../../src/cli/output/text.ts';
 
 // biome-ignore lint/suspicious/noControlCharactersInRegex: terminal sequences begin with one
 const SEQUENCE = /^\u001b\[(\?25[hl]|\d*A|[JK]|[\d;]*m)/;

@@ -181,7 +181,7 @@ describe('trainyard try', () => {
     expect(code).toBe(1);
     expect(stdout).toMatch(/Error: no such item\n\s+at .*thrown-apart\.ts:4/);
     expect(stdout).toContain('failed WORKFLOW_FAILED: no such item · not graded');
-    expect(stdout).not.toContain('src/isolation/workflow-child.ts');
+    expect(stdout).not.toContain('src/places/process/workflow-child.ts');
   });
 
   it.skipIf(!hasSandbox)('says why an isolated workflow cannot write beside its entry, and where it may', async () => {

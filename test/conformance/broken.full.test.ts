@@ -10,7 +10,7 @@ import type { PolicyUnderTest } from '../../src/testing/conformance.ts';
 import { engineConformance } from '../../src/testing/engine-conformance.ts';
 import { overlaid } from '../../src/testing/record-history.ts';
 import { trainerConformance } from '../../src/testing/trainer-conformance.ts';
-import { ppo } from '../../src/trainer/losses.ts';
+import { ppo } from '../../src/training/losses.ts';
 import { openEmbedded } from './policies.ts';
 
 type Parts = Pick<PolicyUnderTest, 'engine' | 'trainer'>;

@@ -1,5 +1,5 @@
 /** The policies that are put through the suites: the embedded model, small and with weights that matter. */
-import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
+import { EmbeddedModel } from '../../src/engines/embedded/embedded-model.ts';
 import type { PolicyUnderTest } from '../../src/testing/conformance.ts';
 import { REGULAR, strongWeights } from '../fixtures/nn/models.ts';
 

@@ -39,7 +39,7 @@ export const TABLE: readonly (readonly [RegExp, Way])[] = [
   [/^trainyard skyrl /, parsed('needs an NVIDIA GPU, and installs several GB')],
   [/^uv run .*skyrl|^export TINKER_BASE_URL=/, left('needs several GPUs and a checkout of SkyRL')],
   [/--model \.\/qwen2\.5-7b /, parsed('needs a server on several GPUs')],
-  [/^trainyard .*bartowski\//, parsed('the stand-in has no GGUF files; src/run/model-download.test.ts downloads them')],
+  [/^trainyard .*bartowski\//, parsed('the stand-in has no GGUF files; src/engines/model-download.test.ts downloads them')],
   [/^trainyard model get /, executed()],
   [/^trainyard tinker /, served('--port 0 --threads 1')],
   [/^trainyard init /, executed('--yes')],

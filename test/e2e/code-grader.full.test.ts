@@ -3,7 +3,7 @@ import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import type { Task } from '../../src/core/types.ts';
-import { callGrader } from '../../src/grader/call.ts';
+import { callGrader } from '../../src/grading/call.ts';
 import { jsonLines, ROOT, trainyard, useScratch } from '../cli/command.ts';
 import { inputFor } from '../fixtures/graders/graded-code.ts';
 import { hasSandbox } from '../fixtures/sandbox.ts';

@@ -5,8 +5,8 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Store } from '../../src/core/contracts.ts';
 import type { RunEvent } from '../../src/core/events.ts';
 import type { BatchManifest, Mark } from '../../src/core/types.ts';
-import { resume, train } from '../../src/run/train.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
+import { resume, train } from '../../src/training/train.ts';
 import { jsonLines, trainyard } from '../cli/command.ts';
 import { type Home, smallHome, storeWith } from './small-run.ts';
 

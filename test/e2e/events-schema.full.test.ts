@@ -5,10 +5,10 @@ import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import { type Schema, schemaFault } from '../../src/core/json-schema.ts';
+import { evaluateOnly } from '../../src/evaluation/evaluate.ts';
 import { eventsIn } from '../../src/run/directory.ts';
-import { evaluateOnly } from '../../src/run/evaluate.ts';
-import { sft } from '../../src/run/sft.ts';
-import { train } from '../../src/run/train.ts';
+import { sft } from '../../src/training/sft.ts';
+import { train } from '../../src/training/train.ts';
 import { readText } from '../house/sources.ts';
 
 const schema = JSON.parse(readText('docs/reference/events.schema.json')) as Schema & { readonly anyOf: readonly Schema[] };

@@ -13,9 +13,9 @@ import { TRIAGE_PROMPT } from '../../models/triage-domain.ts';
 import { AgentFlowManager, flowRegistry, SingleStepSingleTurnAgentFlow } from '../../src/agent-flow.ts';
 import { isSuccess } from '../../src/core/turns.ts';
 import type { Reward, Task, Trajectory, Turn } from '../../src/core/types.ts';
-import { callGrader, graderInput } from '../../src/grader/call.ts';
+import { callGrader, graderInput } from '../../src/grading/call.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
-import { makeBatch } from '../../src/trainer/batch.ts';
+import { makeBatch } from '../../src/training/batch.ts';
 import { jsonLines, ROOT, start, trainyard, useScratch } from '../cli/command.ts';
 
 /** As many as every example has. */

@@ -5,7 +5,7 @@ import { pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
 import { beforeAll, describe, expect, it } from 'vitest';
 import type { Grader } from '../../src/core/contracts.ts';
-import { type GradedCase, gradeOnce } from '../../src/grader/inline.ts';
+import { type GradedCase, gradeOnce } from '../../src/grading/inline.ts';
 import { useScratch } from '../cli/command.ts';
 import { hasSandbox } from '../fixtures/sandbox.ts';
 import { readText } from '../house/sources.ts';

@@ -5,7 +5,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, it, onTestFinished } from 'vitest';
-import { GroupPool } from '../../src/flows/group-pool.ts';
+import { GroupPool } from '../../src/shapes/flows/group-pool.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { jsonLines } from '../cli/command.ts';
 

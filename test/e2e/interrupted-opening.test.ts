@@ -1,8 +1,8 @@
 /** A run that is interrupted while its parts are opened: who asked for it is told, not which part was closed. */
 import { expect, it } from 'vitest';
 import { TrainyardError } from '../../src/core/errors.ts';
-import { evaluateOnly } from '../../src/run/evaluate.ts';
-import { train } from '../../src/run/train.ts';
+import { evaluateOnly } from '../../src/evaluation/evaluate.ts';
+import { train } from '../../src/training/train.ts';
 
 const entry = new URL('../../examples/triage/agent.ts', import.meta.url).pathname;
 const heldOut = [{ prompt: 'Where is my parcel?', answer: 'shipping' }];

@@ -4,10 +4,10 @@ import { expect, it } from 'vitest';
 import type { Workflow } from '../../src/core/contracts.ts';
 import { asWorkflow, defineGrader } from '../../src/core/define.ts';
 import type { Trajectory } from '../../src/core/types.ts';
-import { inspectFlow } from '../../src/flows/flows-file.ts';
 import { listen } from '../../src/gateway/gateway.ts';
 import type { ModuleExport } from '../../src/rollout/discovery.ts';
 import { startWorkflow } from '../../src/rollout/runner.ts';
+import { inspectFlow } from '../../src/shapes/flows/flows-file.ts';
 import { Episode, Fickle, Flow, Liar, Osmosis, Tuner } from '../fixtures/processes/shapes.ts';
 import { rolloutsThrough, scriptedGateway } from '../fixtures/scripted-gateway.ts';
 

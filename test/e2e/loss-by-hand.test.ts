@@ -8,8 +8,8 @@ import { join } from 'node:path';
 import { expect, it, onTestFinished } from 'vitest';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Trajectory } from '../../src/core/types.ts';
-import { train } from '../../src/run/train.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
+import { train } from '../../src/training/train.ts';
 
 const TOKENS = 200;
 const tasks = Array.from({ length: 6 }, (_, i) => ({ id: `t${i}`, prompt: `Question ${i}?`, metadata: { turns: 1 + (i % 3) } }));

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { RunEvent } from '../../src/core/events.ts';
-import { train } from '../../src/run/train.ts';
+import { train } from '../../src/training/train.ts';
 import { ShownRun } from '../../src/view/shown-run.ts';
 import { serveView } from '../../src/view/view-server.ts';
 import { killedAt, saidIn, sharedTrainyard, start, trainyard } from '../cli/command.ts';

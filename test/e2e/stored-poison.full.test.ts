@@ -4,7 +4,7 @@ import { DatabaseSync } from 'node:sqlite';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { TrainyardError } from '../../src/core/errors.ts';
 import type { Turn } from '../../src/core/types.ts';
-import { resume, type TrainOptions, train } from '../../src/run/train.ts';
+import { resume, type TrainOptions, train } from '../../src/training/train.ts';
 import { trainyard } from '../cli/command.ts';
 import { type Home, smallHome, storeWith } from './small-run.ts';
 

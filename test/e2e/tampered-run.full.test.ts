@@ -2,8 +2,8 @@
 import { cp } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { type Verification, verify } from '../../src/audit/verify.ts';
 import type { Trajectory } from '../../src/core/types.ts';
-import { type Verification, verify } from '../../src/run/verify.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { readText } from '../house/sources.ts';
 import { tamperedHome } from './tampered-run.ts';

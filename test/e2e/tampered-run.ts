@@ -1,6 +1,6 @@
 /** A small run with every kind of record in it: tools, two roles, marks, failures, parts and metrics of rewards. */
 import { join } from 'node:path';
-import { train } from '../../src/run/train.ts';
+import { train } from '../../src/training/train.ts';
 import { scratch } from '../cli/command.ts';
 import { storeWith } from './small-run.ts';
 

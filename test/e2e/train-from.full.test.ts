@@ -1,17 +1,18 @@
 /** Training from the rollouts that a run kept: without marks it is the same training, with marks it is without what they exclude. */
+
 import { cp, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { verify } from '../../src/audit/verify.ts';
 import type { RunEvent } from '../../src/core/events.ts';
 import { masked } from '../../src/core/policy.ts';
-import { takeLock } from '../../src/run/directory.ts';
 import { curate } from '../../src/run/inspect.ts';
-import { resume, train } from '../../src/run/train.ts';
-import { trainerLogprobsOf } from '../../src/run/trainer-logprobs.ts';
-import { verify } from '../../src/run/verify.ts';
+import { takeLock } from '../../src/store/files.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { stitch } from '../../src/tokens/stitch.ts';
+import { resume, train } from '../../src/training/train.ts';
+import { trainerLogprobsOf } from '../../src/training/trainer-logprobs.ts';
 import { type Home, smallHome, storeWith } from './small-run.ts';
 
 const STEPS = 3;

@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { RunEvent, TrainDone } from '../../src/core/events.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
-import { makeBatch } from '../../src/trainer/batch.ts';
+import { makeBatch } from '../../src/training/batch.ts';
 import { jsonLines, trainyard } from '../cli/command.ts';
 import { CANARY, type Home, smallHome } from './small-run.ts';
 

@@ -12,7 +12,7 @@ import type { DefaultModelRequest, Grader } from '../../src/core/contracts.ts';
 import { asGrader, asWorkflow, moduleOf } from '../../src/core/define.ts';
 import type { Json, Purpose, Task, Trajectory } from '../../src/core/types.ts';
 import { ChatPolicy } from '../../src/langchain.ts';
-import { makeBatch } from '../../src/trainer/batch.ts';
+import { makeBatch } from '../../src/training/batch.ts';
 import { BaseJudge, defineJudge, type ModelTuner, Workflow, WorkflowOutput, type WorkflowTask } from '../../src/tuner.ts';
 import { rolloutsThrough, scriptedGateway, tokenizer } from '../fixtures/scripted-gateway.ts';
 

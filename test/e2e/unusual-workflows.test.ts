@@ -9,7 +9,7 @@ import type { Message, Task, Trajectory, Turn } from '../../src/core/types.ts';
 import { versionsBehind } from '../../src/rollout/scheduler.ts';
 import { scriptedLogprob } from '../../src/testing/trajectories.ts';
 import { stitch } from '../../src/tokens/stitch.ts';
-import { makeBatch } from '../../src/trainer/batch.ts';
+import { makeBatch } from '../../src/training/batch.ts';
 import { rolloutsThrough, scriptedGateway } from '../fixtures/scripted-gateway.ts';
 
 const TASK: Task = { id: 't', prompt: [{ role: 'user', content: 'hello' }], answer: 'SECRET' };

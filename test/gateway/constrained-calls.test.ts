@@ -2,8 +2,8 @@ import { afterAll, describe, expect, it } from 'vitest';
 import { ConstrainedTokens } from '../../src/core/json-machine.ts';
 import { schemaFault } from '../../src/core/json-schema.ts';
 import type { Json, Sample, Tool, Turn } from '../../src/core/types.ts';
+import { EmbeddedModel } from '../../src/engines/embedded/embedded-model.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
-import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
 import { stitch } from '../../src/tokens/stitch.ts';
 import { ask, renderer, specOf } from '../fixtures/gateway/streams.ts';
 

@@ -1,14 +1,14 @@
 /** Turns of a default model behind the gateway: what is stored, checked, shown and counted of them. */
+
 import { mkdtempDisposable } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { stripVTControlCharacters } from 'node:util';
 import { describe, expect, it } from 'vitest';
-import { turnText } from '../../src/cli/print-rollout.ts';
-import { turnSummary } from '../../src/core/turns.ts';
+import { turnText } from '../../src/cli/output/print-rollout.ts';
+import { sampledTokensIn, turnSummary } from '../../src/core/turns.ts';
 import type { Trajectory } from '../../src/core/types.ts';
-import { graderInput } from '../../src/grader/call.ts';
-import { tokensIn } from '../../src/run/results.ts';
+import { graderInput } from '../../src/grading/call.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { checkHistory } from '../../src/testing/check-history.ts';
 import { recordHistory } from '../../src/testing/record-history.ts';
@@ -59,7 +59,7 @@ describe('a default model’s turn', () => {
     const shown = turns.map((turn) => stripVTControlCharacters(turnText(turnSummary(turn))));
     expect(shown[1]).toMatch(/1 player · said by house · \d+ ms · not trained\n\s+Fold\./);
     expect(shown[0]).not.toContain('said by');
-    expect(tokensIn({ turns, ...rest })).toBe(turns[0]!.sampledIds.length);
+    expect(sampledTokensIn({ turns, ...rest })).toBe(turns[0]!.sampledIds.length);
   });
 
   it('is seen by the grader like any other', async () => {

@@ -10,11 +10,11 @@ import { defineWorkflow } from '../../src/core/define.ts';
 import type { RunEvent } from '../../src/core/events.ts';
 import type { Json, Message, Turn } from '../../src/core/types.ts';
 import { onlyTrained } from '../../src/rollout/record.ts';
-import { train } from '../../src/run/train.ts';
 import { createRenderer } from '../../src/tokens/renderer.ts';
 import { stitch } from '../../src/tokens/stitch.ts';
 import { createTokenizer } from '../../src/tokens/tokenizer.ts';
 import { readTokenizerFiles } from '../../src/tokens/tokenizer-files.ts';
+import { train } from '../../src/training/train.ts';
 import { LOOKUP, open, post, renderer, say, tools } from '../fixtures/gateway/streams.ts';
 
 const system = (content: string): Message => ({ role: 'system', content });

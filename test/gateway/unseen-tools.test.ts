@@ -6,9 +6,9 @@ import { describe, expect, it, onTestFinished } from 'vitest';
 import type { ModelHandle } from '../../src/core/contracts.ts';
 import { defineWorkflow } from '../../src/core/define.ts';
 import type { RunEvent } from '../../src/core/events.ts';
-import { serve } from '../../src/run/serve.ts';
-import { SERVE_DEFAULTS } from '../../src/run/settings.ts';
-import { train } from '../../src/run/train.ts';
+import { serve } from '../../src/serve/serve.ts';
+import { SERVE_DEFAULTS } from '../../src/settings/settings.ts';
+import { train } from '../../src/training/train.ts';
 
 const functionTool = { type: 'function', name: 'f', parameters: { type: 'object' } };
 const RESPONSES = {

@@ -274,10 +274,10 @@ describe('the pages around the code', () => {
     expect(lineCount(readText('AGENTS.md')), 'lines of AGENTS.md; move detail to docs/').toBeLessThanOrEqual(100);
   });
 
-  it('src/run/train.ts is one page: under 220 lines', () => {
+  it('src/training/train.ts is one page: under 220 lines', () => {
     expect(
-      lineCount(readText('src/run/train.ts')),
-      'lines of src/run/train.ts; name its steps in other files of run/',
+      lineCount(readText('src/training/train.ts')),
+      'lines of src/training/train.ts; name its steps in other files of run/',
     ).toBeLessThan(220);
   });
 });

@@ -10,23 +10,38 @@ import { posix } from 'node:path';
 import { Visitor } from 'vite';
 import { isKernel, isPage, isTest, lineAt, type Source } from './sources.ts';
 
-/** The first ring, the path of a task, lowest level first. */
+/** The street and what a run is made of, lowest level first: imports only point down it, and folders of one level never import each other. */
 export const LEVELS = [
   ['core'],
-  ['tokens', 'nn', 'http', 'processes'],
-  ['rollout', 'gateway', 'grader', 'store', 'trainer', 'dataset'],
+  ['tokens', 'http', 'processes', 'engines/embedded'],
+  ['rollout', 'gateway', 'grading', 'store', 'tasks'],
+  ['settings'],
+  ['engines'],
   ['run'],
+  ['evaluation'],
+  ['training'],
+  ['audit', 'export', 'serve'],
   ['cli'],
 ] as const satisfies readonly (readonly string[])[];
 
-/** The second ring: a feature each. A room imports the first ring and no other room; the first ring loads a room when it is asked for. */
-export const ROOMS: readonly string[] =
-  'tinker flows osmosis areal tuner graders isolation integrations testing view init workers'.split(' ');
+/** Rooms: a feature each. A room imports the street and no other room; the street loads a room when it is asked for. */
+export const ROOMS: readonly string[] = [
+  'engines/tinker',
+  ...['shapes/areal', 'shapes/flows', 'shapes/osmosis', 'shapes/tuner'],
+  ...['places/process', 'places/workers'],
+  ...['graders', 'init', 'integrations', 'testing', 'view'],
+];
+
+/** Folders that only group rooms, each with a folder of its own. */
+const GROUPS = /^(?:engines|shapes|places)$/;
+
+/** The package's doors: they load, by import(), what stands above them. */
+const DOORS = 'src/run/start.ts';
 
 /** Development packages that are in the bundle of the page. */
 const BUNDLED = ['preact', 'uplot'];
 
-const MEET = 'meet in a contract of core/ and wire both in run/';
+const MEET = 'meet in a contract of core/, and wire both above them';
 const isRoom = (folder: string | undefined): boolean => ROOMS.includes(folder ?? '');
 
 export interface ImportSite {
@@ -98,6 +113,7 @@ function directionFault({ from, to, late, erased }: Edge): string | undefined {
     return 'which a browser lacks; import its types only, or what is in core/';
   if (isPage(to) && !isPage(from)) return 'the page, which is bundled; meet in src/view/api.ts';
   if (fromFolder === undefined || fromFolder === toFolder) return undefined;
+  if (from === DOORS && (late || erased)) return undefined;
   if (toFolder === undefined) return 'a file of the public surface; import the file that declares the name instead';
   const [fromRoom, toRoom] = [isRoom(fromFolder), isRoom(toFolder)];
   if (fromRoom && toRoom) return isTest(from) ? undefined : `another room; ${MEET}`;
@@ -233,9 +249,10 @@ function resolve(from: string, specifier: string): string {
   return /\.(?:tsx?|css)$/.test(target) ? target : `${target}.ts`;
 }
 
-/** The folder of src/ that a file lives in; undefined for files directly in src/ and outside. */
-function folderOf(path: string): string | undefined {
-  return /^src\/([^/]+)\//.exec(path)?.[1];
+/** The folder of src/ that a file lives in, as the plan names it; undefined for files directly in src/ and outside. */
+export function folderOf(path: string): string | undefined {
+  const [, folder, inner] = /^src\/([^/]+)\/(?:([^/]+)\/)?/.exec(path) ?? [];
+  return folder !== undefined && inner !== undefined && GROUPS.test(folder) ? `${folder}/${inner}` : folder;
 }
 
 function levelOf(path: string): number | undefined {

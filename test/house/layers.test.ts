@@ -103,16 +103,16 @@ describe('the import scanner', () => {
 
 describe('the direction rule', () => {
   it.each([
-    ['upwards', 'src/core/a.ts', '../run/b.ts', 'upwards from L0 to L3'],
+    ['upwards', 'src/core/a.ts', '../run/b.ts', 'upwards from L0 to L5'],
     ['a type upwards', 'src/tokens/a.ts', '../gateway/b.ts', 'upwards from L1 to L2'],
-    ['a sibling', 'src/store/a.ts', '../trainer/b.ts', 'a sibling on L2'],
-    ['a sibling from a test', 'src/store/a.test.ts', '../trainer/b.ts', 'move the test under test/'],
-    ['a room with the module', 'src/run/a.ts', '../tinker/b.ts', 'load it where it is asked for'],
-    ['another room', 'src/flows/a.ts', '../tinker/b.ts', 'another room'],
-    ['the command line from a room', 'src/flows/a.ts', '../cli/b.ts', 'pass what is needed'],
+    ['a sibling', 'src/store/a.ts', '../tasks/b.ts', 'a sibling on L2'],
+    ['a sibling from a test', 'src/store/a.test.ts', '../tasks/b.ts', 'move the test under test/'],
+    ['a room with the module', 'src/run/a.ts', '../engines/tinker/b.ts', 'load it where it is asked for'],
+    ['another room', 'src/shapes/flows/a.ts', '../areal/b.ts', 'another room'],
+    ['the command line from a room', 'src/shapes/flows/a.ts', '../../cli/b.ts', 'pass what is needed'],
     ['the public surface', 'src/cli/a.ts', '../index.ts', 'a file of the public surface'],
     ['a file outside src/', 'src/cli/a.ts', '../../scripts/b.ts', 'outside src/'],
-    ['the kernels', 'src/nn/a.ts', './kernels/b.ts', 'border of the WASM kernels'],
+    ['the kernels', 'src/engines/embedded/a.ts', './kernels/b.ts', 'border of the WASM kernels'],
     ['the page', 'src/view/a.ts', './page/b.tsx', 'the page, which is bundled'],
   ])('refuses importing %s', (_, from, specifier, reason) => {
     const faults = directionFaults(tree({ [from]: `import type { B } from '${specifier}';` }));
@@ -128,8 +128,8 @@ describe('the direction rule', () => {
     const sources = tree({
       'src/run/a.ts': "import '../store/b.ts'; import '../core/c.ts'; import './d.ts';",
       'src/run/a.test.ts': "import '../../test/fixtures/e.ts';",
-      'src/run/f.ts': "await import('../tinker/b.ts');",
-      'src/tinker/b.ts': "import '../run/a.ts';",
+      'src/run/f.ts': "await import('../engines/tinker/b.ts');",
+      'src/engines/tinker/b.ts': "import '../run/a.ts';",
       'src/index.ts': "export { a } from './run/a.ts';",
     });
     expect(directionFaults(sources)).toEqual([]);
@@ -184,7 +184,7 @@ describe('the surface rule', () => {
     const sources = tree({
       'src/index.ts': "export { a } from './core/a.ts';\nexport * from './core/b.ts';\nexport const c = 1;",
       'src/core/all.ts': "export { a } from './a.ts';",
-      'src/nn/kernels/entry.ts': "export { a } from './a';",
+      'src/engines/embedded/kernels/entry.ts': "export { a } from './a';",
     });
     expect(surfaceFaults(sources)).toEqual([
       expect.stringContaining('src/index.ts:2: `export *`'),

@@ -8,7 +8,7 @@
  */
 import { posix } from 'node:path';
 import { Visitor } from 'vite';
-import { reachedFrom } from './imports.ts';
+import { folderOf, reachedFrom } from './imports.ts';
 import { isTest, lineAt, lineCount, listFiles, parseSource, readSources, readText, type Source } from './sources.ts';
 
 export interface Size {
@@ -30,11 +30,6 @@ export function cappedSources(): readonly Source[] {
   const others = readSources('packages').filter(({ path }) => !isTest(path) && !path.startsWith('packages/testing/'));
   const moved = MOVED_OUT.map((path) => parseSource(path, readText(path)));
   return [...shippedSources(), ...others, ...moved];
-}
-
-/** The folder of src/ that a file belongs to; `*` for the public surface. */
-export function folderOf({ path }: Pick<Source, 'path'>): string {
-  return /^src\/([^/]+)\//.exec(path)?.[1] ?? '*';
 }
 
 export function sizeOf(sources: readonly Source[]): Size {
@@ -97,7 +92,7 @@ export function wordsOf(path: string): number {
 }
 
 export function sizeByFolder(sources: readonly Source[]): ReadonlyMap<string, Size> {
-  const groups = Map.groupBy(sources, folderOf);
+  const groups = Map.groupBy(sources, ({ path }) => folderOf(path) ?? '*');
   return new Map([...groups].sort(([a], [b]) => a.localeCompare(b)).map(([folder, files]) => [folder, sizeOf(files)]));
 }
 

@@ -1,15 +1,15 @@
 /** In every shape of authoring: what is given under a name that nobody reads, such as Python's, is refused by that name. */
 import { describe, expect, it } from 'vitest';
-import { agentWorkflow } from '../../src/areal/agent-workflow.ts';
-import { AsyncRewardWrapper } from '../../src/areal/async-reward.ts';
-import { engineOf, RolloutWorkflow } from '../../src/areal/rollout-workflow.ts';
 import { asWorkflow } from '../../src/core/define.ts';
-import { AgentFlowManager } from '../../src/flows/flow-batch.ts';
-import { flowRegistry } from '../../src/flows/flow-registry.ts';
-import { generate, Step } from '../../src/flows/gateway-client.ts';
-import { ConcurrencyConfig } from '../../src/osmosis/class-config.ts';
-import { ModelTuner } from '../../src/tuner/model-tuner.ts';
-import { Workflow, WorkflowOutput } from '../../src/tuner/workflow.ts';
+import { agentWorkflow } from '../../src/shapes/areal/agent-workflow.ts';
+import { AsyncRewardWrapper } from '../../src/shapes/areal/async-reward.ts';
+import { engineOf, RolloutWorkflow } from '../../src/shapes/areal/rollout-workflow.ts';
+import { AgentFlowManager } from '../../src/shapes/flows/flow-batch.ts';
+import { flowRegistry } from '../../src/shapes/flows/flow-registry.ts';
+import { generate, Step } from '../../src/shapes/flows/gateway-client.ts';
+import { ConcurrencyConfig } from '../../src/shapes/osmosis/class-config.ts';
+import { ModelTuner } from '../../src/shapes/tuner/model-tuner.ts';
+import { Workflow, WorkflowOutput } from '../../src/shapes/tuner/workflow.ts';
 
 const python = (fields: object): never => fields as never;
 const reference = { module: import.meta.url, exportName: 'reward' };

@@ -3,13 +3,13 @@
  */
 import { describe, expect, it } from 'vitest';
 import { FORK_CAUSES } from '../../src/core/types.ts';
-import { FLOW_CAPABILITIES, FLOW_REFUSALS, FLOW_ROUTES, step } from '../../src/flows/flow-protocol.ts';
+import { TINKER_LIMITS, WAITS } from '../../src/engines/tinker/server/limits.ts';
+import { LOSS_NAMES } from '../../src/engines/tinker/server/training-model.ts';
 import type { Parameters } from '../../src/gateway/dialects/dialect.ts';
 import { DIALECTS } from '../../src/gateway/gateway.ts';
 import { CAPABILITIES, GATEWAY_LIMITS, REFUSALS, ROUTES, STATUS } from '../../src/gateway/wire-protocol.ts';
 import { TIMEOUTS } from '../../src/http/http-server.ts';
-import { TINKER_LIMITS, WAITS } from '../../src/tinker/server/limits.ts';
-import { LOSS_NAMES } from '../../src/tinker/server/training-model.ts';
+import { FLOW_CAPABILITIES, FLOW_REFUSALS, FLOW_ROUTES, step } from '../../src/shapes/flows/flow-protocol.ts';
 import { sectionsOf, tableRows } from './markdown.ts';
 import { readText } from './sources.ts';
 

@@ -82,7 +82,9 @@ describe('the length rule', () => {
 
   it('reads decorated functions of the WASM kernels', () => {
     const text = `/** k */\n@inline\nexport function f(x: f32): f32 {\n${lines(99)}}\n`;
-    expect(lengthFaults(parseSource('src/nn/kernels/a.ts', text))).toEqual([expect.stringContaining('src/nn/kernels/a.ts:3:')]);
+    expect(lengthFaults(parseSource('src/engines/embedded/kernels/a.ts', text))).toEqual([
+      expect.stringContaining('src/engines/embedded/kernels/a.ts:3:'),
+    ]);
   });
 });
 

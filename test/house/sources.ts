@@ -22,7 +22,7 @@ const GENERATED = new Set(['node_modules', 'dist', 'runs', 'coverage', '.git', '
 
 /** Whether a file is written in AssemblyScript: TypeScript's syntax with decorated functions, and imports without extension. */
 export function isKernel(path: string): boolean {
-  return path.startsWith('src/nn/kernels/');
+  return path.startsWith('src/engines/embedded/kernels/');
 }
 
 export function isTest(path: string): boolean {

@@ -11,10 +11,10 @@ import { lineAt, parseSource, readSources, type Source } from './sources.ts';
 /** Quick files that start programs, each few and short. */
 const MAY_START_PROGRAMS: ReadonlySet<string> = new Set([
   'test/smoke.test.ts',
-  'src/dataset/tasks.test.ts',
-  'src/grader/parent-death.test.ts',
-  'src/isolation/rollout-files.test.ts',
-  'src/isolation/rollout-sandbox.test.ts',
+  'src/tasks/tasks.test.ts',
+  'src/grading/parent-death.test.ts',
+  'src/places/process/rollout-files.test.ts',
+  'src/places/process/rollout-sandbox.test.ts',
   'src/processes/agent-process.test.ts',
   'src/processes/few-descriptors.test.ts',
   'src/processes/sandbox.test.ts',

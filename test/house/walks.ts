@@ -104,7 +104,7 @@ async function tinkerWalk(tracer: Tracer): Promise<readonly string[]> {
   const home = await scratch();
   const served = await serve(home);
   const model = await served.client.model();
-  const { encodePassRequest } = await import('../../src/tinker/wire/protobuf.ts');
+  const { encodePassRequest } = await import('../../src/engines/tinker/wire/protobuf.ts');
   const samples = [randomSample(REGULAR, 9, 1)];
   let seq = 0;
   const bodies = [1, 2].map((number) => encodePassRequest(passOf(model, number, samples)));

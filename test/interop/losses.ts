@@ -2,17 +2,18 @@
  * Our advantages, losses and their gradients against other people's code, on random numbers: verl's, TRL's and AReaL's functions as they
  * are on PyPI, and torch's autograd where none of them has a function to call. losses_check.py calls them and says how far apart we are.
  */
+
 import { spawnSync } from 'node:child_process';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Loss } from '../../src/core/policy.ts';
 import type { Trajectory } from '../../src/core/types.ts';
-import { ALGORITHMS } from '../../src/trainer/advantages.ts';
-import { makeBatch } from '../../src/trainer/batch.ts';
-import { makePairs, preferencesOf } from '../../src/trainer/dpo.ts';
-import { cispo, crossEntropy, decoupledPpo, dro, gspo, importanceSampling, ppo } from '../../src/trainer/losses.ts';
-import { overlongPenalty } from '../../src/trainer/overlong.ts';
-import { withEntropy, withKl } from '../../src/trainer/penalties.ts';
+import { ALGORITHMS } from '../../src/settings/settings.ts';
+import { makeBatch } from '../../src/training/batch.ts';
+import { makePairs, preferencesOf } from '../../src/training/dpo.ts';
+import { cispo, crossEntropy, decoupledPpo, dro, gspo, importanceSampling, ppo } from '../../src/training/losses.ts';
+import { overlongPenalty } from '../../src/training/overlong.ts';
+import { withEntropy, withKl } from '../../src/training/penalties.ts';
 import { gradedRollout, trainedTurn } from '../fixtures/trained-rows.ts';
 import { runProgram } from './child.ts';
 import { cache } from './python-environment.ts';

@@ -9,9 +9,9 @@ import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { RunEvent, Score, TrainDone } from '../../src/core/events.ts';
 import type { Sample } from '../../src/core/types.ts';
-import { openTinkerPolicy } from '../../src/tinker/client/tinker-policy.ts';
+import { openTinkerPolicy } from '../../src/engines/tinker/client/tinker-policy.ts';
 import { loadRenderer } from '../../src/tokens/renderer.ts';
-import { importanceSampling } from '../../src/trainer/losses.ts';
+import { importanceSampling } from '../../src/training/losses.ts';
 import { freePort, runProgram, startServer, TRAINYARD } from './child.ts';
 import { cache, root } from './python-environment.ts';
 import type { Report } from './report.ts';
@@ -73,7 +73,7 @@ function start(python: string, port: number, url: string): Promise<AsyncDisposab
     JAX_COMPILATION_CACHE_DIR: join(cache, 'jax'),
     JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS: '0.5',
   };
-  const args = [join(root, 'src/tinker/skyrl/skyrl_server.py'), ...Object.entries(flags).flat()];
+  const args = [join(root, 'src/engines/tinker/skyrl/skyrl_server.py'), ...Object.entries(flags).flat()];
   return startServer({ command: python, args, env, limitMs: START_LIMIT_MS }, url);
 }
 

@@ -4,7 +4,7 @@ import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { attemptAll, describeAll, heldOutShop, successRate } from '../../models/shop-rollouts.ts';
 import { deskSuccess, triageSuccess } from '../../models/small-rollouts.ts';
-import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
+import { EmbeddedModel } from '../../src/engines/embedded/embedded-model.ts';
 import { loadRenderer } from '../../src/tokens/renderer.ts';
 
 const base = fileURLToPath(new URL('../../models/base', import.meta.url));

@@ -2,9 +2,9 @@ import { mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/prom
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
-import { readSafetensors, writeSafetensors } from '../../src/nn/safetensors.ts';
-import { crossEntropy } from '../../src/trainer/losses.ts';
+import { EmbeddedModel } from '../../src/engines/embedded/embedded-model.ts';
+import { readSafetensors, writeSafetensors } from '../../src/engines/embedded/model/safetensors.ts';
+import { crossEntropy } from '../../src/training/losses.ts';
 import { ADAM, mixedSamples, REGULAR, request, SHAPES } from '../fixtures/nn/models.ts';
 
 let dir: string;

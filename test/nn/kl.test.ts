@@ -1,8 +1,8 @@
 /** The KL penalty on its whole way: frozen reference weights → log-probabilities → samples → loss → gradient. */
 import { describe, expect, it } from 'vitest';
-import { attachReference, type Batch } from '../../src/trainer/batch.ts';
-import { ppo } from '../../src/trainer/losses.ts';
-import { withKl } from '../../src/trainer/penalties.ts';
+import { attachReference, type Batch } from '../../src/training/batch.ts';
+import { ppo } from '../../src/training/losses.ts';
+import { withKl } from '../../src/training/penalties.ts';
 import { ADAM as DECAYING, mixedSamples, openModel, REGULAR } from '../fixtures/nn/models.ts';
 
 const ADAM = { ...DECAYING, weightDecay: 0, maxGradNorm: 0 };

@@ -6,10 +6,10 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import type { SampleRequest, SampleResult } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
-import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
-import { type LoraSettings, planLora } from '../../src/nn/lora.ts';
-import { readSafetensors } from '../../src/nn/safetensors.ts';
-import { crossEntropy, ppo } from '../../src/trainer/losses.ts';
+import { EmbeddedModel } from '../../src/engines/embedded/embedded-model.ts';
+import { type LoraSettings, planLora } from '../../src/engines/embedded/lora.ts';
+import { readSafetensors } from '../../src/engines/embedded/model/safetensors.ts';
+import { crossEntropy, ppo } from '../../src/training/losses.ts';
 import { adaptedTensors, bareName, LORA, openAdapted, temporaryFolder, writeModel } from '../fixtures/nn/adapters.ts';
 import {
   ADAM,

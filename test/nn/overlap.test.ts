@@ -4,7 +4,7 @@
  */
 import { describe, expect, it } from 'vitest';
 import type { SampleResult } from '../../src/core/policy.ts';
-import type { EmbeddedModel, UseOptions } from '../../src/nn/embedded-model.ts';
+import type { EmbeddedModel, UseOptions } from '../../src/engines/embedded/embedded-model.ts';
 import { LORA, openAdapted, strongAdapter, writeModel } from '../fixtures/nn/adapters.ts';
 import { openModel, REGULAR, randomTokens, request, strongWeights } from '../fixtures/nn/models.ts';
 

@@ -5,10 +5,10 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { Loss } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
-import { planLayout } from '../../src/nn/config.ts';
-import type { EmbeddedModel } from '../../src/nn/embedded-model.ts';
-import { assemble, planBatch } from '../../src/nn/train-step.ts';
-import { crossEntropy, ppo } from '../../src/trainer/losses.ts';
+import type { EmbeddedModel } from '../../src/engines/embedded/embedded-model.ts';
+import { planLayout } from '../../src/engines/embedded/model/config.ts';
+import { assemble, planBatch } from '../../src/engines/embedded/train-step.ts';
+import { crossEntropy, ppo } from '../../src/training/losses.ts';
 import { openModel, REGULAR, randomSample, randomTokens, relativeError, SHAPES } from '../fixtures/nn/models.ts';
 import { ReferenceModel } from '../fixtures/nn/reference.ts';
 

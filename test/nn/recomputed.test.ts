@@ -2,14 +2,14 @@
  * Layers whose activations found no room are computed again on the way back: to the same bits as if they had been kept.
  */
 import { describe, expect, it } from 'vitest';
-import { activationFloats, floatsOf, planArena } from '../../src/nn/arena.ts';
-import { compileKernels } from '../../src/nn/compile.ts';
-import { type LlamaConfig, planLayout } from '../../src/nn/config.ts';
-import { packServed } from '../../src/nn/decode-pass.ts';
-import { planLora } from '../../src/nn/lora.ts';
-import { TrainPass } from '../../src/nn/train-pass.ts';
-import { assemble, planBatch } from '../../src/nn/train-step.ts';
-import { loadKernels, reserveMemory } from '../../src/nn/wasm.ts';
+import { activationFloats, floatsOf, planArena } from '../../src/engines/embedded/arena.ts';
+import { compileKernels } from '../../src/engines/embedded/compile.ts';
+import { packServed } from '../../src/engines/embedded/decode-pass.ts';
+import { planLora } from '../../src/engines/embedded/lora.ts';
+import { type LlamaConfig, planLayout } from '../../src/engines/embedded/model/config.ts';
+import { TrainPass } from '../../src/engines/embedded/train-pass.ts';
+import { assemble, planBatch } from '../../src/engines/embedded/train-step.ts';
+import { loadKernels, reserveMemory } from '../../src/engines/embedded/wasm.ts';
 import { LORA, strongAdapter } from '../fixtures/nn/adapters.ts';
 import { mixedSamples, SHAPES, strongWeights } from '../fixtures/nn/models.ts';
 

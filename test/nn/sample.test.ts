@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import type { SampleRequest, SampleResult } from '../../src/core/policy.ts';
-import type { EmbeddedModel } from '../../src/nn/embedded-model.ts';
-import { crossEntropy } from '../../src/trainer/losses.ts';
+import type { EmbeddedModel } from '../../src/engines/embedded/embedded-model.ts';
+import { crossEntropy } from '../../src/training/losses.ts';
 import { ADAM, openModel, REGULAR, randomSample, randomTokens, request, SHAPES, scored } from '../fixtures/nn/models.ts';
 import { ReferenceModel } from '../fixtures/nn/reference.ts';
 

@@ -3,13 +3,13 @@
  */
 import { describe, expect, it } from 'vitest';
 import type { SampleRequest, SampleResult } from '../../src/core/policy.ts';
-import { planArena } from '../../src/nn/arena.ts';
-import { compileKernels } from '../../src/nn/compile.ts';
-import { planLayout } from '../../src/nn/config.ts';
-import { DecodePass, packServed } from '../../src/nn/decode-pass.ts';
-import type { EmbeddedModel } from '../../src/nn/embedded-model.ts';
-import { SampleLoop } from '../../src/nn/sample-loop.ts';
-import { loadKernels, reserveMemory } from '../../src/nn/wasm.ts';
+import { planArena } from '../../src/engines/embedded/arena.ts';
+import { compileKernels } from '../../src/engines/embedded/compile.ts';
+import { DecodePass, packServed } from '../../src/engines/embedded/decode-pass.ts';
+import type { EmbeddedModel } from '../../src/engines/embedded/embedded-model.ts';
+import { planLayout } from '../../src/engines/embedded/model/config.ts';
+import { SampleLoop } from '../../src/engines/embedded/sample-loop.ts';
+import { loadKernels, reserveMemory } from '../../src/engines/embedded/wasm.ts';
 import { openModel, REGULAR, randomTokens, request, strongWeights } from '../fixtures/nn/models.ts';
 
 const LONG = { ...REGULAR, contextLength: 4096 };

@@ -1,10 +1,10 @@
 import { describe, expect, it } from 'vitest';
 import type { Loss } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
-import { planLayout } from '../../src/nn/config.ts';
-import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
-import { cispo, crossEntropy, dro, importanceSampling, ppo } from '../../src/trainer/losses.ts';
-import { withKl } from '../../src/trainer/penalties.ts';
+import { EmbeddedModel } from '../../src/engines/embedded/embedded-model.ts';
+import { planLayout } from '../../src/engines/embedded/model/config.ts';
+import { cispo, crossEntropy, dro, importanceSampling, ppo } from '../../src/training/losses.ts';
+import { withKl } from '../../src/training/penalties.ts';
 import {
   ADAM as BASE_ADAM,
   mixedSamples,

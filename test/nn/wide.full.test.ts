@@ -5,11 +5,11 @@
 import { createHash } from 'node:crypto';
 import { describe, expect, it } from 'vitest';
 import type { Sample } from '../../src/core/types.ts';
-import { type Flat, type LlamaConfig, planLayout } from '../../src/nn/config.ts';
-import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
-import { planLora } from '../../src/nn/lora.ts';
-import { gaussian, randomStream } from '../../src/nn/random.ts';
-import { crossEntropy } from '../../src/trainer/losses.ts';
+import { EmbeddedModel } from '../../src/engines/embedded/embedded-model.ts';
+import { planLora } from '../../src/engines/embedded/lora.ts';
+import { type Flat, type LlamaConfig, planLayout } from '../../src/engines/embedded/model/config.ts';
+import { gaussian, randomStream } from '../../src/engines/embedded/random.ts';
+import { crossEntropy } from '../../src/training/losses.ts';
 import { adaptedTensors, bareName, LORA, openAdapted, writeModel } from '../fixtures/nn/adapters.ts';
 import { ADAM, openModel, randomSample, randomTokens, relativeError, request, scored } from '../fixtures/nn/models.ts';
 import { crossEntropyReference } from '../fixtures/nn/reference.ts';

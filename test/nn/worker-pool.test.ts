@@ -1,8 +1,8 @@
 import { once } from 'node:events';
 import type { Worker } from 'node:worker_threads';
 import { describe, expect, it } from 'vitest';
-import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
-import { crossEntropy } from '../../src/trainer/losses.ts';
+import { EmbeddedModel } from '../../src/engines/embedded/embedded-model.ts';
+import { crossEntropy } from '../../src/training/losses.ts';
 import { mixedSamples, REGULAR, request } from '../fixtures/nn/models.ts';
 
 async function openWithWorkers(): Promise<{ model: EmbeddedModel; workers: Worker[] }> {

@@ -3,7 +3,7 @@ import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { asGrader, asWorkflow, moduleOf } from '../../src/core/define.ts';
-import { evaluateOnly } from '../../src/run/evaluate.ts';
+import { evaluateOnly } from '../../src/evaluation/evaluate.ts';
 import { scratch } from '../cli/command.ts';
 
 let home: Awaited<ReturnType<typeof scratch>>;

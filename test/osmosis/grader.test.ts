@@ -11,7 +11,7 @@ import {
   type GraderContext,
   RolloutSample,
 } from '../../src/osmosis.ts';
-import { turnAdvantagesOf } from '../../src/trainer/advantages.ts';
+import { turnAdvantagesOf } from '../../src/training/advantages.ts';
 import { bench, TASK } from './rollouts.ts';
 
 /** Two conversations: first and second. */

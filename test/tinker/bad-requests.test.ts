@@ -4,9 +4,9 @@ import { promisify } from 'node:util';
 import { zstdCompress } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Sample } from '../../src/core/types.ts';
-import { TINKER_LIMITS } from '../../src/tinker/server/limits.ts';
-import { encodePassRequest } from '../../src/tinker/wire/protobuf.ts';
-import { type Datum, type PassRequest, PROTOBUF, type Tensor } from '../../src/tinker/wire/tinker-messages.ts';
+import { TINKER_LIMITS } from '../../src/engines/tinker/server/limits.ts';
+import { encodePassRequest } from '../../src/engines/tinker/wire/protobuf.ts';
+import { type Datum, type PassRequest, PROTOBUF, type Tensor } from '../../src/engines/tinker/wire/tinker-messages.ts';
 import { REGULAR, randomSample } from '../fixtures/nn/models.ts';
 import { ADAM, BASE, datumOf, KEY, type PlainClient, passOf, scratch, serve } from '../fixtures/tinker/server.ts';
 

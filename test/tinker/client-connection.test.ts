@@ -4,7 +4,7 @@
  */
 import { createServer } from 'node:net';
 import { describe, expect } from 'vitest';
-import { type Accepted, type Submission, TinkerConnection } from '../../src/tinker/client/connection.ts';
+import { type Accepted, type Submission, TinkerConnection } from '../../src/engines/tinker/client/connection.ts';
 import {
   type Answer,
   failure,

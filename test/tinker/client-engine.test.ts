@@ -2,7 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, vi } from 'vitest';
 import type { SampleRequest } from '../../src/core/policy.ts';
-import { TinkerEngine } from '../../src/tinker/client/tinker-engine.ts';
+import { TinkerEngine } from '../../src/engines/tinker/client/tinker-engine.ts';
 import { failure, KEY, scripted } from '../fixtures/tinker/scripted-server.ts';
 
 const request: SampleRequest = {

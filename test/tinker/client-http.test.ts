@@ -4,7 +4,7 @@ import type { AddressInfo } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, vi } from 'vitest';
 import { Downtime } from '../../src/core/async.ts';
-import { HttpClient, ReplyErrors } from '../../src/tinker/client/http-client.ts';
+import { HttpClient, ReplyErrors } from '../../src/engines/tinker/client/http-client.ts';
 import { failure, scripted } from '../fixtures/tinker/scripted-server.ts';
 
 const poll = { method: 'POST', path: 'retrieve_future', pool: 'train', timeoutMs: 60, body: Buffer.from('{}') } as const;

@@ -7,11 +7,11 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, vi } from 'vitest';
 import type { AdamSettings } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
-import { TinkerTrainer } from '../../src/tinker/client/tinker-trainer.ts';
-import { decodePassRequest, encodePassResult } from '../../src/tinker/wire/protobuf.ts';
-import { passRequestFromJson, passResultToJson } from '../../src/tinker/wire/tinker-json.ts';
-import { type PassRequest, type PassResult, PROTOBUF } from '../../src/tinker/wire/tinker-messages.ts';
-import { crossEntropy, decoupledPpo, dro, gspo, importanceSampling, ppo } from '../../src/trainer/losses.ts';
+import { TinkerTrainer } from '../../src/engines/tinker/client/tinker-trainer.ts';
+import { decodePassRequest, encodePassResult } from '../../src/engines/tinker/wire/protobuf.ts';
+import { passRequestFromJson, passResultToJson } from '../../src/engines/tinker/wire/tinker-json.ts';
+import { type PassRequest, type PassResult, PROTOBUF } from '../../src/engines/tinker/wire/tinker-messages.ts';
+import { crossEntropy, decoupledPpo, dro, gspo, importanceSampling, ppo } from '../../src/training/losses.ts';
 import {
   type Answer,
   type Asked,

@@ -2,8 +2,8 @@
 import { cp } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
-import { TINKER_LIMITS } from '../../src/tinker/server/limits.ts';
+import { EmbeddedModel } from '../../src/engines/embedded/embedded-model.ts';
+import { TINKER_LIMITS } from '../../src/engines/tinker/server/limits.ts';
 import { loadTokenizer } from '../../src/tokens/tokenizer.ts';
 import { ROOT } from '../cli/command.ts';
 import { REGULAR, randomSample, randomTokens, request } from '../fixtures/nn/models.ts';

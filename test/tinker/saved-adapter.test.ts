@@ -4,8 +4,8 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { beforeAll, describe, expect, it, vi } from 'vitest';
-import { writeSafetensors } from '../../src/nn/safetensors.ts';
-import { fetchSavedAdapter, readArchive } from '../../src/tinker/client/saved-adapter.ts';
+import { writeSafetensors } from '../../src/engines/embedded/model/safetensors.ts';
+import { fetchSavedAdapter, readArchive } from '../../src/engines/tinker/client/saved-adapter.ts';
 import { failure, type Script, ScriptedServer } from '../fixtures/tinker/scripted-server.ts';
 
 interface Entry {

@@ -2,7 +2,7 @@
 import { mkdir, readdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
-import { formatWeightsPath } from '../../src/tinker/wire/tinker-messages.ts';
+import { formatWeightsPath } from '../../src/engines/tinker/wire/tinker-messages.ts';
 import { REGULAR, randomSample } from '../fixtures/nn/models.ts';
 import { type PlainClient, type PlainModel, scratch, serve } from '../fixtures/tinker/server.ts';
 

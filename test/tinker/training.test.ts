@@ -3,10 +3,10 @@ import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest';
-import { EmbeddedModel } from '../../src/nn/embedded-model.ts';
-import { TINKER_LIMITS, type Waits } from '../../src/tinker/server/limits.ts';
-import { passRequestToJson } from '../../src/tinker/wire/tinker-json.ts';
-import { importanceSampling } from '../../src/trainer/losses.ts';
+import { EmbeddedModel } from '../../src/engines/embedded/embedded-model.ts';
+import { TINKER_LIMITS, type Waits } from '../../src/engines/tinker/server/limits.ts';
+import { passRequestToJson } from '../../src/engines/tinker/wire/tinker-json.ts';
+import { importanceSampling } from '../../src/training/losses.ts';
 import { REGULAR, randomSample } from '../fixtures/nn/models.ts';
 import { ADAM, type Answered, type PlainClient, type PlainModel, passOf, scratch, serve } from '../fixtures/tinker/server.ts';
 

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { cellsOf } from '../text.ts';
+import { cellsOf } from '../output/text.ts';
 import { bar, blocks, curve, type Point, scaleOf, shares, withPoint } from './chart.ts';
 
 const UNIT = { low: 0, high: 1 };

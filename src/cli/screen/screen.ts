@@ -6,9 +6,9 @@
 import { StringDecoder } from 'node:string_decoder';
 import { styleText } from 'node:util';
 import type { RunEvent } from '../../core/events.ts';
-import { describe, plannedText, planText, type Report } from '../print.ts';
-import { filtered, unfiltered } from '../terminal.ts';
-import { ERASE_BELOW, ERASE_LINE_END, HIDE_CURSOR, SHOW_CURSOR, up } from '../text.ts';
+import { describe, plannedText, planText, type Report } from '../output/print.ts';
+import { filtered, unfiltered } from '../output/terminal.ts';
+import { ERASE_BELOW, ERASE_LINE_END, HIDE_CURSOR, SHOW_CURSOR, up } from '../output/text.ts';
 import { follow, startOf, type Title, type ViewState } from './state.ts';
 import { paint, viewOf } from './view.ts';
 

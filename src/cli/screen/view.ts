@@ -7,8 +7,8 @@ import { basename, sep } from 'node:path';
 import { styleText } from 'node:util';
 import { printableLine } from '../../core/describe.ts';
 import type { Phase } from '../../core/events.ts';
-import { hubNameOf } from '../../run/model-path.ts';
-import { agreementText, amount, cellsOf, count, cutTo, duration, percent } from '../text.ts';
+import { hubNameOf } from '../../engines/model-path.ts';
+import { agreementText, amount, cellsOf, count, cutTo, duration, percent } from '../output/text.ts';
 import { type Axis, bar, blocks, curve, type Scale, scaleOf, shares } from './chart.ts';
 import { secondsLeft, tokensPerSecond, type ViewState } from './state.ts';
 

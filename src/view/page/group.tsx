@@ -1,6 +1,6 @@
 /** Rollouts side by side: those of one task in a group, ordered by reward, with where they part; and two runs, task by task. */
 import type { Message } from '../../core/types.ts';
-import type { Comparison, TaskChange } from '../../run/compare.ts';
+import type { Comparison, TaskChange } from '../../evaluation/compare.ts';
 import type { GroupView, RolloutView } from '../api.ts';
 import { useAnswer, useLive } from './data.ts';
 import {
