@@ -1,5 +1,5 @@
 /**
- * Prints how large the house is, beside what it may be at most: `npm run house`. With `--walks` also the files that each walk entered.
+ * Prints how large the house is, beside what it may be at most: `npm run house`. With `--walks` instead the folders that each walk goes through.
  *
  * The measures are those of test/house/measures.ts, which budgets.test.ts holds the tree to folder by folder. Times are CPU seconds, the
  * least of five starts. How long the tests take is printed by the tests themselves.
@@ -23,14 +23,24 @@ import {
   testLines,
 } from '../test/house/measures.ts';
 import { lineCount, repository } from '../test/house/sources.ts';
+import type { MeasuredWalk, Walks } from '../test/house/walks.ts';
 
 const sources = shippedSources();
 const thousands = (lines: number): string => `${(lines / 1000).toFixed(1)}k`;
 const said = ({ files, lines }: Size): string => `${files} / ${thousands(lines)}`;
 
-const walks = JSON.parse(
-  execFileSync(process.execPath, ['--conditions=trainyard-source', 'test/house/walks.ts'], { cwd: repository, encoding: 'utf8' }),
-) as Readonly<Record<'rollout' | 'completion' | 'row' | 'tinker', readonly string[]>>;
+const runWalks = (...args: readonly string[]): string =>
+  execFileSync(process.execPath, ['--conditions=trainyard-source', 'test/house/walks.ts', ...args], {
+    cwd: repository,
+    encoding: 'utf8',
+  });
+if (process.argv.includes('--walks')) {
+  console.log(runWalks('--walks'));
+  process.exit();
+}
+const walks = JSON.parse(runWalks()) as Walks;
+const walked = ({ calls, functions, files, folders, changes }: MeasuredWalk): string =>
+  [calls, functions, files, folders, changes].join(' / ');
 
 /** CPU seconds of `trainyard --version`, user and system. */
 function versionSeconds(file: string, flags: readonly string[]): string {
@@ -65,10 +75,16 @@ const rows: readonly (readonly [string, string, string])[] = [
   [`largest room (${room})`, said(roomSize), '20 / 5k'],
   ['import closure of run/train.ts', said(sizeOf(closureOf('src/run/train.ts', sources))), '150 / 20k'],
   ["import closure of 'trainyard'", said(sizeOf(closureOf('src/index.ts', sources))), '25 files'],
-  ['files of one rollout of one call', `${walks.rollout.length}`, '45'],
-  ['files of one chat completion', `${walks.completion.length}`, '24'],
-  ['files of one JSONL row', `${walks.row.length}`, '5'],
-  ['files of one Tinker forward_backward', `${walks.tinker.length}`, '16'],
+  [
+    'calls / functions / files / folders / changes: rollout',
+    walked(walks.rollout),
+    '38 files, 100 changes',
+  ],
+  ['  its chat completion', walked(walks.completion), '22 files, 25 changes'],
+  ['  its grading', walked(walks.grading), ''],
+  ['  its append to the store', walked(walks.append), '90 calls'],
+  ['  one JSONL row', walked(walks.row), '5 files'],
+  ['  one Tinker forward_backward', walked(walks.tinker), '16 files'],
   ['trainyard --version, CPU: source', `${versionSeconds('src/cli/main.ts', ['--conditions=trainyard-source'])} s`, '0.20 s'],
   ['trainyard --version, CPU: dist', `${versionSeconds('dist/cli/main.js', [])} s`, '0.12 s'],
   ['glossary', `${glossaryWords()}`, '30'],
@@ -84,5 +100,3 @@ for (const row of [['', 'now', 'at most'], ...rows])
 console.log('\nfolder            files  lines   code');
 for (const [folder, { files, lines, code }] of sizeByFolder(sources))
   console.log(`${folder.padEnd(16)} ${`${files}`.padStart(6)} ${`${lines}`.padStart(6)} ${`${code}`.padStart(6)}`);
-if (process.argv.includes('--walks'))
-  for (const [walk, files] of Object.entries(walks)) console.log(`\n${walk}\n  ${files.join('\n  ')}`);
