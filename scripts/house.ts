@@ -75,11 +75,7 @@ const rows: readonly (readonly [string, string, string])[] = [
   [`largest room (${room})`, said(roomSize), '20 / 5k'],
   ['import closure of run/train.ts', said(sizeOf(closureOf('src/run/train.ts', sources))), '150 / 20k'],
   ["import closure of 'trainyard'", said(sizeOf(closureOf('src/index.ts', sources))), '25 files'],
-  [
-    'calls / functions / files / folders / changes: rollout',
-    walked(walks.rollout),
-    '38 files, 100 changes',
-  ],
+  ['calls / functions / files / folders / changes: rollout', walked(walks.rollout), '38 files, 100 changes'],
   ['  its chat completion', walked(walks.completion), '22 files, 25 changes'],
   ['  its grading', walked(walks.grading), ''],
   ['  its append to the store', walked(walks.append), '90 calls'],
