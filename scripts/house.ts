@@ -24,6 +24,7 @@ import {
   wordsOf,
 } from '../test/house/measures.ts';
 import { lineCount, repository } from '../test/house/sources.ts';
+import type { Walks } from '../test/house/walks.ts';
 
 const sources = shippedSources();
 const whole = sizeOf(sources);
@@ -69,9 +70,14 @@ console.log('\nfolder            files  lines  tokens');
 for (const [folder, { files, lines, tokens }] of sizeByFolder(sources))
   console.log(`${folder.padEnd(16)} ${`${files}`.padStart(6)} ${`${lines}`.padStart(6)} ${`${tokens}`.padStart(7)}`);
 
-const walks = execFileSync(process.execPath, ['--conditions=trainyard-source', 'test/house/walks.ts'], {
-  cwd: repository,
-  encoding: 'utf8',
-});
-for (const [walk, files] of Object.entries(JSON.parse(walks) as Readonly<Record<string, readonly string[]>>))
-  console.log(`${walk}: ${files.length} files${process.argv.includes('--walks') ? `\n  ${files.join('\n  ')}` : ''}`);
+const runWalks = (...flags: readonly string[]): string =>
+  execFileSync(process.execPath, ['--conditions=trainyard-source', 'test/house/walks.ts', ...flags], {
+    cwd: repository,
+    encoding: 'utf8',
+  });
+if (process.argv.includes('--walks')) console.log(`\n${runWalks('--walks')}`);
+else {
+  console.log('\nwalk                calls  functions  files  folders  changes');
+  for (const [walk, { calls, functions, files, folders: entered, changes }] of Object.entries(JSON.parse(runWalks()) as Walks))
+    console.log(walk.padEnd(17), ...[calls, functions, files, entered, changes].map((count) => `${count}`.padStart(8)));
+}

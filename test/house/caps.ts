@@ -5,10 +5,10 @@
 export const CAPS = {
   /** Source tokens of all that ships; 617,370 when the gauge was first read. */
   tokens: 618_500,
-  testLines: 63_300,
+  testLines: 64_000,
   documentWords: 96_500,
   glossary: 30,
-  repeatedNames: 14,
+  repeatedNames: 15,
   topFolders: 25,
   ownFiles: 43,
   /** Values packed into one declaration; swaps are. */
