@@ -175,7 +175,7 @@ describe('ARCHITECTURE.md', () => {
     const described = lines
       .map((line) => /^[\s│├└─|*-]*`?(?:src\/)?([a-z-]+)\/`?[\s|:—–-]+\S/.exec(line)?.[1])
       .filter((name) => name !== undefined);
-    expect(sorted(described)).toEqual(sorted(existing));
+    expect(sorted([...new Set(described)])).toEqual(sorted(existing));
   });
 });
 
