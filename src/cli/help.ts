@@ -2,9 +2,11 @@
  * `trainyard help`: a verb's help, a page of docs/ (which the package contains), or what an error code means. Also what `--help` adds to each
  * verb: its group, examples, and the page to read.
  */
+
 import { readdirSync, readFileSync } from 'node:fs';
 import type { Command } from 'commander';
-import { ERROR_CODES, nearName, TrainyardError } from '../core/errors.ts';
+import { ERROR_CODES, type ErrorCode, WARNINGS, type WarningCode } from '../core/error-codes.ts';
+import { nearName, TrainyardError } from '../core/errors.ts';
 import { asCalled } from './output/text.ts';
 
 const DOCS = new URL('../../docs/', import.meta.url);
@@ -77,9 +79,13 @@ export function helpCommand(program: Command, topic: string | undefined): void {
   if (topic === undefined) console.log(topicLines(pages).join('\n'));
   else if (verb !== undefined) verb.outputHelp();
   else if (page !== undefined) console.log(page.text.trimEnd());
-  else if (Object.hasOwn(ERROR_CODES, topic)) console.log(codeLines(topic).join('\n'));
+  else if (isCode(topic)) console.log(codeLines(topic).join('\n'));
   else {
-    const known = [...program.commands.map((one) => one.name()), ...pages.map(({ name }) => name), ...Object.keys(ERROR_CODES)];
+    const known = [
+      ...program.commands.map((one) => one.name()),
+      ...pages.map(({ name }) => name),
+      ...Object.keys({ ...WARNINGS, ...ERROR_CODES }),
+    ];
     const near = nearName(topic, known);
     const hint = near === undefined ? 'trainyard help lists them' : `did you mean trainyard help ${near}?`;
     throw new TrainyardError('USAGE', `there is no help on ${JSON.stringify(topic)}`, { hint });
@@ -108,12 +114,15 @@ function topicLines(pages: ReturnType<typeof pagesIn>): readonly string[] {
   ].map(asCalled);
 }
 
-/** Its row of the table, without Markdown. */
-function codeLines(code: string): readonly string[] {
-  const row = readFileSync(new URL('reference/errors.md', DOCS), 'utf8')
-    .split('\n')
-    .find((line) => line.startsWith(`| \`${code}\` |`));
-  const plain = row?.replaceAll(/\[([^\]]*)\]\([^)]*\)/g, '$1').split(/(?<!\\)\|/) ?? [];
-  const [where, exit, meaning, remedy] = plain.slice(2).map((cell) => cell.trim());
-  return [`${code} (${where}, exit code ${exit})`, `  ${meaning}`, `  ${remedy}`];
+function isCode(topic: string): topic is WarningCode {
+  return Object.hasOwn(ERROR_CODES, topic) || Object.hasOwn(WARNINGS, topic);
+}
+
+/** Without the links of the reference page. */
+function codeLines(code: WarningCode): readonly string[] {
+  const plain = (text: string): string => `  ${text.replaceAll(/\[([^\]]*)\]\([^)]*\)/g, '$1')}`;
+  const warning = (WARNINGS as Readonly<Record<string, string>>)[code];
+  if (warning !== undefined) return [`${code} (warning)`, plain(warning)];
+  const { boundary, exit, meaning, remedy } = ERROR_CODES[code as ErrorCode];
+  return [`${code} (${boundary}, exit code ${exit})`, plain(meaning), plain(remedy)];
 }

@@ -3,7 +3,8 @@
  * to docs/reference/wire-protocol.md. Model routes are served below `/`, `/v1` and both below `/r/<rollout>`, and also with a second `/v1`,
  * since some clients append their own. Routes ignore the query.
  */
-import type { ErrorCode, TrainyardError } from '../core/errors.ts';
+import type { ErrorCode } from '../core/error-codes.ts';
+import type { TrainyardError } from '../core/errors.ts';
 import { MAX_NESTING } from '../core/json.ts';
 import { HTTP_LIMITS } from '../http/guard.ts';
 import { type RouteMatch, Router } from '../http/message.ts';

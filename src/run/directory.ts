@@ -3,11 +3,13 @@
  * system holds the lock while the process lives, so a killed run leaves no stale lock. A directory with a run.json can be resumed; that
  * file is written first, and atomically. Every event except progress is in events.jsonl before it is shown.
  */
+
 import { randomUUID } from 'node:crypto';
 import { closeSync, existsSync, ftruncateSync, openSync, readFileSync, statSync, writeSync } from 'node:fs';
 import { mkdir, readdir, rm } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
-import { boundary, type ErrorCode, messageOf, TrainyardError, tried } from '../core/errors.ts';
+import type { ErrorCode } from '../core/error-codes.ts';
+import { boundary, messageOf, TrainyardError, tried } from '../core/errors.ts';
 import { type Emit, errorEvent, type LoggedEvent, lineOf, type RunEvent } from '../core/events.ts';
 import { checkpointName, savedSteps } from '../engines/checkpoint.ts';
 import { resumeCommand } from '../settings/settings.ts';

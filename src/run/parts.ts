@@ -8,6 +8,7 @@ import { abortWith, Downtime, linkSignals, openingWith, Semaphore } from '../cor
 import { catchPrints, outsideRollout } from '../core/context.ts';
 import type { Grader, GraderRunner, ModelServer, Store } from '../core/contracts.ts';
 import { missingEnv } from '../core/define.ts';
+import type { WarningCode } from '../core/error-codes.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { defined } from '../core/json.ts';
@@ -462,7 +463,8 @@ function warnOnce(trajectory: Trajectory, warned: Set<string>, warn: Warn, run: 
   for (const { code, message } of telling) {
     if (warned.has(code)) continue;
     warned.add(code);
-    warn(code, `rollout ${rolloutId}: ${message}`);
+    // What the store kept as text was one of ours.
+    warn(code as WarningCode, `rollout ${rolloutId}: ${message}`);
   }
 }
 

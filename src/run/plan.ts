@@ -158,7 +158,7 @@ export async function planEvaluation(request: EvaluationRequest): Promise<Evalua
   }
   const record = await evaluationRecord(settings, entry, tasks);
   const message = `${n} rollouts of a task at temperature 0 are most likely all the same: give --temperature 1`;
-  const alike = n > 1 && temperature === 0 ? [{ code: 'SAME_ROLLOUTS', message }] : [];
+  const alike: Checked['warnings'] = n > 1 && temperature === 0 ? [{ code: 'SAME_ROLLOUTS', message }] : [];
   return { settings, entry, tasks, record, isResumed: false, kernels: record.kernels, warnings: [...warnings, ...alike] };
 }
 

@@ -2,11 +2,13 @@
  * Shared by the conformance suites: cases, policies under test, prompts and samples, assertions, and `TrainerProbe`. Prompts and samples
  * fit any policy with a vocabulary of at least 16 ids and a context of at least 64 tokens.
  */
+
 import assert from 'node:assert/strict';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type ErrorCode, TrainyardError } from '../core/errors.ts';
+import type { ErrorCode } from '../core/error-codes.ts';
+import { TrainyardError } from '../core/errors.ts';
 import type { AdamSettings, Engine, Loss, LossInput, SampleRequest, SampleResult, Trainer } from '../core/policy.ts';
 import type { Sample, SamplingSettings } from '../core/types.ts';
 import { crossEntropy } from '../training/losses.ts';

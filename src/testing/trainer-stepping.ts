@@ -1,6 +1,7 @@
 /** Conformance cases for trainers about gradients, losses and steps; part of the trainer's suite. */
+
 import assert from 'node:assert/strict';
-import type { ErrorCode } from '../core/errors.ts';
+import type { ErrorCode } from '../core/error-codes.ts';
 import type { Loss, LossInput } from '../core/policy.ts';
 import type { Sample } from '../core/types.ts';
 import { crossEntropy, importanceSampling, ppo } from '../training/losses.ts';

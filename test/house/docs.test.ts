@@ -2,12 +2,12 @@
  * The documentation says what the code does: error codes, folders, commands, flags and links are compared with the tree, both
  * ways, so neither side can change alone.
  */
+
 import { readdirSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import type { Command } from 'commander';
 import { describe, expect, it } from 'vitest';
-import { ERROR_CODES } from '../../src/core/errors.ts';
-import { type Schema, schemaFault } from '../../src/core/json-schema.ts';
+import { ERROR_CODES, WARNINGS } from '../../src/core/error-codes.ts';
 import { FORK_CAUSES } from '../../src/core/types.ts';
 import { fencedBlocks, fencedLines, linkFaults, sectionsOf, tableRows } from './markdown.ts';
 import { lineCount, listFiles, readSources, readText, repository } from './sources.ts';
@@ -20,25 +20,6 @@ interface PackageJson {
 
 const packageJson = JSON.parse(readText('package.json')) as PackageJson;
 const sorted = (values: Iterable<string>): readonly string[] => [...values].sort();
-
-describe('docs/reference/errors.md', () => {
-  const rows = (): readonly (readonly string[])[] =>
-    tableRows(readText('docs/reference/errors.md')).filter(([code]) => /^`[A-Z_]+`$/.test(code ?? ''));
-
-  it('lists exactly the error codes, with their boundary and exit code', () => {
-    const documented = rows().map(([code, where, exit]) => `${code?.slice(1, -1)} | ${where} | ${exit}`);
-    const declared = Object.entries(ERROR_CODES).map(([code, { boundary, exit }]) => `${code} | ${boundary} | ${exit}`);
-    expect(sorted(documented)).toEqual(sorted(declared));
-  });
-
-  it('says for each what it means and what to do', () => {
-    for (const [code, , , meaning, remedy, ...rest] of rows()) {
-      expect(meaning, `${code}: what it means`).toMatch(/\w.*\.$/);
-      expect(remedy, `${code}: what to do`).toMatch(/\w.*\.$/);
-      expect(rest, `${code}: a row has five cells`).toEqual([]);
-    }
-  });
-});
 
 describe('docs/guide/05-any-agent.md', () => {
   it('lists exactly the causes of forks, and says for each what it means and what to do', () => {
@@ -94,39 +75,11 @@ describe('docs/reference/cli.md', () => {
   });
 });
 
-describe('docs/reference/events.schema.json', () => {
-  interface EventSchema {
-    readonly title: string;
-    readonly properties: object;
-  }
-  const schema = JSON.parse(readText('docs/reference/events.schema.json')) as { readonly anyOf: readonly EventSchema[] };
-
-  it('names exactly the fields of the TypeScript types, and refuses others', () => {
-    const fieldsIn = (text: string): readonly string[] =>
-      [...text.matchAll(/readonly (\w+)\??:/g)].map(([, name]) => name as string);
-    const plan = /interface ModelPlan \{[^}]*\}/.exec(readText('src/core/policy.ts'))?.[0] ?? '';
-    const ofProgress = ['phase', 'done', 'of'];
-    const declared = [...fieldsIn(readText('src/core/events.ts')), ...fieldsIn(plan)].filter(
-      (name) => !ofProgress.includes(name),
-    );
-    const named = new Set<string>();
-    JSON.stringify(schema, (key, value: unknown) => {
-      if (key === 'properties') for (const name of Object.keys(value as object)) named.add(name);
-      return value;
-    });
-    expect(sorted(named)).toEqual(sorted(new Set(declared)));
-    const warning = { type: 'warning', at: 1, code: 'A', message: 'b' };
-    expect(schemaFault(schema as Schema, warning)).toBeUndefined();
-    expect(schemaFault(schema as Schema, { ...warning, extra: 1 })).toBeDefined();
-  });
-
-  it('has the events and fields of events.md', () => {
-    const documented = sectionsOf(readText('docs/reference/events.md')).flatMap(({ title, depth, lines }) => {
-      const names = tableRows(lines.join('\n')).map(([name]) => /^`(\w+)\??`$/.exec(name ?? '')?.[1]);
-      return depth === 2 ? [[title, sorted(names.filter((name) => name !== undefined))]] : [];
-    });
-    const own = ({ properties }: EventSchema) => Object.keys(properties).filter((name) => name !== 'type' && name !== 'at');
-    expect(documented).toEqual(schema.anyOf.map((event) => [event.title, sorted(own(event))]));
+describe('error codes', () => {
+  it('say what they mean and what to do, in sentences', () => {
+    for (const [code, { meaning, remedy }] of Object.entries(ERROR_CODES))
+      expect([meaning, remedy], code).toEqual(Array(2).fill(expect.stringMatching(/^\W*[A-Z`].*\.$/)));
+    expect(Object.entries(WARNINGS).filter(([, meaning]) => !/^\W*[A-Z`].*\.$/.test(meaning))).toEqual([]);
   });
 });
 

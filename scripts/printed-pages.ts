@@ -1,0 +1,9 @@
+/** Which pages of docs/ the code prints, and by what. */
+import { errorsPage } from './error-page.ts';
+import { eventsPage, eventsSchema } from './event-pages.ts';
+
+export const PRINTED: Readonly<Record<string, () => string>> = {
+  'docs/reference/errors.md': errorsPage,
+  'docs/reference/events.md': eventsPage,
+  'docs/reference/events.schema.json': eventsSchema,
+};
