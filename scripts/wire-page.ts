@@ -214,7 +214,7 @@ Bodies are JSON in UTF-8. Sizes are in bytes, times in milliseconds.
 
 ${table('limit | value | beyond it', numbers(GATEWAY_LIMITS), GATEWAY_LIMIT_WORDS)}
 
-${table('timeout | ms | what', numbers(TIMEOUTS), TIMEOUT_WORDS)}
+${table('timeout | ms | what', numbers({ ...TIMEOUTS }), TIMEOUT_WORDS)}
 
 ## Errors
 

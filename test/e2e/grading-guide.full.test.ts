@@ -15,7 +15,8 @@ const samples = (page: string): readonly (readonly [name: string, text: string])
 
 const home = useScratch();
 beforeAll(async () => {
-  for (const [name, text] of samples('docs/guide/09-grading.md')) await home.write(name, text);
+  for (const page of ['docs/guide/09-grading.md', 'docs/reference/graders.md'])
+    for (const [name, text] of samples(page)) await home.write(name, text);
 });
 
 const graderOf = async (name: string): Promise<Grader> =>
