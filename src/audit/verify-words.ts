@@ -1,7 +1,7 @@
 /**
  * Whether the words of stored turns are those of their tokens: prompts are rendered again, responses are read from the sampled ids again, and
  * the seed is one that the run gives this rollout for this prompt. Samples nothing. What no token tells is not checked, such as why a prompt
- * forked, or names that the template leaves out; docs/reference/verify.md lists it.
+ * forked, or names that the template leaves out; docs/reference/store.md lists it.
  */
 import { isDeepStrictEqual } from 'node:util';
 import { tried } from '../core/errors.ts';

@@ -1,5 +1,5 @@
 /**
- * Declares the command line's verbs; flags.ts has their flags, and a test keeps docs/reference/cli.md equal to both. Each verb's
+ * Declares the command line's verbs; flags.ts has their flags, and a test keeps the verbs of docs/reference/cli.md equal to these. Each verb's
  * implementation is loaded only when it is called.
  */
 import { Argument, type Command, Option } from 'commander';

@@ -1,6 +1,6 @@
 /**
- * The gateway's protocol as data: routes and who may use them, limits, and HTTP errors before a dialect formats them. A test keeps it equal
- * to docs/reference/wire-protocol.md. Model routes are served below `/`, `/v1` and both below `/r/<rollout>`, and also with a second `/v1`,
+ * The gateway's protocol as data: routes and who may use them, limits, and HTTP errors before a dialect formats them. `npm run build:docs`
+ * prints it into docs/reference/routes.md. Model routes are served below `/`, `/v1` and both below `/r/<rollout>`, and also with a second `/v1`,
  * since some clients append their own. Routes ignore the query.
  */
 import type { ErrorCode } from '../core/error-codes.ts';
