@@ -37,7 +37,7 @@ export const ERROR_CODES = {
     meaning:
       'The entry file cannot be imported: it has a syntax error, a package is missing, it throws while loading, or it is TypeScript that Node alone does not load and tsx is not installed.',
     remedy:
-      'Fix what the message names, with file and line; `npm install --save-dev tsx` for enums, decorators, imports without extension and `tsconfig` paths ([which TypeScript loads](../guide/02-your-agent.md#which-typescript-loads)).',
+      'Fix what the message names, with file and line; `npm install --save-dev tsx` for enums, decorators, imports without extension and `tsconfig` paths ([which TypeScript loads](../guide/your-agent.md#which-typescript-loads)).',
   },
   WORKFLOW_NOT_FOUND: {
     boundary: 'usage',
@@ -113,7 +113,7 @@ export const ERROR_CODES = {
     meaning:
       'The code, the data beside it, the packages, the release or the kernels of a worker are not those of the run that it would work for. Nothing was run.',
     remedy:
-      'Give the worker the same files, packages and release as the coordinator ([what is compared](../guide/scale.md#what-is-checked)).',
+      'Give the worker the same files, packages and release as the coordinator ([what is compared](../guide/many-machines.md#what-is-checked)).',
   },
   RESUME_IMPOSSIBLE: {
     boundary: 'usage',
@@ -217,7 +217,7 @@ export const ERROR_CODES = {
     meaning:
       "No role is trainable, which is told before the first call if it is certain, else after 8 rollouts. Or, before the first step, try after try there was nothing to learn from: all rollouts of each group had the same reward or none, or the workflow's `accepts` refused the groups. The message says which, which rewards were given by whom, what the policy's answers looked like, and which model it was.",
     remedy:
-      'Do what the hint says. The shipped model knows only the jobs of `examples/shop`, `examples/triage` and `examples/desk`: for others, [measure another model](../guide/06-real-models.md) first. Else use tasks that the policy solves sometimes but not always, a grader with more than two values, or larger groups.',
+      'Do what the hint says. The shipped model knows only the jobs of `examples/shop`, `examples/triage` and `examples/desk`: for others, [measure another model](../guide/real-models.md) first. Else use tasks that the policy solves sometimes but not always, a grader with more than two values, or larger groups.',
   },
   GRADER_FAILED: {
     boundary: 'grader',
@@ -403,7 +403,7 @@ export const WARNINGS = {
   STRAY_REJECTION: 'A promise that the workflow did not await rejected, or one of its timers threw. Await every model call.',
   UNKILLABLE_GRADER: 'The grader was given as a value and runs inside this process; if it loops forever, so does the run.',
   TEMPLATE_WITHOUT_TOOLS:
-    "The model's chat template leaves out tools, or tool calls and their results; they are written in a form of Trainyard's own ([templates](templates.md#without-tools)).",
+    "The model's chat template leaves out tools, or tool calls and their results; they are written in a form of Trainyard's own ([templates](gateway.md#without-tools)).",
   EVENT_LOOP_BLOCKED:
     'Something in the workflow computed or waited without `await`, and all rollouts stood still; the message names the place ([when something blocks](isolation.md#when-something-blocks)).',
   INTERRUPTED:
@@ -433,7 +433,7 @@ export const WARNINGS = {
   WITHOUT_EFFECT:
     'An agent asked for what changes what it can do and has no effect here: tools that the policy is never shown, because a provider runs them (`web_search`), they are no functions or are loaded later; or one call at a time. Each is told once, by name.',
   DATABASE_RIGHTS:
-    "A coordinator's database user is a superuser, the role of workers is missing or may do more than workers need, or a worker logs in as somebody who may change rewards ([roles](../guide/scale.md#roles-and-passwords)).",
+    "A coordinator's database user is a superuser, the role of workers is missing or may do more than workers need, or a worker logs in as somebody who may change rewards ([roles](../guide/many-machines.md#roles-and-passwords)).",
   WAITING_FOR_WORKERS: 'No worker has returned anything for 15 s and more.',
   NO_STEPS:
     'A flow called `/generate` and submitted no step, so nothing of its rollout is trained ([steps](agent-flow.md#submit_steps)).',

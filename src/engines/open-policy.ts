@@ -83,7 +83,7 @@ export async function openSampled(settings: SampledSettings, options: PolicyOpti
 function leftOutOf(model: string, leftOut: readonly string[]): string {
   const found = `the chat template of ${model} leaves out ${leftOut.join(' and ')}`;
   const instead = 'where the workflow uses tools, they are written in a form of Trainyard’s own, which this model may not know';
-  return `${found}; ${instead} (trainyard help templates)`;
+  return `${found}; ${instead} (trainyard help gateway)`;
 }
 
 /** For people: the folder of the model, or its name and server. */

@@ -221,6 +221,6 @@ function callsIn({ messages, tools, taught }: Conversation): readonly AnsweredCa
 
 function unreadable(path: string, found: string): TrainyardError {
   return new TrainyardError('DATASET_INVALID', `${path}, ${found}`, {
-    hint: 'a line is {"messages": [{"role", "content", "tool_calls"?, "weight"?}, …], "tools"?: […]}: trainyard help warm-start',
+    hint: 'a line is {"messages": [{"role", "content", "tool_calls"?, "weight"?}, …], "tools"?: […]}: trainyard help guide/train',
   });
 }

@@ -15,7 +15,7 @@ const samples = (page: string): readonly (readonly [name: string, text: string])
 
 const home = useScratch();
 beforeAll(async () => {
-  for (const page of ['docs/guide/09-grading.md', 'docs/reference/graders.md'])
+  for (const page of ['docs/guide/grading.md', 'docs/reference/graders.md'])
     for (const [name, text] of samples(page)) await home.write(name, text);
 });
 
@@ -25,8 +25,8 @@ const looked = { id: 'c', type: 'function', function: { name: 'lookup', argument
 
 describe('the guide to grading', () => {
   it('names every sample, so that each is used here', () => {
-    const all = [...readText('docs/guide/09-grading.md').matchAll(/^```ts$/gm)];
-    const names = samples('docs/guide/09-grading.md').map(([name]) => name);
+    const all = [...readText('docs/guide/grading.md').matchAll(/^```ts$/gm)];
+    const names = samples('docs/guide/grading.md').map(([name]) => name);
     expect(names).toEqual(
       ['first', 'second', 'second.test', 'parts', 'careful', 'composed', 'code', 'judged'].map((name) => `${name}.ts`),
     );

@@ -73,7 +73,7 @@ const ABSENT = 30;
 const WAITING = { retentionSeconds: 31_536_000 };
 /** Seconds that pg-boss keeps a finished job. */
 const KEPT = 3_600;
-const MORE = `this worker’s database user can read and change rewards; give it a URL with the role ${WORKER_ROLE}: trainyard help scale`;
+const MORE = `this worker’s database user can read and change rewards; give it a URL with the role ${WORKER_ROLE}: trainyard help many-machines`;
 
 /** Milliseconds that a database may be away: for a coordinator, and when a worker begins. */
 const PATIENCE = 60_000;
