@@ -1,5 +1,6 @@
 import { availableParallelism } from 'node:os';
 import { defaultExclude, defineConfig } from 'vitest/config';
+import { SkippedReporter } from './test/setup/skipped.ts';
 
 // Timeouts only end what hangs: no test depends on the speed of the machine.
 const test = { pool: 'forks', testTimeout: 300_000, hookTimeout: 300_000, setupFiles: ['test/setup/property-seed.ts'] };
@@ -14,6 +15,7 @@ const quiet = { LANGSMITH_TRACING: 'false', OPENAI_AGENTS_DISABLE_TRACING: '1', 
 export default defineConfig({
   test: {
     silent: 'passed-only',
+    reporters: ['default', new SkippedReporter()],
     maxWorkers: availableParallelism(),
     projects: [
       {
@@ -24,6 +26,8 @@ export default defineConfig({
           include: ['{src,test}/**/*.test.ts'],
           exclude: [...defaultExclude, ...apart, FULL],
           execArgv,
+          // One process runs many files, so that what they import is evaluated once: they leave nothing behind that others would see.
+          isolate: false,
         },
       },
       { ...own, test: { ...test, name: 'full', include: [`{src,test}/${FULL}`], execArgv } },

@@ -9,7 +9,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { RunEvent } from '../src/core/events.ts';
 import { type Ended, jsonLines, killedAt, ROOT, start, trainyard } from './cli/command.ts';
 import { type Home, smallHome } from './e2e/small-run.ts';
-import { hasSandbox } from './fixtures/sandbox.ts';
+import { needsSandbox } from './fixtures/sandbox.ts';
 import { limitsMemory } from './fixtures/system.ts';
 
 let home: Home;
@@ -52,7 +52,7 @@ describe('a run', () => {
     expect(lastLine(await finished('verify', killed))).toMatchObject({ different: 0 });
   });
 
-  it.skipIf(!hasSandbox)('whose rollouts are isolated learns from what they return', async () => {
+  it('whose rollouts are isolated learns from what they return', needsSandbox, async () => {
     const entry = await home.write('isolated.ts', ISOLATED);
     const run = ['--tasks', join(home.dir, 'train.jsonl'), '--run', at('isolated'), '--steps', '1', '--groups-per-step', '1'];
     expect(lastLine(await finished('train', entry, ...run, '--group', '4'))).toMatchObject({ type: 'done', steps: 1 });
