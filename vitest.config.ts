@@ -4,7 +4,13 @@ import { defaultExclude, defineConfig } from 'vitest/config';
 import { SkippedReporter } from './test/setup/skipped.ts';
 
 // Timeouts only end what hangs: no test depends on the speed of the machine.
-const test = { pool: 'forks', testTimeout: 300_000, hookTimeout: 300_000, setupFiles: ['test/setup/property-seed.ts'] };
+const test = {
+  pool: 'forks',
+  testTimeout: 300_000,
+  hookTimeout: 300_000,
+  expect: { poll: { timeout: 240_000, interval: 5 } },
+  setupFiles: ['test/setup/property-seed.ts'],
+};
 /** The programs that tests start need not compile our source again each time. */
 const env = { NODE_COMPILE_CACHE: fileURLToPath(new URL('node_modules/.cache/node', import.meta.url)) };
 const source = { conditions: ['trainyard-source'] };

@@ -10,6 +10,7 @@ import { join } from 'node:path';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { jsonLines, ROOT, type scratch, start, useScratch } from '../cli/command.ts';
+import { answering } from '../fixtures/http/answering.ts';
 import { databaseFor, needsPostgres } from '../postgres/server.ts';
 
 const SECRETS = {
@@ -40,21 +41,23 @@ export const grader = judge({ model: { baseURL: '${baseURL}', model: 'judge', ap
 /** Answers every other call, and refuses the others with what it was sent. */
 async function repeatingServer() {
   let calls = 0;
-  const server = createServer(async (request, reply) => {
-    await Array.fromAsync(request);
-    const answer = {
-      id: 'a',
-      object: 'chat.completion',
-      created: 1,
-      model: 'm',
-      usage: { prompt_tokens: 1, completion_tokens: 1 },
-    };
-    const choices = [{ index: 0, finish_reason: 'stop', message: { role: 'assistant', content: 'all right' } }];
-    const isAnswered = calls++ % 2 === 0;
-    const error = { message: `Incorrect API key provided: ${request.headers.authorization}`, type: 'invalid_request_error' };
-    reply.writeHead(isAnswered ? 200 : 400, { 'content-type': 'application/json' });
-    reply.end(JSON.stringify(isAnswered ? { ...answer, choices } : { error }));
-  });
+  const server = createServer(
+    answering(async (request, reply) => {
+      await Array.fromAsync(request);
+      const answer = {
+        id: 'a',
+        object: 'chat.completion',
+        created: 1,
+        model: 'm',
+        usage: { prompt_tokens: 1, completion_tokens: 1 },
+      };
+      const choices = [{ index: 0, finish_reason: 'stop', message: { role: 'assistant', content: 'all right' } }];
+      const isAnswered = calls++ % 2 === 0;
+      const error = { message: `Incorrect API key provided: ${request.headers.authorization}`, type: 'invalid_request_error' };
+      reply.writeHead(isAnswered ? 200 : 400, { 'content-type': 'application/json' });
+      reply.end(JSON.stringify(isAnswered ? { ...answer, choices } : { error }));
+    }),
+  );
   await once(server.listen(0, '127.0.0.1'), 'listening');
   const { port } = server.address() as AddressInfo;
   return { baseURL: `http://127.0.0.1:${port}/v1`, calls: () => calls, close: () => void server.close() };
