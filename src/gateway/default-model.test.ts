@@ -8,6 +8,7 @@ import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
 import { ASKERS } from '../../test/fixtures/gateway/askers.ts';
 import { ANSWER, all, ask, clientOf, LOOKUP, open, post, type specOf, tools } from '../../test/fixtures/gateway/streams.ts';
+import { answering } from '../../test/fixtures/http/answering.ts';
 import type { DefaultModelLike, DefaultModelRequest, Role, Session } from '../core/contracts.ts';
 import type { Turn } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';
@@ -31,11 +32,13 @@ function played(reply: (request: DefaultModelRequest) => unknown = () => SAID, s
 /** A server on this machine that answers so. */
 async function serve(reply: (request: Request) => Response) {
   let requests = 0;
-  const server = createServer(async ({ url, headers }, answer) => {
-    requests++;
-    const response = reply(new Request(`${origin}${url}`, { headers: headers as Record<string, string> }));
-    answer.writeHead(response.status, Object.fromEntries(response.headers)).end(await response.text());
-  });
+  const server = createServer(
+    answering(async ({ url, headers }, answer) => {
+      requests++;
+      const response = reply(new Request(`${origin}${url}`, { headers: headers as Record<string, string> }));
+      answer.writeHead(response.status, Object.fromEntries(response.headers)).end(await response.text());
+    }),
+  );
   await once(server.listen(0, '127.0.0.1'), 'listening');
   const origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
   return { origin, requests: () => requests, [Symbol.asyncDispose]: async () => void server.close() };

@@ -194,8 +194,8 @@ describe('limits', () => {
 });
 
 describe('hang-ups and retries', () => {
-  /** Sends a request over a raw socket and hangs up after `ms`. */
-  const hangUp = (session: Session, body: string, ms: number) =>
+  /** Sends a request over a raw socket and hangs up at that moment. */
+  const hangUp = (session: Session, body: string, when: Promise<void>) =>
     new Promise<void>((resolve) => {
       const { baseURL, apiKey } = session.model();
       const request = httpRequest(`${baseURL}/chat/completions`, {
@@ -204,22 +204,24 @@ describe('hang-ups and retries', () => {
       });
       request.on('error', () => resolve()).on('close', () => resolve());
       request.end(body);
-      setTimeout(() => request.destroy(), ms);
+      void when.then(() => request.destroy());
     });
 
   it('a client that hangs up while sampling leaves no turn, and its retry samples anew', async () => {
     let aborted = 0;
+    const { promise: sampling, resolve: begin } = Promise.withResolvers<void>();
     const { gateway, session } = open({
       reply: async (call, signal) => {
-        if (call === 0) await sleep(5000, undefined, signal ? { signal } : {}).catch(() => aborted++);
+        begin();
+        if (call === 0) await sleep(240_000, undefined, signal ? { signal } : {}).catch(() => aborted++);
         return say(ANSWER);
       },
     });
     await using _ = await listen(gateway);
     const body = JSON.stringify({ messages: ask });
-    await hangUp(session, body, 50);
-    await sleep(50);
-    expect({ aborted, turns: session.turns.length }).toEqual({ aborted: 1, turns: 0 });
+    await hangUp(session, body, sampling);
+    await expect.poll(() => aborted).toBe(1);
+    expect(session.turns.length).toBe(0);
     await post(session, body);
     expect(session.seal().length).toBe(1);
   });

@@ -7,6 +7,7 @@ import { gzipSync } from 'node:zlib';
 import { describe, expect, it } from 'vitest';
 import { ask, open } from '../../test/fixtures/gateway/streams.ts';
 import { completion } from '../../test/fixtures/grader/judge-server.ts';
+import { answering } from '../../test/fixtures/http/answering.ts';
 import { knowsItself } from '../../test/fixtures/system.ts';
 import { Downtime } from '../core/async.ts';
 import type { SamplingSettings } from '../core/types.ts';
@@ -23,12 +24,14 @@ interface Call {
 /** A real server that plays its part by hand. */
 async function serve(plays: (call: Call) => unknown) {
   const calls: Call[] = [];
-  const server = createServer(async (incoming, reply) => {
-    const body = JSON.parse(await text(incoming)) as Call['body'];
-    const call = { body, reply, incoming, count: calls.length + 1 };
-    calls.push(call);
-    await plays(call);
-  });
+  const server = createServer(
+    answering(async (incoming, reply) => {
+      const body = JSON.parse(await text(incoming)) as Call['body'];
+      const call = { body, reply, incoming, count: calls.length + 1 };
+      calls.push(call);
+      await plays(call);
+    }),
+  );
   await once(server.listen(0, '127.0.0.1'), 'listening');
   const baseURL = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`;
   const close = async () => {
@@ -188,7 +191,7 @@ describe('a server that is busy', () => {
 
   it('keeps the other calls waiting as well, for as long as it says', async () => {
     await using house = await serve((call) =>
-      call.count === 1 ? refuses(call, 429, '', { 'retry-after': '0.2' }) : answers(call),
+      call.count === 1 ? refuses(call, 429, '', { 'retry-after': '1' }) : answers(call),
     );
     const first = asked(house);
     while (house.calls.length === 0) await sleep(1);

@@ -4,6 +4,7 @@ import { describe, expect, it } from 'vitest';
 import {
   ANSWER,
   all,
+  arrivals,
   ask,
   body,
   type Chunk,
@@ -31,7 +32,7 @@ async function unreadStream() {
   const response = await rawPost(session);
   response.pause();
   await until(() => session.turns.length === 1);
-  await sleep(50);
+  await arrivals();
   return { session, response, [Symbol.asyncDispose]: () => listener[Symbol.asyncDispose]() };
 }
 
@@ -135,7 +136,7 @@ describe('a stream that was sampled but not delivered', () => {
     await using unread = await unreadStream();
     const { session, response } = unread;
     response.destroy();
-    await sleep(50);
+    await arrivals();
     const again = eventsOf(await textOf(await rawPost(session)));
     expect(session.turns.length).toBe(1);
     expect(again.at(-1)).toBe('[DONE]');

@@ -49,22 +49,23 @@ async function processOf(pool: GraderRunner): Promise<number> {
 const graded = (value: number): Grade => ({ kind: 'graded', reward: { value } });
 
 function keepBusy(ms: number): void {
-  for (const end = performance.now() + ms; performance.now() < end; );
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms);
 }
 
 describe('a grader that behaves', () => {
   it('is heard, as far as it prints within bounds', async () => {
-    const pool = await open({ deadlineMs: 500 });
-    const heard = async (order: Order['do']): Promise<string> => {
+    const pool = await open();
+    const hasty = await open({ deadlineMs: 500 });
+    const heard = async (order: Order['do'], by = pool): Promise<string> => {
       let text = '';
-      await pool.grade(inputFor('0', { do: order }), undefined, (more) => {
+      await by.grade(inputFor('0', { do: order }), undefined, (more) => {
         text += more;
       });
       return text;
     };
     expect(await heard('print and answer')).toBe(`seen { n: 1 }\nodd\n${'x'.repeat(8000)}`.slice(0, 8000));
     expect(await heard('answer 1')).toBe('');
-    expect(await heard('print now and then')).toMatch(/^(still here\n)+$/);
+    expect(await heard('print now and then', hasty)).toMatch(/^(still here\n)+$/);
   });
 
   it('gives its reward, with parts, from another process', async () => {
@@ -111,9 +112,9 @@ describe('a grader that behaves', () => {
   });
 
   it('keeps the reward that it gave in time, although this process was too busy to read it', async () => {
-    const pool = await open({ deadlineMs: 400 });
+    const pool = await open({ deadlineMs: 1_500 });
     const grade = ask(pool, 'answer 1');
-    keepBusy(1_200);
+    keepBusy(2_500);
     expect(await grade).toEqual(graded(1));
   });
 
@@ -158,15 +159,14 @@ describe('a grader that fails', () => {
 describe('a grader that hangs', () => {
   for (const order of ['loop forever', 'never resolve'] as const) {
     it(`(${order}) is a timeout, and its slot grades again`, async () => {
-      const pool = await open({ deadlineMs: 300 });
+      const pool = await open({ deadlineMs: 1_000 });
       expect(await ask(pool, order)).toEqual({
         kind: 'failed',
         code: 'GRADER_TIMEOUT',
-        message: expect.stringMatching(/300 ms/),
+        message: expect.stringMatching(/1000 ms/),
       });
-      // Generous: a busy machine must not fail it, a lost slot must.
-      const next = await Promise.race([ask(pool, 'answer 1'), eventually(() => false, 10_000)]);
-      expect(next).toEqual(graded(1));
+      // In a slot that is lost it would never end.
+      expect(await ask(pool, 'answer 1')).toEqual(graded(1));
     });
   }
 
@@ -262,12 +262,12 @@ describe('a grading that failed', () => {
   });
 
   it('for good names the reason of every attempt', async () => {
-    const pool = await open({ retries: 1, deadlineMs: 700 });
+    const pool = await open({ retries: 1, deadlineMs: 1_500 });
     expect(await ask(pool, 'hang once, then exit', { onceFile: newFile() })).toEqual({
       kind: 'failed',
       code: 'GRADER_FAILED',
       message:
-        "tried 2 times: the grader did not answer within 700 ms; then the grader's process exited with code 3 before it answered",
+        "tried 2 times: the grader did not answer within 1500 ms; then the grader's process exited with code 3 before it answered",
     });
     expect(await ask(await open({ retries: 2 }), 'throw')).toMatchObject({
       code: 'GRADER_FAILED',

@@ -6,7 +6,13 @@ import { inspect } from 'node:util';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { faultProxy } from '../../test/chaos/fault-proxy.ts';
-import { databaseFor, type PostgresServer, postgresMissing, startPostgres } from '../../test/postgres/server.ts';
+import {
+  databaseFor,
+  needsPostgres,
+  needsPostgresServer,
+  type PostgresServer,
+  startPostgres,
+} from '../../test/postgres/server.ts';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { rejectsWith } from '../testing/conformance.ts';
@@ -17,7 +23,7 @@ import { openPostgresStore } from './postgres.ts';
 
 const SECRET = 'p@ss/word';
 
-describe.skipIf(postgresMissing !== undefined)('the store in PostgreSQL', () => {
+describe('the store in PostgreSQL', needsPostgres, () => {
   let database: Awaited<ReturnType<typeof databaseFor>>;
   let opened = 0;
   const runOf = new Map<Store, string>();
@@ -123,7 +129,7 @@ describe.skipIf(postgresMissing !== undefined)('the store in PostgreSQL', () => 
   });
 });
 
-describe.skipIf(postgresMissing !== undefined)('a PostgreSQL server of its own', () => {
+describe('a PostgreSQL server of its own', needsPostgresServer, () => {
   let server: PostgresServer;
   beforeAll(async () => {
     server = await startPostgres();

@@ -99,23 +99,20 @@ describe('a rollout', () => {
   });
 
   it('has the time of its deadline for itself: what the policy was away for does not count, the rest does', async () => {
-    const downtime = new Downtime();
     const deadlineMs = 1500;
-    const { rollout } = await bench({ downtime, limits: { deadlineMs } });
-    const away = async (): Promise<void> => {
-      downtime.begin();
-      await sleep(deadlineMs + 200);
-      downtime.end();
+    const afterDowntime = async (run: Run): Promise<Trajectory> => {
+      const downtime = new Downtime();
+      const { rollout } = await bench({ downtime, limits: { deadlineMs } });
+      return rollout(async (ctx) => {
+        downtime.begin();
+        await sleep(deadlineMs + 200);
+        downtime.end();
+        return run(ctx);
+      });
     };
-    const waited = await rollout(async (ctx) => {
-      await away();
-      await chat(ctx, ctx.prompt);
-    });
+    const asking = afterDowntime((ctx) => chat(ctx, ctx.prompt).then(() => undefined));
+    const [waited, hung] = await Promise.all([asking, afterDowntime(() => new Promise(() => {}))]);
     expect(waited.outcome).toEqual({ kind: 'completed' });
-    const hung = await rollout(async () => {
-      await away();
-      await new Promise(() => {});
-    });
     expect(hung.outcome).toEqual({ kind: 'truncated', limit: 'deadline' });
   });
 

@@ -9,6 +9,7 @@ import { runTool, SYSTEM_PROMPT, TOOLS } from '../../models/shop-domain.ts';
 import type { ModelHandle, WorkflowContext } from '../../src/core/contracts.ts';
 import type { Message, PromptMessage } from '../../src/core/types.ts';
 import { rolloutInput } from '../fixtures/grader/rollout-input.ts';
+import { answering } from '../fixtures/http/answering.ts';
 
 interface ModelRequest {
   readonly messages: readonly Message[];
@@ -21,14 +22,18 @@ async function play(
   replies: readonly object[],
 ): Promise<{ output: unknown; requests: readonly ModelRequest[] }> {
   const requests: ModelRequest[] = [];
-  const server = createServer(async (request, response) => {
-    let body = '';
-    for await (const chunk of request) body += String(chunk);
-    requests.push(JSON.parse(body) as ModelRequest);
-    const message = { role: 'assistant', content: null, ...replies[requests.length - 1] };
-    response.setHeader('content-type', 'application/json');
-    response.end(JSON.stringify({ id: 'x', object: 'chat.completion', choices: [{ index: 0, finish_reason: 'stop', message }] }));
-  });
+  const server = createServer(
+    answering(async (request, response) => {
+      let body = '';
+      for await (const chunk of request) body += String(chunk);
+      requests.push(JSON.parse(body) as ModelRequest);
+      const message = { role: 'assistant', content: null, ...replies[requests.length - 1] };
+      response.setHeader('content-type', 'application/json');
+      response.end(
+        JSON.stringify({ id: 'x', object: 'chat.completion', choices: [{ index: 0, finish_reason: 'stop', message }] }),
+      );
+    }),
+  );
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
   try {
     const { port } = server.address() as AddressInfo;

@@ -2,7 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import { CODE_CASES } from '../../../test/fixtures/graders/code-cases.ts';
 import { ctx, graderFor, inputFor } from '../../../test/fixtures/graders/graded-code.ts';
-import { hasSandbox } from '../../../test/fixtures/sandbox.ts';
+import { needsSandbox } from '../../../test/fixtures/sandbox.ts';
 import type { Json } from '../../core/types.ts';
 import { openSandbox, type Sandbox, type SandboxProgram } from '../../processes/sandbox.ts';
 import { type CodeLanguage, runTests } from './run-tests.ts';
@@ -27,7 +27,7 @@ describe('code in an answer', () => {
   });
 });
 
-describe.skipIf(!hasSandbox)('tests that cannot be used', () => {
+describe('tests that cannot be used', needsSandbox, () => {
   const says = (source: string): Json => ({
     entry: 'f',
     test: `def check(candidate):\n    ${source}\n    assert candidate() == 1`,
@@ -97,7 +97,7 @@ describe('the tables of code', () => {
   });
 });
 
-describe.skipIf(!hasSandbox)('code cannot make its tests unscorable', () => {
+describe('code cannot make its tests unscorable', needsSandbox, () => {
   const python = 'import no_such_module';
   it.each([
     ['python', 'imports what is not there', `def f():\n    ${python}`, ['assert f() == 1']],
@@ -131,7 +131,7 @@ describe.skipIf(!hasSandbox)('code cannot make its tests unscorable', () => {
   });
 });
 
-describe.skipIf(!hasSandbox)('why code failed is in the metrics', () => {
+describe('why code failed is in the metrics', needsSandbox, () => {
   const well = { timedOut: 0, loaded: 1, defined: 1 };
   const cases: readonly [string, string, string, Readonly<Record<string, number>>][] = [
     ['right', 'def f():\n    return 1', 'const f = () => 1', { ...well, passed: 1 }],
@@ -160,7 +160,7 @@ describe.skipIf(!hasSandbox)('why code failed is in the metrics', () => {
 const WELL = { fenced: 0, timedOut: 0, loaded: 1, defined: 1 };
 
 describe('the code grader', () => {
-  it.skipIf(!hasSandbox)('gives 1 for all tests and 0 otherwise, and says how many passed', async () => {
+  it('gives 1 for all tests and 0 otherwise, and says how many passed', needsSandbox, async () => {
     const tests = ['assert f(1) == 1', 'assert f(2) == 5'];
     const grade = (options: Partial<UnitTestsOptions>): unknown =>
       graderFor(options).grade(inputFor('def f(x):\n    return x', tests), ctx);
@@ -168,7 +168,7 @@ describe('the code grader', () => {
     expect(await grade({ partial: true })).toEqual({ value: 0.5, success: false, metrics: { passed: 1, total: 2, ...WELL } });
   });
 
-  it.skipIf(!hasSandbox)('finds tests, code and function where it is told to', async () => {
+  it('finds tests, code and function where it is told to', needsSandbox, async () => {
     const grader = graderFor({
       tests: ({ task }) => [{ args: [task.answer ?? null], expected: 8 }],
       entry: 'f',
@@ -184,7 +184,7 @@ describe('the code grader', () => {
     );
   });
 
-  it.skipIf(!hasSandbox)('is unscorable where the sandbox fails, in either language', async () => {
+  it('is unscorable where the sandbox fails, in either language', needsSandbox, async () => {
     const sandbox = openSandbox();
     const spoilt = <P extends SandboxProgram>(program: P): P => ({ ...program, readable: [{ source: '/not/there' }] });
     const broken: Sandbox = {
@@ -199,7 +199,7 @@ describe('the code grader', () => {
     }
   });
 
-  it.skipIf(!hasSandbox)('ends when it is told to', async () => {
+  it('ends when it is told to', needsSandbox, async () => {
     const controller = new AbortController();
     setTimeout(() => controller.abort(), 300);
     for (const language of ['python', 'javascript'] as const) {

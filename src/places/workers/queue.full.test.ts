@@ -4,7 +4,7 @@ import { createServer } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { databaseFor, postgresMissing } from '../../../test/postgres/server.ts';
+import { databaseFor, needsPostgres } from '../../../test/postgres/server.ts';
 import { until } from '../../../test/workers/site.ts';
 import { openPostgresStore } from '../../store/postgres.ts';
 import { Connections } from '../../store/postgres-connection.ts';
@@ -31,7 +31,7 @@ const CHECKS = { policy: { model: () => '' }, limits: { turns: 9, tokens: 9, dea
 const FORGED = `INSERT INTO trainyard.results (run, job, attempt, record, digest, words, prompt_ids, sampled_ids, logprobs)
   VALUES ($1, $2, 1, '{}', 'x', '{}', '{}', '{}', '{}')`;
 
-describe.skipIf(postgresMissing !== undefined)('the queue of rollouts', () => {
+describe('the queue of rollouts', needsPostgres, () => {
   let database: Awaited<ReturnType<typeof databaseFor>>;
   let queue: WorkQueue;
   beforeAll(async () => {

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { renderer, say, specOf } from '../../../test/fixtures/gateway/streams.ts';
-import { databaseFor, postgresMissing } from '../../../test/postgres/server.ts';
+import { databaseFor, needsPostgres } from '../../../test/postgres/server.ts';
 import { until } from '../../../test/workers/site.ts';
 import type { Trajectory, Turn } from '../../core/types.ts';
 import { Gateway } from '../../gateway/gateway.ts';
@@ -45,7 +45,7 @@ const file = (path: string, mode = 0o644): readonly RolloutFile[] => [
   { path, mode, bytes: Buffer.from('x') },
 ];
 
-describe.skipIf(postgresMissing !== undefined)('a result of a worker', () => {
+describe('a result of a worker', needsPostgres, () => {
   let database: Awaited<ReturnType<typeof databaseFor>>;
   let queue: WorkQueue;
   let coordinator: Coordinator;

@@ -1,6 +1,7 @@
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { answering } from '../../test/fixtures/http/answering.ts';
 import { Outbound, type OutboundRules } from './outbound.ts';
 
 const outbound = (rules: Partial<OutboundRules> = {}): Outbound =>
@@ -12,14 +13,16 @@ let server: Server;
 let port: number;
 const asked: { readonly host: string | undefined; readonly body: string }[] = [];
 beforeAll(async () => {
-  server = createServer(async (incoming, outgoing) => {
-    let body = '';
-    for await (const chunk of incoming) body += chunk;
-    asked.push({ host: incoming.headers.host, body });
-    if (incoming.url === '/away') outgoing.writeHead(302, { location: 'http://169.254.169.254/' }).end();
-    else if (incoming.url === '/nothing') outgoing.writeHead(204).end();
-    else outgoing.writeHead(200, { 'content-type': 'text/plain' }).end('here');
-  });
+  server = createServer(
+    answering(async (incoming, outgoing) => {
+      let body = '';
+      for await (const chunk of incoming) body += chunk;
+      asked.push({ host: incoming.headers.host, body });
+      if (incoming.url === '/away') outgoing.writeHead(302, { location: 'http://169.254.169.254/' }).end();
+      else if (incoming.url === '/nothing') outgoing.writeHead(204).end();
+      else outgoing.writeHead(200, { 'content-type': 'text/plain' }).end('here');
+    }),
+  );
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
   ({ port } = server.address() as AddressInfo);
 });

@@ -4,6 +4,7 @@ import type { AddressInfo } from 'node:net';
 import { text } from 'node:stream/consumers';
 import { gzipSync } from 'node:zlib';
 import { afterEach, beforeEach, expect, it } from 'vitest';
+import { answering } from '../../../test/fixtures/http/answering.ts';
 import { readTasks } from '../../tasks/tasks.ts';
 import { EnvironmentClient, environmentTasks } from './environment.ts';
 
@@ -33,7 +34,7 @@ async function serve(request: IncomingMessage, response: ServerResponse): Promis
 
 beforeEach(async () => {
   [asked, special] = [[], {}];
-  server = createServer((request, response) => void serve(request, response));
+  server = createServer(answering(serve));
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
   url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
 });
