@@ -140,9 +140,9 @@ describe('the code grader', () => {
   });
 
   it('refuses options that are none, all at once, when it is made', () => {
-    const wrong = { language: 'ruby', sandbox: 'no', timeoutMs: 0, memoryMb: 1.5, tolerance: -1, strict: true };
+    const wrong = { language: 'ruby', timeoutMs: 0, memoryMb: 1.5, tolerance: -1, strict: true };
     expect(() => unitTests(wrong as unknown as UnitTestsOptions)).toThrow(
-      /language is 'ruby', expected 'javascript' or 'python'; sandbox is .*timeoutMs is 0.*memoryMb is 1\.5.*tolerance is -1.*it has no option strict/,
+      /language is 'ruby', expected 'javascript' or 'python'; timeoutMs is 0.*memoryMb is 1\.5.*tolerance is -1.*it has no option strict/,
     );
   });
 

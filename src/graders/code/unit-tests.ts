@@ -19,8 +19,6 @@ export interface UnitTestsOptions extends TextOptions {
   readonly tests?: (input: GraderInput) => Json;
   /** The function under test, if the task does not name it. */
   readonly entry?: string;
-  /** Both mean the same: there is only one sandbox, and SANDBOX_MISSING is thrown if it is unavailable. */
-  readonly sandbox?: 'required' | 'best';
   /** For all tests of a response together. Default 10 s. */
   readonly timeoutMs?: number;
   /** Default 256. */
@@ -35,7 +33,6 @@ const OPTIONS: OptionKinds = {
   language: ['javascript', 'python'],
   tests: 'function',
   entry: 'text',
-  sandbox: ['required', 'best'],
   timeoutMs: 'count',
   memoryMb: 'count',
   partial: 'boolean',
