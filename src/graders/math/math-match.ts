@@ -82,12 +82,19 @@ function sameAnswer(said: string, reference: string): boolean {
     if (a === undefined || b === undefined) continue;
     wasRead = true;
     if (isSame(a, b)) return true;
+    if (isMeasured(a) === isMeasured(b)) continue;
+    // If the other side has a unit in words, m means metres and is not a variable.
+    const [c, d] = isMeasured(a) ? [a, readAs(reference, commas, true)] : [readAs(said, commas, true), b];
+    if (isMeasured(c) && isMeasured(d) && isSame(c, d)) return true;
   }
   // Case matters in formulas, not in words.
   return !wasRead && left.toLowerCase() === right.toLowerCase();
 }
 
-const readAs = (text: string, commas: Reading['commas']): Node | undefined => readable(() => parseMath(text, { commas }));
+const isMeasured = (node: Node | undefined): node is Kind<'measured'> => node?.kind === 'measured';
+
+const readAs = (text: string, commas: Reading['commas'], unitLetters = false): Node | undefined =>
+  readable(() => parseMath(text, { commas, unitLetters }));
 
 const WORDS = /\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s?\{([^{}]{0,200})\}/g;
 const IDLE = /\\(?:left|right|displaystyle)(?![A-Za-z])|\\[,;:! ()[\]]|^\s*\*\*|\*\*\s*$|\$|\s+/g;
@@ -107,7 +114,7 @@ function textHash(text: string): number {
   return hash;
 }
 
-/** A degree or percent sign, a base or a half of the day on one side only is ignored; two different ones count. Only tuples, intervals and matrices are ordered. */
+/** A unit, degree or percent sign on one side only is ignored; two different ones count. Only tuples, intervals and matrices are ordered. */
 function compare(a: Node, b: Node, seed: number): boolean {
   spend(1);
   if (isMarked(a) || isMarked(b)) return sameMarked(a, b, seed);

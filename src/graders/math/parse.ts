@@ -18,14 +18,13 @@ import {
   sum,
 } from './evaluation.ts';
 import { fromDecimal, plus, type Rational, rational, spend, Unreadable, whole } from './rational.ts';
-import { CURRENCIES, MATRICES, type Reading, SCALES, SEPARATORS, type Token, tokensOf } from './tokens.ts';
+import { CURRENCIES, MATRICES, type Reading, SCALES, SEPARATORS, type Token, tokensOf, unitOf } from './tokens.ts';
 
 const CLOSING: Readonly<Record<string, string>> = { '(': ')', '[': ']', '{': '}', '\\{': '\\}', '⌊': '⌋', '⌈': '⌉' };
 /** Signs that begin a factor. A bar also does, unless one is open. */
 const BEGINNINGS = new Set(['(', '[', '{', '\\{', '\\frac', '\\binom', '\\sqrt', 'π', '∞', '⌊', '⌈']);
 const RELATIONS: ReadonlySet<string> = new Set(['=', '≈', '≠', '<', '≤', '>', '≥']);
 const TRIGONOMETRIC: ReadonlySet<string> = new Set(['sin', 'cos', 'tan', 'cot', 'sec', 'csc']);
-const MOST_UNIT_WORDS = 6;
 /** A pair of brackets costs three levels. */
 const MOST_DEPTH = 150;
 const PI: Node = { kind: 'constant', name: 'pi' };
@@ -141,9 +140,8 @@ class Parser {
     return items[0]!.kind === 'variable' && this.#skip('∈') ? this.#measured() : items[0]!;
   }
 
-  /** What a number counts and is measured in says nothing about it, but for the half of the day. */
   #measured(): Node {
-    if (CURRENCIES.has(this.#word)) this.#next();
+    const currency = CURRENCIES.has(this.#word) ? [this.#next().text] : [];
     const of = this.#several(
       () => this.#sum(),
       () => this.#skip(':'),
@@ -152,25 +150,24 @@ class Parser {
     const scale = SCALES.get(this.#word);
     if (scale !== undefined) this.#next();
     const scaled = scale === undefined ? of : product([of, number(whole(scale))]);
-    if (this.#word === 'percent') {
+    if (currency.length === 0 && this.#word === 'percent') {
       this.#next();
       return { kind: 'percent', of: scaled };
     }
-    const half = this.#unitWords().find((word) => word === 'am' || word === 'pm');
-    return half === undefined ? scaled : { kind: 'measured', of: scaled, unit: half };
+    const words = [...currency, ...this.#unitWords()];
+    return words.length === 0 ? scaled : { kind: 'measured', of: scaled, unit: unitOf(words) };
   }
 
   /** Words up to a separator, with divisions and powers: km/h, m^2. */
-  #unitWords(): readonly string[] {
+  #unitWords(): string[] {
     const words: string[] = [];
     while (this.#word !== '' && !SEPARATORS.has(this.#word)) {
-      words.push(this.#word);
-      this.#next();
-      if (this.#skip('^')) this.#group();
+      words.push(this.#next().text);
+      if (this.#skip('^')) words.push(squareOrCube(this.#group()));
       const behind = this.#ahead(1)?.kind;
-      if (this.here?.text === '/' && (behind === 'word' || behind === 'variable')) this.#at += 2;
+      if (this.here?.text === '/' && (behind === 'word' || behind === 'variable'))
+        words.push(this.#next().text, this.#next().text);
     }
-    if (words.length > MOST_UNIT_WORDS) throw new Unreadable('words that are no unit');
     return words;
   }
 
@@ -273,7 +270,7 @@ class Parser {
     if (kind === 'begin') return this.#matrix(text);
     if (kind === 'sign') return this.#fromSign(text);
     // A currency inside a sum.
-    if (CURRENCIES.has(text) && this.here?.kind === 'number') return this.#atomFrom(this.#next());
+    if (CURRENCIES.has(text.toLowerCase()) && this.here?.kind === 'number') return this.#atomFrom(this.#next());
     throw new Unreadable(`${text} where a value should be`);
   }
 
@@ -402,4 +399,11 @@ function withMarkOutside(items: readonly Node[]): Node {
   if (!isMark(marked)) return product(items);
   const of = product([...items.slice(0, -1), marked === last ? marked.of : inverse(marked.of)]);
   return { kind: marked.kind, of };
+}
+
+function squareOrCube(degree: Node): string {
+  const name =
+    degree.kind === 'number' && degree.value.d === 1n ? { 2: 'squared', 3: 'cubed' }[String(degree.value.n)] : undefined;
+  if (name === undefined) throw new Unreadable('the power of a unit');
+  return name;
 }

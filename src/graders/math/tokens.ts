@@ -62,17 +62,56 @@ export const MATRICES = words('matrix pmatrix bmatrix Bmatrix smallmatrix array'
 /** Recognised without a backslash. */
 const NAMES = bySpelling(String.raw`π=pi  \sqrt=sqrt  ∞=inf infinity infty  arcsin=asin  arccos=acos  arctan=atan`);
 const FUNCTION_NAMES: ReadonlySet<string> = new Set(Object.keys(CALLS));
-/** Says nothing about the number, before or after it. */
-export const CURRENCIES: ReadonlySet<string> = new Set('$€£¥₹');
+/** May precede the number, as a word or as its sign. */
+export const CURRENCIES = words('usd eur gbp rs yen rupee');
+const CURRENCY_SIGNS = bySpelling('eur=€  gbp=£  yen=¥  rupee=₹');
 export const SEPARATORS = words('or and');
 export const SCALES: ReadonlyMap<string, number> = new Map(
   Object.entries({ hundred: 100, thousand: 1e3, million: 1e6, billion: 1e9, trillion: 1e12 }),
 );
 
-/** Words of two or three letters, most of them units. Others are products of variables. */
+/** Two- and three-letter words that would otherwise be read as a product of variables. */
 const SHORT_WORDS = words(`
-  or and no yes not of per the am pm mm cm km in ft yd mi mg gm kg lb lbs oz ml ms sec min hr hrs usd mph kph hz pts deg sq day
+  no yes not if is it the of to on at by for all any one two six ten odd am we he as be do so an are was but nor who per day pm win sum set
+  new old mon tue wed thu fri sat sun or and
 `);
+
+/** Units by the name they are compared under. Other words are compared literally, without a plural s. */
+const UNITS = bySpelling(`
+  millimeter=mm millimetre  centimeter=cm centimetre  meter=m metre  kilometer=km kilometre  inch=in inches  foot=ft feet  yard=yd  mile=mi
+  milligram=mg  gram=g gm  kilogram=kg  pound=lb lbs  ounce=oz  milliliter=ml  liter=l litre  millisecond=ms  second=s sec secs
+  minute=min mins  hour=h hr hrs  dollar=usd  rupee=rs  euro=eur  pound sterling=gbp  mile per hour=mph  kilometer per hour=kph kmh
+  hertz=hz  point=pts  degree=deg  radian=rad radians  square=sq
+`);
+
+/** Words that qualify the number instead of naming what it counts ("5 is wrong"), so that the number is not the answer. */
+const NO_UNIT = words(`
+  not no wrong incorrect false nor never except excluded impossible if but unless otherwise instead rather isn correct true right answer
+  than less more least most about around approximately roughly nearly almost maybe perhaps possibly probably below under above over between
+  beyond half halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths seventh sevenths eighth eighths ninth ninths
+  tenth tenths hundredth hundredths thousandth thousandths millionth millionths billionth billionths tens hundreds thousands millions
+  billions dozen dozens score scores pair pairs couple couples gross double doubled triple tripled twice thrice halved fold plus minus times
+  negative positive factorial reciprocal inverse opposite negated root power base modulo divided multiplied
+  zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty
+  thirty forty fifty sixty seventy eighty ninety hundred thousand million billion trillion percentage
+`);
+const UNIT_POWERS = bySpelling('^2=square squared  ^3=cubic cubed');
+const MOST_WORDS = 6;
+
+/** Normalises the words after a number and converts nothing: 50 cm is not 0.5 m. Throws `Unreadable` for words of NO_UNIT. */
+export function unitOf(given: readonly string[]): string {
+  const found = given.map((word) => word.toLowerCase());
+  if (found.length > MOST_WORDS || found.some((word) => NO_UNIT.has(word))) throw new Unreadable('words that are no unit');
+  const power = found.map((word) => UNIT_POWERS.get(word) ?? '').join('');
+  const names = found.filter((word) => !UNIT_POWERS.has(word) && word !== 'of').map(unitName);
+  if (names.length === 0) throw new Unreadable('a power of no unit');
+  return names.filter((name, index) => name !== names[index - 1]).join(' ') + power;
+}
+
+function unitName(word: string): string {
+  const single = UNITS.has(word) || !/[^s]s$/.test(word) || word.length < 4 ? word : word.slice(0, -1);
+  return UNITS.get(single) ?? (single === '/' ? 'per' : single);
+}
 
 export interface Token {
   readonly kind: 'number' | 'sign' | 'variable' | 'function' | 'word' | 'begin' | 'end';
@@ -87,6 +126,8 @@ export interface Token {
 
 export interface Reading {
   readonly commas: 'group' | 'separate';
+  /** Whether a single letter after a number is read as a unit if it is one: 5 m. */
+  readonly unitLetters: boolean;
 }
 
 const MOST_CHARS = 4_000;
@@ -140,8 +181,8 @@ class Tokenizer {
     if (this.#at === this.#textEnd) {
       this.#textEnd = -1;
       this.#at++;
-    } else if (char !== '$' && CURRENCIES.has(char)) this.#push('word', char, 1);
-    else if (this.#isDollar && this.#ahead(DOLLARS)) this.#push('word', char, 1);
+    } else if (CURRENCY_SIGNS.has(char)) this.#push('word', CURRENCY_SIGNS.get(char)!, 1);
+    else if (this.#isDollar && this.#ahead(DOLLARS)) this.#push('word', 'usd', 1);
     else if (this.#ahead(IDLE)) {
       this.#spaced = true;
       this.#at++;
@@ -191,11 +232,12 @@ class Tokenizer {
     this.#at += run.length;
     const lower = run.toLowerCase();
     const name = NAMES.get(lower) ?? lower;
+    const isUnitLetter = this.#reading.unitLetters && UNITS.has(lower) && this.tokens.at(-1)?.kind === 'number';
     if (this.#textEnd !== -1) this.#push('word', run);
     else if (FUNCTION_NAMES.has(name) && name !== 'factorial') this.#push('function', name);
     else if (name !== lower) this.#push('sign', name);
-    else if (run.length === 1) this.#push('variable', run);
-    else if (run.length > 3 || SHORT_WORDS.has(lower)) this.#push('word', run);
+    else if (run.length === 1 && !isUnitLetter) this.#push('variable', run);
+    else if (run.length > 3 || SHORT_WORDS.has(lower) || UNITS.has(lower)) this.#push('word', run);
     else for (const letter of run) this.#push('variable', letter);
   }
 
@@ -203,7 +245,7 @@ class Tokenizer {
     const name = this.#ahead(COMMAND)?.[0].slice(1);
     if (name === undefined) throw new Unreadable('a backslash at the end');
     this.#at += name.length + 1;
-    if (name === '$') this.#push('word', name);
+    if (name === '$') this.#push('word', 'usd');
     else if (COMMANDS.has(name)) this.#push('sign', COMMANDS.get(name)!);
     else if (name === 'begin' || name === 'end') this.#readEnvironment(name);
     else if (TEXT_COMMANDS.has(name) || (name === 'mathrm' && this.#isUnitAhead())) this.#enterText();
@@ -217,8 +259,7 @@ class Tokenizer {
   }
 
   #isUnitAhead(): boolean {
-    const word = this.#ahead(UPRIGHT_WORD)?.[1]?.toLowerCase() ?? '';
-    return /^[mglsh]$/.test(word) || SHORT_WORDS.has(word);
+    return UNITS.has(this.#ahead(UPRIGHT_WORD)?.[1]?.toLowerCase() ?? '');
   }
 
   #readEnvironment(kind: 'begin' | 'end'): void {
