@@ -1,7 +1,7 @@
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { answering } from '../../test/fixtures/http/answering.ts';
+import { answering } from '../../../test/fixtures/http/answering.ts';
 import { Outbound, type OutboundRules } from './outbound.ts';
 
 const outbound = (rules: Partial<OutboundRules> = {}): Outbound =>
