@@ -4,8 +4,7 @@
  * trainer's suite checks both together.
  */
 import assert from 'node:assert/strict';
-import type { ErrorCode } from '../core/errors.ts';
-import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
+import type { Engine, ErrorCode, SampleRequest, SampleResult } from '../../../src/index.ts';
 import {
   type ConformanceCase,
   casesOf,
