@@ -18,8 +18,8 @@ const EVENTS_FILE = 'events.jsonl';
 
 export interface RunDirectory extends AsyncDisposable {
   readonly path: string;
-  /** Unique. Undefined for runs from before ids existed. */
-  readonly id: string | undefined;
+  /** Unique. */
+  readonly id: string;
   readonly storePath: string;
   readonly checkpoints: string;
   /** Relative to the path as the user gave it. */
@@ -68,7 +68,7 @@ export async function requireEmpty(path: string): Promise<void> {
 
 export async function reopenRunDirectory(path: string, { trains = true } = {}): Promise<RunDirectory> {
   const root = resolve(path);
-  const { id } = readRunFile(path) as { readonly id?: string };
+  const { id } = readRunFile(path) as { readonly id: string };
   return await locked(path, root, id, async () => {
     if (trains) await mkdir(join(root, 'checkpoints'), { recursive: true });
     cutTornLine(join(root, EVENTS_FILE));
@@ -127,7 +127,7 @@ function verbOf(root: string): 'train' | 'eval' {
   }
 }
 
-async function locked(path: string, root: string, id: string | undefined, prepare: () => Promise<void>): Promise<RunDirectory> {
+async function locked(path: string, root: string, id: string, prepare: () => Promise<void>): Promise<RunDirectory> {
   const lock = takeLock(root, '--run');
   await prepare().catch((thrown: unknown) => {
     lock.close();

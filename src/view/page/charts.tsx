@@ -40,9 +40,6 @@ const tokens = (n: number): string => `${n >= 10_000 ? `${Math.round(n / 1000)}k
 const nats = (n: number): string => `${number(n)} nats`;
 const timeOf = (report: StepReport): number => report.rolloutSeconds + report.trainSeconds + report.saveSeconds;
 
-/** Runs of earlier versions have none. */
-const intervalOf = (report: object): Point['band'] => ('rewardCi' in report ? (report.rewardCi as Point['band']) : undefined);
-
 const MEASURES: readonly Measure[] = [
   {
     title: 'Held-out success',
@@ -59,7 +56,7 @@ const MEASURES: readonly Measure[] = [
     names: ['reward'],
     say: number,
     point: (event) =>
-      event.type === 'step-end' ? { step: event.step, values: [event.reward], band: intervalOf(event) } : undefined,
+      event.type === 'step-end' ? { step: event.step, values: [event.reward], band: event.rewardCi } : undefined,
   },
   ofSteps(
     'Groups with signal',
