@@ -72,7 +72,7 @@ export interface Replay {
 
 const COMPARED = ['outcome', 'output', 'metadata', 'grade'] as const;
 
-export interface ReplayOptions {
+interface ReplayOptions {
   readonly warn: Warn;
   readonly stop: AbortSignal;
   readonly observer?: RolloutObserver;

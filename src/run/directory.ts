@@ -240,7 +240,7 @@ const WORTH_RESUMING: ReadonlySet<string> = new Set([
   ...['POLICY_UNREACHABLE', 'POLICY_REFUSED', 'POLICY_GARBLED', 'POLICY_LOST'],
 ]);
 
-export interface EventLog extends Emit {
+interface EventLog extends Emit {
   /** Also writes events to the directory while `work` runs, including an error that ends it. */
   during<T>(directory: RunDirectory, work: () => Promise<T>): Promise<T>;
 }

@@ -83,8 +83,8 @@ const evaluationRecordSchema = z.object({
   kernels: z.enum(KERNEL_VARIANTS),
 });
 /** Settings with absolute paths; digests of tasks, model folder and code files; and the kernels. */
-export type TrainRecord = z.infer<typeof trainRecordSchema>;
-export type EvaluationRecord = z.infer<typeof evaluationRecordSchema>;
+type TrainRecord = z.infer<typeof trainRecordSchema>;
+type EvaluationRecord = z.infer<typeof evaluationRecordSchema>;
 
 /** They affect how much is done, how fast, and what is shown, but not the results. */
 const MAY_CHANGE: ReadonlySet<string> = new Set<keyof TrainSettings>([

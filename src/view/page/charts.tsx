@@ -100,7 +100,7 @@ const MEASURES: readonly Measure[] = [
   },
 ];
 
-export interface ChartRun {
+interface ChartRun {
   readonly name: string;
   /** Its place among all runs, which decides its colour and dashes. */
   readonly place: number;
@@ -109,7 +109,7 @@ export interface ChartRun {
 
 const HEIGHT = 140;
 const DASHES: readonly (readonly number[])[] = [[], [7, 3], [2, 3], [9, 3, 2, 3], [5, 2], [1, 2]];
-export const colourOf = (place: number): string => `var(--run${place % 6})`;
+const colourOf = (place: number): string => `var(--run${place % 6})`;
 const dashOf = (place: number): number[] => [...(DASHES[place % 6] ?? [])];
 
 /** The line of a run, as in the charts. */

@@ -27,7 +27,7 @@ const OPTIMIZER = 'optimizer.safetensors';
 const ADAPTER_CONFIG = 'adapter_config.json';
 const ADAPTER = 'adapter_model.safetensors';
 
-export interface ConfigFile {
+interface ConfigFile {
   readonly config: LlamaConfig;
   /** The file as found, for fields that do not describe the model's shape. */
   readonly source: Readonly<Record<string, unknown>>;
@@ -148,7 +148,7 @@ const adapterSchema = z.object({
   alora_invocation_tokens: z.null().optional(),
 });
 
-export interface AdapterConfig {
+interface AdapterConfig {
   readonly settings: LoraSettings;
   /** Path of the base model. */
   readonly base: string;

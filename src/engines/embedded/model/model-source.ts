@@ -40,7 +40,7 @@ export function isFile(path: string): boolean {
   return statSync(path, { throwIfNoEntry: false })?.isFile() === true;
 }
 
-export async function openFolder(dir: string): Promise<ModelSource> {
+async function openFolder(dir: string): Promise<ModelSource> {
   const fields = await readConfigFields(dir);
   const files: SafetensorsFile[] = [];
   const close = async () => {
