@@ -12,7 +12,7 @@ export interface ErrorRow {
 
 export type Headers = Readonly<Record<string, string>>;
 
-interface RefusalOptions {
+export interface RefusalOptions {
   readonly hint?: string | undefined;
   /** The request field at fault. */
   readonly param?: string | undefined;
