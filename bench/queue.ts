@@ -9,11 +9,11 @@
 import { randomUUID } from 'node:crypto';
 import { loadavg } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { randomTrajectory } from '../packages/testing/src/trajectories.ts';
 import type { Trajectory } from '../src/core/types.ts';
 import { jobIdOf, type RolloutJob, WorkQueue } from '../src/places/workers/queue.ts';
 import { openStore } from '../src/store/open.ts';
 import { encodeTrajectory, keepTrajectory } from '../src/store/records.ts';
-import { randomTrajectory } from '../src/testing/trajectories.ts';
 import { postgresMissing, startPostgres } from '../test/postgres/server.ts';
 import { besideFloor, type Measured, plainInserts } from './pgbench.ts';
 

@@ -66,7 +66,7 @@ export async function verify(
 ): Promise<Verification> {
   const { run, store: url } = request;
   requireDirectory(run, url);
-  const { id } = readRunFile(run, 'FILE_NOT_FOUND') as { readonly id?: string };
+  const { id } = readRunFile(run, 'FILE_NOT_FOUND') as { readonly id: string };
   const plan = await planOf(request);
   using _lock = takeLock(resolve(run));
   const events = eventsIn(run);

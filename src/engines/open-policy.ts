@@ -92,7 +92,7 @@ export function policyName({ engine, model, baseURL }: Omit<ServerSettings, 'api
 }
 
 /** Undefined unless the policy is behind an API. Asks the server nothing. */
-export function serverOf({ engine: api, model: name, baseURL, apiKeyEnv }: ServerSettings): ModelServer | undefined {
+function serverOf({ engine: api, model: name, baseURL, apiKeyEnv }: ServerSettings): ModelServer | undefined {
   return isApi(api) && baseURL !== undefined ? { name, baseURL, apiKey: keyOf(api, apiKeyEnv), api } : undefined;
 }
 

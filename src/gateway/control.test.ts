@@ -1,8 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
+import { scriptedEngine } from '../../packages/testing/src/trajectories.ts';
 import { bearer, call, MINIMAL } from '../../test/fixtures/gateway/callers.ts';
 import { ANSWER, renderer, say, specOf } from '../../test/fixtures/gateway/streams.ts';
-import { scriptedEngine } from '../testing/trajectories.ts';
 import { Gateway, type GatewayOptions } from './gateway.ts';
 import { GATEWAY_LIMITS } from './wire-protocol.ts';
 

@@ -64,9 +64,9 @@ const NO_GEMINI = 'Gemini’s API is not spoken here: use a client of OpenAI’s
 export const DIALECTS: Readonly<Record<string, Dialect>> = { 'chat/completions': chat, responses, messages };
 
 /** Routes of another protocol on the same server. They return undefined for an unknown path; a thrown error becomes the reply. */
-export type OtherRoutes = (call: HttpRequest) => Promise<HttpReply | undefined>;
+type OtherRoutes = (call: HttpRequest) => Promise<HttpReply | undefined>;
 
-export type CallerRequest = GenerateRequest & { readonly role?: string; readonly thread?: string };
+type CallerRequest = GenerateRequest & { readonly role?: string; readonly thread?: string };
 
 export class Gateway extends KeyedServer implements SessionHost {
   readonly #options: GatewayOptions & { readonly clock: Clock };
@@ -276,7 +276,7 @@ function dialectOf(path: string): Dialect | undefined {
   return path === 'messages/count_tokens' ? messages : DIALECTS[path];
 }
 
-export interface ListenOptions {
+interface ListenOptions {
   /** Default: 127.0.0.1. */
   readonly host?: string;
   readonly port?: number;
@@ -301,7 +301,7 @@ export async function listen(gateway: Gateway, { token, ...options }: ListenOpti
 type GenerateParts = SamplerParts & { checkReady(): void };
 
 /** In the gateway's own process, a generation always has its turn. */
-export type Generated = Generation & { readonly turn: Turn };
+type Generated = Generation & { readonly turn: Turn };
 
 type Reach = ModelAddress & Pick<ModelHandle, 'fetch'>;
 

@@ -16,7 +16,7 @@ import { type AnswerStart, answer, type SamplerParts, type StreamListener, token
 import type { Caller, ModelCall } from './sessions.ts';
 import { GATEWAY_LIMITS, gatewayFailure } from './wire-protocol.ts';
 
-export type ModelCallParts = SamplerParts & {
+type ModelCallParts = SamplerParts & {
   readonly modelName: string;
   readonly onFailure?: (failure: Failure, path: string) => void;
 };

@@ -11,7 +11,7 @@ import { grown, type Renderer } from '../tokens/renderer.ts';
 import { type ForcedCall, invalid, type ModelRequest } from './dialects/dialect.ts';
 import type { Caller } from './sessions.ts';
 
-export type Prompt = Pick<Turn, 'promptIds' | 'after' | 'fork'>;
+type Prompt = Pick<Turn, 'promptIds' | 'after' | 'fork'>;
 
 export interface PrefilledPrompt {
   readonly prompt: Prompt;

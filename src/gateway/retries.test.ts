@@ -2,10 +2,10 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import Anthropic from '@anthropic-ai/sdk';
 import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
+import { scriptedEngine } from '../../packages/testing/src/trajectories.ts';
 import { ANSWER, answerTo, ask, body, open, post, renderer, say, specOf, until } from '../../test/fixtures/gateway/streams.ts';
 import type { ModelHandle } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { scriptedEngine } from '../testing/trajectories.ts';
 import { Gateway, listen } from './gateway.ts';
 
 const whole = JSON.stringify({ messages: ask });

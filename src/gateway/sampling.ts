@@ -66,7 +66,7 @@ export interface StreamListener {
   push(choice: number, pieces: readonly StreamPiece[]): void;
 }
 
-export interface Asking {
+interface Asking {
   readonly caller: Caller;
   /** Absent for calls in process. */
   readonly dialect?: DialectName | undefined;

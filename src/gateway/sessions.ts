@@ -28,7 +28,7 @@ export type ModelCall = { -readonly [Field in keyof UnansweredCall]: UnansweredC
 const MOST_UNANSWERED = 1000;
 const LONGEST_MESSAGE = 2000;
 
-export interface Reservation {
+interface Reservation {
   /** Tokens that each completion may sample. */
   readonly maxTokens: number;
   release(): void;

@@ -1,6 +1,7 @@
 import { getEventListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
+import type { Script } from '../../packages/testing/src/trajectories.ts';
 import {
   ANSWER,
   all,
@@ -21,7 +22,6 @@ import {
   textOf,
   until,
 } from '../../test/fixtures/gateway/streams.ts';
-import type { Script } from '../testing/trajectories.ts';
 import { listen } from './gateway.ts';
 import type { LiveSession } from './sessions.ts';
 

@@ -14,7 +14,7 @@ import { type ErrorRow, type Failure, failureOf, HTTP_REFUSALS, refusals } from 
 export const CAPABILITIES = ['agent', 'flow', 'grader', 'viewer', 'admin'] as const;
 export type Capability = (typeof CAPABILITIES)[number];
 
-export type Action = 'ask' | 'count_tokens' | 'ids' | 'models' | 'model' | 'health' | 'ready' | 'list' | 'show' | 'open' | 'seal';
+type Action = 'ask' | 'count_tokens' | 'ids' | 'models' | 'model' | 'health' | 'ready' | 'list' | 'show' | 'open' | 'seal';
 
 export interface Route {
   readonly method: 'GET' | 'POST' | 'DELETE';

@@ -20,7 +20,7 @@ const START_TRIES = 3;
 
 const REST_MS = 1_000;
 
-export interface ProcessPoolOptions {
+interface ProcessPoolOptions {
   readonly program: ChildProgram;
   readonly workers: number;
   readonly signal?: AbortSignal | undefined;

@@ -159,7 +159,7 @@ export async function sourcesOf(given: unknown, flows: string | undefined, entry
 }
 
 /** Files beside an entry, with the versions of packages that its modules import. */
-export interface Beside {
+interface Beside {
   /** Of one folder on one machine: what its rollouts write there is everyone's at once. */
   readonly folder: string;
   readonly files: Sources;

@@ -33,7 +33,7 @@ export async function keptRollout(store: Store, identity: RolloutIdentity): Prom
   }
 }
 
-export type Repeat = <T>(work: () => Promise<T>) => Promise<T>;
+type Repeat = <T>(work: () => Promise<T>) => Promise<T>;
 
 /** How trainer work runs: once, or repeated after a server has lost the policy. */
 export interface TrainerWork {

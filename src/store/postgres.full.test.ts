@@ -5,6 +5,9 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { inspect } from 'node:util';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { rejectsWith } from '../../packages/testing/src/conformance.ts';
+import { storeConformance } from '../../packages/testing/src/store-conformance.ts';
+import { manifestOf, randomTrajectory } from '../../packages/testing/src/trajectories.ts';
 import { faultProxy } from '../../test/chaos/fault-proxy.ts';
 import {
   databaseFor,
@@ -15,9 +18,6 @@ import {
 } from '../../test/postgres/server.ts';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { rejectsWith } from '../testing/conformance.ts';
-import { storeConformance } from '../testing/store-conformance.ts';
-import { manifestOf, randomTrajectory } from '../testing/trajectories.ts';
 import { openStore, withoutPassword } from './open.ts';
 import { openPostgresStore } from './postgres.ts';
 

@@ -191,24 +191,20 @@ export function encodeTrajectory(kept: Trajectory): EncodedTrajectory {
 
 export function decodeTrajectory({ record, turns, digest }: EncodedTrajectory): Trajectory {
   checkDigest('a trajectory', piecesOf(record, turns), digest);
-  const { abandoned, ...rest } = parseObject(record) as { readonly abandoned?: readonly object[] };
-  // Older files kept unanswered calls as `abandoned`, without role and position.
-  const unanswered = abandoned?.map((call) => ({ role: 'default', turnsBefore: 0, ...call }));
-  const decoded = { ...rest, ...(unanswered && { unanswered }), turns: turns.map(decodeTurn) };
-  return fitting('a trajectory', trajectorySchema, decoded);
+  return fitting('a trajectory', trajectorySchema, { ...parseObject(record), turns: turns.map(decodeTurn) });
 }
 
 // Records in short, for lists: only these fields are read, and no digest is checked. What cannot be read is damage all the same.
 
 export const RECORD_IN_SHORT = [
-  ...['rolloutId', 'groupId', 'taskId', 'purpose', 'outcome', 'grade', 'unanswered', 'abandoned', 'startedAt', 'endedAt'],
+  ...['rolloutId', 'groupId', 'taskId', 'purpose', 'outcome', 'grade', 'unanswered', 'startedAt', 'endedAt'],
 ] as const;
 export const WORDS_IN_SHORT = ['role', 'trainable', 'policyVersion', 'fork', 'usage', 'response.tool_calls'] as const;
 
 /** `values`: those of RECORD_IN_SHORT, as a JSON list. */
 export function shortTrajectory(values: string, turns: Summarised['turns']): Summarised {
-  const [rolloutId, groupId, taskId, purpose, outcome, grade, unanswered, abandoned, startedAt, endedAt] = listIn(values);
-  const calls = unanswered ?? abandoned ?? [];
+  const [rolloutId, groupId, taskId, purpose, outcome, grade, unanswered, startedAt, endedAt] = listIn(values);
+  const calls = unanswered ?? [];
   return { rolloutId, groupId, taskId, purpose, outcome, grade, unanswered: calls, startedAt, endedAt, turns } as Summarised;
 }
 

@@ -71,7 +71,7 @@ export interface Renderer {
 }
 
 /** A turn without its request and response is taken as one without reasoning before it. */
-export type PreviousTurn = Pick<Turn, 'promptIds' | 'sampledIds' | 'stopReason'> & Partial<Pick<Turn, 'request' | 'response'>>;
+type PreviousTurn = Pick<Turn, 'promptIds' | 'sampledIds' | 'stopReason'> & Partial<Pick<Turn, 'request' | 'response'>>;
 
 export async function loadRenderer(dir: string): Promise<Renderer> {
   return createRenderer(await loadTokenizer(dir));

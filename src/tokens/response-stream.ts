@@ -159,7 +159,7 @@ export function beforeStop(text: string, stopTexts: readonly string[]): string |
   return found.length === 0 ? undefined : text.slice(0, Math.min(...found));
 }
 
-export class StopWatch {
+class StopWatch {
   readonly #stopTexts: readonly string[];
   #held = '';
   /** Whether a stop text is complete; nothing after it counts. */

@@ -1,6 +1,6 @@
 /** Trainings under faults, in short; `npm run test:chaos` is the long form. */
 import { expect, it } from 'vitest';
-import { manifestOf } from '../../src/testing/trajectories.ts';
+import { manifestOf } from '../../packages/testing/src/trajectories.ts';
 import { needsPostgres } from '../postgres/server.ts';
 import { chaos, FILES } from './chaos.ts';
 import { compare } from './outcome.ts';

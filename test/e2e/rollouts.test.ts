@@ -3,13 +3,13 @@ import { getEventListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
+import { scriptedEngine } from '../../packages/testing/src/trajectories.ts';
 import { Downtime } from '../../src/core/async.ts';
 import { currentRollout } from '../../src/core/context.ts';
 import type { WorkflowContext, WorkflowResult } from '../../src/core/contracts.ts';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Limits, Message, Task, Trajectory } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
-import { scriptedEngine } from '../../src/testing/trajectories.ts';
 import { renderer, rolloutsThrough, tokenizer } from '../fixtures/scripted-gateway.ts';
 import { memoryStore } from '../fixtures/store/memory-store.ts';
 

@@ -33,7 +33,6 @@ import {
   readOptimizer,
   readTrained,
   readWeights,
-  variantOf,
   writeAdapter,
   writeCheckpoint,
 } from './model/model-files.ts';
@@ -108,7 +107,6 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   /** Whether the last forwardBackward failed, which leaves an incomplete gradient. */
   #isSpoiled = false;
   #hasReference = false;
-  #savedVariant: KernelVariant | undefined;
   #policyVersion = 0;
   /** Where the served weights are. */
   #area = 0;
@@ -157,7 +155,6 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     const model = new EmbeddedModel(parts, options);
     try {
       await model.#fill(parts.source);
-      model.#savedVariant = variantOf(parts.source.metadata);
       await model.publish(0);
     } catch (thrown) {
       await model.close();
@@ -221,11 +218,6 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   /** The kernel build; the same build gives results that are equal to the byte. */
   get variant(): KernelVariant {
     return this.#variant;
-  }
-
-  /** The build that computed the weights last opened or loaded, if their file says so. */
-  get savedVariant(): KernelVariant | undefined {
-    return this.#savedVariant;
   }
 
   get vocabSize(): number {
@@ -375,10 +367,9 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
       const { lora: settings, base } = this.#parts;
       const fresh = () => initialAdapters(this.#lora!, this.#options.seed ?? 1);
       const adapters = this.#lora && { layout: this.#lora, settings: settings!, base: base!, fresh };
-      const { weights, metadata } = await readTrained(dir, trains ? this.#layout : undefined, adapters);
+      const weights = await readTrained(dir, trains ? this.#layout : undefined, adapters);
       const optimizer = trains && wantsOptimizer ? await readOptimizer(dir, this.#flatLayout) : undefined;
       this.weights().set(weights);
-      this.#savedVariant = variantOf(metadata);
       if (!trains) return;
       this.#flat(this.#arena.firstMoments).set(optimizer?.firstMoments ?? new Float32Array(this.#flatLayout.length));
       this.#flat(this.#arena.secondMoments).set(optimizer?.secondMoments ?? new Float32Array(this.#flatLayout.length));

@@ -33,7 +33,7 @@ export interface ModelRequest {
   readonly formatErrorOf?: FormatChecker | undefined;
 }
 
-export interface FormatChecker {
+interface FormatChecker {
   (content: string): string | undefined;
   /** As requested, for models that enforce it themselves. */
   readonly format: { readonly schema?: Json };

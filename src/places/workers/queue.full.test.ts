@@ -4,11 +4,11 @@ import { createServer } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { randomTrajectory } from '../../../packages/testing/src/trajectories.ts';
 import { databaseFor, needsPostgres } from '../../../test/postgres/server.ts';
 import { until } from '../../../test/workers/site.ts';
 import { openPostgresStore } from '../../store/postgres.ts';
 import { Connections } from '../../store/postgres-connection.ts';
-import { randomTrajectory } from '../../testing/trajectories.ts';
 import { Coordinator } from './coordinator.ts';
 import { ATTEMPTS, type ClaimedJob, jobIdOf, type RolloutJob, type RunSpec, WorkQueue } from './queue.ts';
 

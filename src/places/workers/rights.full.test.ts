@@ -3,9 +3,9 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
 import { getRollbackPlans } from 'pg-boss';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { randomTrajectory } from '../../../packages/testing/src/trajectories.ts';
 import { databaseFor, needsPostgres } from '../../../test/postgres/server.ts';
 import { openPostgresStore } from '../../store/postgres.ts';
-import { randomTrajectory } from '../../testing/trajectories.ts';
 import { ATTEMPTS, type ClaimedJob, type RolloutJob, type RunSpec, WorkQueue } from './queue.ts';
 import { RIGHTS } from './rights.ts';
 

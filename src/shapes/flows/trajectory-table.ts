@@ -19,7 +19,7 @@ import { type Beginning, type FlowState, type FlowStep, FlowTrajectory } from '.
 const MOST_REMEMBERED = 1000;
 
 /** Keeps trajectories that were opened over HTTP until they are stored. */
-export interface FlowJournal {
+interface FlowJournal {
   /** For generation ids that outlive the process. */
   readonly secret: Uint8Array;
   /** On disk when it resolves, in the order of the calls. */
