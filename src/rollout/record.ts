@@ -1,8 +1,8 @@
 /**
- * Turns the end of a rollout into its record: outcome, grade, trajectory. Used for rollouts of a run, of a flow and of clients that only
- * call the gateway. Does not run workflows or write to a store.
+ * Turns the end of a rollout into its record: outcome, grade, trajectory. Whoever runs rollouts ends in `settle`: here, on workers, flows, and
+ * clients that only call the gateway. Does not run workflows or write to a store.
  */
-import type { GraderInput, GraderRunner, Session, Workflow } from '../core/contracts.ts';
+import type { Clock, GraderInput, GraderRunner, Session, Workflow } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import { credited, settledReward } from '../core/reward.ts';
@@ -41,41 +41,54 @@ export function outcomeOf(ending: Ending<unknown>, calls: Calls): Outcome {
   return { kind: 'failed', code, message: messageOf(thrown).slice(0, 2000) };
 }
 
-export interface RecordParts {
+/** What a rollout left, wherever it ran. Its turns are those that are graded: trained or not, the policy said them. */
+export interface Ended {
   readonly outcome: Outcome;
-  readonly grade: Grade;
-  readonly result?: SettledResult;
+  readonly turns: readonly Turn[];
+  readonly unanswered: readonly UnansweredCall[];
+  readonly result: SettledResult;
   readonly logs?: readonly LogLine[];
+  readonly artifactsDir: string | null;
   /** Milliseconds since the epoch. */
   readonly startedAt: number;
-  readonly endedAt: number;
+  /** Default: when it has been graded. */
+  readonly endedAt?: number;
 }
 
-/** `session` must be sealed. */
-export function recordOf(
-  identity: RolloutIdentity,
-  session: Pick<Session, 'turns' | 'unanswered'>,
-  parts: RecordParts,
-): Trajectory {
-  const { outcome, grade, result = {}, logs = [], startedAt, endedAt } = parts;
-  const { turns, unanswered } = session;
-  const { rolloutId, groupId, taskId, purpose } = identity;
+/** The record of a rollout that ended. `grade` gets what keeps the grader's prints. */
+export async function settle(
+  { rolloutId, groupId, taskId, purpose }: RolloutIdentity,
+  ended: Ended,
+  grade: (print: (text: string) => void) => Promise<Grade>,
+  clock: Clock = Date,
+): Promise<Trajectory> {
+  const { outcome, turns, unanswered, result, startedAt } = ended;
   const { output, metadata, metrics, trainedTurns } = result;
-  const isOwnReward = grade.kind === 'graded' && grade.reward.source === 'workflow';
+  let printed = '';
+  const graded = await grade((text) => {
+    printed += text;
+  });
+  const logs = [...(ended.logs ?? []), ...graderLines(printed, clock)];
+  const isOwnReward = graded.kind === 'graded' && graded.reward.source === 'workflow';
   return {
     rolloutId,
     groupId,
     taskId,
     purpose,
     outcome,
-    grade,
+    grade: graded,
     turns: onlyTrained(turns, trainedTurns),
     ...defined({ output, metadata, metrics, returned: isOwnReward ? undefined : returnedBy(result, turns) }),
     ...(logs.length > 0 ? { logs } : {}),
     ...(unanswered.length > 0 ? { unanswered } : {}),
     startedAt,
-    endedAt,
+    endedAt: ended.endedAt ?? clock.now(),
   };
+}
+
+function graderLines(printed: string, clock: Clock): readonly LogLine[] {
+  const lines = printed === '' ? [] : printed.trimEnd().split('\n');
+  return lines.map((text) => ({ at: clock.now(), text, from: 'grader' as const }));
 }
 
 /** A side call is trained only if it is named, or if the workflow returned what it said: then it was the agent's own work. */
@@ -98,13 +111,7 @@ function returnedBy({ reward, success, credit, trainedTurns }: SettledResult, tu
   return Object.keys(returned).length === 0 ? undefined : returned;
 }
 
-/** Contains all turns, trained or not: the policy said them. */
-export interface GradableRollout {
-  readonly turns: readonly Turn[];
-  readonly outcome: Outcome;
-  readonly result: SettledResult;
-  readonly artifactsDir: string | null;
-}
+export type GradableRollout = Pick<Ended, 'turns' | 'outcome' | 'result' | 'artifactsDir'>;
 
 export interface GradingParts {
   readonly workflow: Workflow;
@@ -145,19 +152,13 @@ export async function gradeOf(
   }
 }
 
-/** Grades a rollout from its record, as `gradeOf` would have when it ended. */
-export function gradeRecorded(
-  parts: GradingParts,
-  trajectory: Trajectory,
-  task: Task,
-  artifactsDir: string | null,
-  print?: (text: string) => void,
-): Promise<Grade> {
-  const { outcome, output, metadata, metrics, returned = {} } = trajectory;
-  const { untrained: _, ...said } = returned;
-  const result = defined({ output, metadata, metrics, ...said }) as SettledResult;
-  const rollout = { turns: gradedTurns(trajectory), outcome, result, artifactsDir };
-  return gradeOf(parts, { identity: trajectory, task }, rollout, print);
+/** What a rollout left, from its record. */
+export function endedAs(trajectory: Trajectory, artifactsDir: string | null): Ended {
+  const { outcome, output, metadata, metrics, returned = {}, unanswered = [], logs = [], startedAt, endedAt } = trajectory;
+  const { untrained, ...said } = returned;
+  const trainedTurns = untrained && trajectory.turns.filter(({ trainable }) => trainable).map(({ index }) => index);
+  const result = defined({ output, metadata, metrics, ...said, trainedTurns }) as SettledResult;
+  return { outcome, turns: gradedTurns(trajectory), unanswered, result, logs, artifactsDir, startedAt, endedAt };
 }
 
 /** The turns as they were graded, before the workflow chose which to train. */

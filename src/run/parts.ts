@@ -35,11 +35,10 @@ import { FailureBudget, nothingTrainable } from '../rollout/budget.ts';
 import type { Entry, ModuleExport } from '../rollout/discovery.ts';
 import {
   type HiddenFiles,
+  type Place,
   type RolloutObserver,
   type RolloutParts,
   type RolloutSpec,
-  type RolloutsElsewhere,
-  runElsewhere,
   runRollout,
   type StartedWorkflow,
   startWorkflow,
@@ -60,8 +59,8 @@ export interface RunParts extends AsyncDisposable {
   readonly start: { readonly model: string; readonly server?: string; readonly plan?: ModelPlan };
   /** Undefined if the policy is embedded and cannot be lost. */
   readonly recovery: Recovery | undefined;
-  /** `artifacts`: parent folder for rollout files. `elsewhere`: where they run, if not here. */
-  rolloutsInto(store: Store, artifacts?: string, elsewhere?: RolloutsElsewhere): Rollouts;
+  /** `artifacts`: parent folder for rollout files. `place`: where they run, if not here. */
+  rolloutsInto(store: Store, artifacts?: string, place?: Place): Rollouts;
   /** One rollout here, for whoever keeps it and its files. */
   rollout(spec: RolloutSpec, kept: Required<Pick<RolloutParts, 'store' | 'artifacts' | 'signal'>>): Promise<Trajectory>;
 }
@@ -203,8 +202,15 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
       at: defined({ server }),
       start: { model: policy.name, ...defined({ server, plan: planToTell(policy) }) },
       entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
-      rolloutsInto: (store, artifacts, elsewhere) =>
-        rolloutsOf({ ...parts, store, artifacts, elsewhere }, warn, new FailureBudget(maxErrorShare), options.trains, files.run),
+      rolloutsInto: (store, artifacts, place) =>
+        // A worker makes the trace of its rollouts.
+        rolloutsOf(
+          { ...parts, store, artifacts, place, tracing: place ? undefined : tracing },
+          warn,
+          new FailureBudget(maxErrorShare),
+          options.trains,
+          files.run,
+        ),
       rollout: async (spec, kept) => {
         const { signal: both, release: unlink } = linkSignals(signal, kept.signal);
         return await runRollout({ ...parts, ...kept, signal: both }, spec).finally(unlink);
@@ -339,7 +345,6 @@ class FirstAnswer {
 
 interface KeptRollouts extends RolloutParts {
   readonly store: Store;
-  readonly elsewhere?: RolloutsElsewhere | undefined;
 }
 
 /** First rollouts that may be without a turn of a trainable role. */
@@ -367,9 +372,7 @@ function rolloutsOf(parts: KeptRollouts, warn: Warn, budget: FailureBudget, trai
         const begun = budget.begin();
         try {
           const spec = { identity: { ...identity, taskId: task.id }, task, sampling };
-          const own = { ...parts, signal };
-          const { elsewhere } = parts;
-          const trajectory = await (elsewhere === undefined ? runRollout(own, spec) : runElsewhere(own, spec, elsewhere));
+          const trajectory = await runRollout({ ...parts, signal }, spec);
           sampledTokens += sampledTokensIn(trajectory);
           warnOnce(trajectory, warned, warn, run);
           tellIgnored(trajectory);
