@@ -75,7 +75,9 @@ export class Keyring {
   }
 
   make(grant: Grant): string {
-    return this.#ids.make([grant, this.#made++]);
+    const key = this.#ids.make([grant, this.#made++]);
+    this.#remember(digest(key), grant);
+    return key;
   }
 
   accept(token: string, grant: Grant): void {
@@ -89,9 +91,13 @@ export class Keyring {
     if (known !== undefined) return known;
     const [grant] = this.#ids.read(key) ?? [];
     if (grant === undefined) return undefined;
+    this.#remember(digested, grant);
+    return grant;
+  }
+
+  #remember(digested: string, grant: Grant): void {
     if (this.#verified.size >= MOST_REMEMBERED) this.#verified.clear();
     this.#verified.set(digested, grant);
-    return grant;
   }
 }
 

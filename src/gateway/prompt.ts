@@ -6,7 +6,7 @@ import { TrainyardError } from '../core/errors.ts';
 import { sameJson } from '../core/json.ts';
 import { checkFits, type Engine, OVERFLOW_HINT } from '../core/policy.ts';
 import type { Fork, Message, Tool, Turn } from '../core/types.ts';
-import { type Asked, relate } from '../tokens/history.ts';
+import { type Asked, type Relation, relate } from '../tokens/history.ts';
 import { grown, type Renderer } from '../tokens/renderer.ts';
 import { type ForcedCall, invalid, type ModelRequest } from './dialects/dialect.ts';
 import type { Caller } from './sessions.ts';
@@ -40,10 +40,14 @@ function prefillFor(renderer: Renderer, { name }: ForcedCall): Int32Array {
   throw invalid('tool_choice', `${what} cannot be forced on this model`, 'leave the choice to the policy: "auto"');
 }
 
+/** Of a rollout’s first call. */
+const BEGINNING: Relation<Turn> = {};
+
 function renderedPrompt({ renderer, engine }: PromptParts, caller: Caller, request: ModelRequest): Prompt {
   const { messages, tools } = request;
   checkLength(renderer, engine.contextLength, messages);
-  const { continues, fork } = relate(caller.session.turns, conversationOf(caller, request));
+  const { turns } = caller.session;
+  const { continues, fork } = turns.length === 0 ? BEGINNING : relate(turns, conversationOf(caller, request));
   const promptIds = continues && renderer.extend(continues.turn, continues.newMessages);
   if (promptIds) return { promptIds, after: continues.turn.index, ...(fork ? { fork } : {}) };
   checkLength(renderer, engine.contextLength, messages, tools);
