@@ -163,7 +163,7 @@ export function checkThread(session: LiveSession, role: string | undefined, thre
 
 function sessionOf(sessions: SessionTable, grant: Grant, pathSegment: string | undefined, call: Headers): LiveSession {
   const inHeader = call.header('x-rollout-id');
-  const inPath = pathSegment === undefined ? undefined : decoded(pathSegment);
+  const inPath = pathSegment?.includes('%') ? decoded(pathSegment) : pathSegment;
   if (grant.rollout !== undefined && inPath !== undefined && inPath !== grant.rollout) throw noRollout(inPath);
   const named = grant.rollout ?? inPath;
   if (inHeader !== undefined && named !== undefined && inHeader !== named) {

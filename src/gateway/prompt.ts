@@ -40,14 +40,18 @@ function prefillFor(renderer: Renderer, { name }: ForcedCall): Int32Array {
   throw invalid('tool_choice', `${what} cannot be forced on this model`, 'leave the choice to the policy: "auto"');
 }
 
-/** Of a rollout’s first call. */
-const BEGINNING: Relation<Turn> = {};
-
-function renderedPrompt({ renderer, engine }: PromptParts, caller: Caller, request: ModelRequest): Prompt {
-  const { messages, tools } = request;
-  checkLength(renderer, engine.contextLength, messages);
+/** To what was said before. A rollout's first call relates to nothing. */
+function relationOf({ renderer, engine }: PromptParts, caller: Caller, request: ModelRequest): Relation<Turn> {
   const { turns } = caller.session;
-  const { continues, fork } = turns.length === 0 ? BEGINNING : relate(turns, conversationOf(caller, request));
+  if (turns.length === 0) return {};
+  checkLength(renderer, engine.contextLength, request.messages);
+  return relate(turns, conversationOf(caller, request));
+}
+
+function renderedPrompt(parts: PromptParts, caller: Caller, request: ModelRequest): Prompt {
+  const { renderer, engine } = parts;
+  const { messages, tools } = request;
+  const { continues, fork } = relationOf(parts, caller, request);
   const promptIds = continues && renderer.extend(continues.turn, continues.newMessages);
   if (promptIds) return { promptIds, after: continues.turn.index, ...(fork ? { fork } : {}) };
   checkLength(renderer, engine.contextLength, messages, tools);
