@@ -10,8 +10,17 @@ import { boundary, TrainyardError } from '../core/errors.ts';
 import type { Grade, Limits, LogLine, RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
 import type { ChildProgram } from '../processes/channel.ts';
 import type { ModuleExport } from './discovery.ts';
-import { type Ended, type Ending, type GradingParts, gradeOf, onlyTrained, outcomeOf, settle } from './record.ts';
-import { resultOf, type SettledResult } from './result.ts';
+import {
+  type Ended,
+  type Ending,
+  type GradingParts,
+  gradeOf,
+  onlyTrained,
+  outcomeOf,
+  resultOf,
+  type SettledResult,
+  settle,
+} from './record.ts';
 import { clearFolder, contextOf, type OwnContext, Rejection } from './rollout-context.ts';
 
 export interface StartedWorkflow extends AsyncDisposable {
