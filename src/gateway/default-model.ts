@@ -8,7 +8,7 @@ import type { DefaultModel, DefaultModelAnswer, DefaultModelLike, DefaultModelRe
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { StopReason, Turn } from '../core/types.ts';
 import type { Assistant } from '../tokens/response-parser.ts';
-import { beforeStop, type Piece, piecesOf } from '../tokens/response-stream.ts';
+import { beforeStop, type Piece, piecesOf } from '../tokens/response-parser.ts';
 import { isCount } from './chat-client.ts';
 import { invalid, type ModelRequest } from './dialects/dialect.ts';
 import { askServer, ServerFailure } from './model-server.ts';

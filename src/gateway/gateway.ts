@@ -11,7 +11,17 @@ import { deepCopy } from '../core/json.ts';
 import { completionId } from '../core/turns.ts';
 import type { Turn } from '../core/types.ts';
 import { KeyedServer, type Listener, serve, type Timeouts } from '../http/http-server.ts';
-import { fetchWith, type HttpReply, type HttpRequest, jsonReply, parseJson, readText, routeFor } from '../http/message.ts';
+import {
+  fetchWith,
+  type HttpReply,
+  type HttpRequest,
+  jsonReply,
+  parseJson,
+  type RouteMatch,
+  Router,
+  readText,
+  routeFor,
+} from '../http/message.ts';
 import type { Failure } from '../http/refusal.ts';
 import { tokensOf } from '../tokens/renderer.ts';
 import { isMarkedRetry } from './answers.ts';
@@ -26,16 +36,7 @@ import { authorize, callerOf, checkRollout, checkThread, type Grant, Keyring, na
 import { answerCall, countTokens } from './model-call.ts';
 import { answer, type SamplerParts, type ServedPolicy, type TokenPolicy, tokenPolicy } from './sampling.ts';
 import { type Caller, type LiveSession, type RestoredSession, type SessionJournal, SessionTable, sealed } from './sessions.ts';
-import {
-  type Capability,
-  GATEWAY_LIMITS,
-  gatewayFailure,
-  type MatchedPath,
-  matchPath,
-  openAIError,
-  type Route,
-  refused,
-} from './wire-protocol.ts';
+import { type Capability, GATEWAY_LIMITS, gatewayFailure, openAIError, ROUTES, type Route, refused } from './wire-protocol.ts';
 
 export type { Listener };
 
@@ -270,6 +271,21 @@ export class Gateway extends KeyedServer implements SessionHost {
 function notOpen(rollout: string): TrainyardError {
   const hint = 'open its session first';
   return new TrainyardError('SESSION_UNKNOWN', `rollout ${JSON.stringify(rollout)} is not open`, { hint });
+}
+
+interface MatchedPath extends RouteMatch<Route> {
+  /** Percent-encoded. */
+  readonly rollout: string | undefined;
+}
+
+const PREFIXED = /^(?:\/r\/([^/]+))?((?:\/v1){0,2})\/(.+)$/;
+const ROUTER = new Router(ROUTES);
+
+function matchPath(pathname: string): MatchedPath | undefined {
+  const [, rollout, version, path = ''] = PREFIXED.exec(pathname) ?? [];
+  const match = ROUTER.match(path);
+  if (match === undefined || (!match.routes[0]!.model && (rollout !== undefined || version))) return undefined;
+  return { routes: match.routes, segments: match.segments, rollout };
 }
 
 function dialectOf(path: string): Dialect | undefined {

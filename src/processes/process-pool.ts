@@ -150,7 +150,6 @@ class Pool implements ProcessPool {
   }
 
   #offer(child: PooledProcess): void {
-    if (!child.usable) return;
     this.#idle.push(child);
     this.#pump();
   }

@@ -21,7 +21,7 @@ export interface Asked {
   readonly tools: readonly Tool[];
 }
 
-interface Relation<T extends Past> {
+export interface Relation<T extends Past> {
   /** The turn that the request continues, and its messages that are new, possibly none. */
   readonly continues?: { readonly turn: T; readonly newMessages: readonly Message[] };
   /** Present where the request does not simply continue the latest turn of its conversation. */

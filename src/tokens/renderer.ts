@@ -21,8 +21,8 @@ import {
   responseFormatOf,
   toolCallIdLengthOf,
 } from './extension.ts';
-import { type Assistant, parseAssistant } from './response-parser.ts';
-import { beforeStop, ResponseStream } from './response-stream.ts';
+import { type Assistant, beforeStop, parseAssistant } from './response-parser.ts';
+import { ResponseStream } from './response-stream.ts';
 import { loadTokenizer, type Tokenizer } from './tokenizer.ts';
 import { type CallFormat, skipSpace, ValueScan } from './tool-calls.ts';
 import { inCallOrder } from './tool-results.ts';

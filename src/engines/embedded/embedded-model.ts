@@ -90,6 +90,8 @@ function arenaFor(config: LlamaConfig, lora: LoraSettings | undefined, options: 
 export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   readonly constrains = true;
   readonly config: LlamaConfig;
+  readonly vocabSize: number;
+  readonly contextLength: number;
   readonly #options: UseOptions;
   readonly #variant: KernelVariant;
   readonly #parts: Omit<ModelParts, 'source'> & { readonly fields: ModelSource['fields'] };
@@ -169,6 +171,8 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     this.#variant = variant;
     this.#parts = { config, lora, base, fields: source.fields };
     this.config = { ...config, contextLength: boundedContext(config, context) };
+    this.vocabSize = this.config.vocabSize;
+    this.contextLength = this.config.contextLength;
     this.#layout = planLayout(config);
     this.#lora = lora && planLora(config, lora);
     this.#arena = arenaFor(config, lora, options);
@@ -218,14 +222,6 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   /** The kernel build; the same build gives results that are equal to the byte. */
   get variant(): KernelVariant {
     return this.#variant;
-  }
-
-  get vocabSize(): number {
-    return this.config.vocabSize;
-  }
-
-  get contextLength(): number {
-    return this.config.contextLength;
   }
 
   get policyVersion(): number {

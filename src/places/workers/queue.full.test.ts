@@ -179,11 +179,8 @@ describe('the queue of rollouts', needsPostgres, () => {
   it('leaves a run alone that another coordinator has taken over, and says so', async () => {
     const options = { url: database.url, run: 'woken', spec: SPEC, staleness: 0, ...CHECKS, warn: () => {} };
     const first = await Coordinator.open(options);
-    const waiting = first.run(
-      { ...jobOf('a'), task: { id: 't', prompt: [], answer: '' } } as never,
-      new AbortController().signal,
-      null,
-    );
+    const { signal } = new AbortController();
+    const waiting = first.run({ signal }, { ...jobOf('a'), task: { id: 't', prompt: [], answer: '' } } as never);
     waiting.catch(() => {});
     const sql = 'SELECT seen_at::text AS at FROM trainyard.worker_runs WHERE name = $1';
     // As if the first had been away for long: nobody has seen it since.
@@ -209,14 +206,14 @@ describe('the queue of rollouts', needsPostgres, () => {
       ...{ url: database.url, run: 'damaged', spec: SPEC, staleness: 0, ...CHECKS, warn },
     });
     const spec = { ...jobOf('a'), task: { id: 't', prompt: [], answer: '' } } as never;
-    const result = coordinator.run(spec, new AbortController().signal, null);
+    const result = coordinator.run({ signal: new AbortController().signal }, spec);
     for (const attempt of [1, 2]) {
       const claimed = await until(async () => (await queue.claim('damaged', 1, 'worker'))[0]);
       const ended = finished(claimed, `attempt ${attempt}`);
       if (attempt === 1) await queue.query('forge a result', FORGED, ['damaged', claimed.id]);
       await queue.finish('damaged', [{ ...ended, trajectory: { ...ended.trajectory, turns: [] } }]);
     }
-    expect(await result).toMatchObject([{ rolloutId: 'a', output: 'attempt 2' }, null]);
+    expect(await result).toMatchObject({ result: { output: 'attempt 2' }, artifactsDir: null });
     expect(warnings).toContain('RESULT_REFUSED: worker worker returned rollout a damaged; it runs again');
   });
 

@@ -13,7 +13,7 @@ import { toReward } from '../../core/reward.ts';
 import { meanOf } from '../../core/statistics.ts';
 import type { Message, Reward, RolloutIdentity, Task } from '../../core/types.ts';
 import { saidOfItself, ungradedOf } from '../../grading/call.ts';
-import { resultOf, type SettledResult } from '../../rollout/result.ts';
+import { resultOf, type SettledResult } from '../../rollout/record.ts';
 import { runInSession, type StartedWorkflow } from '../../rollout/runner.ts';
 import { jsonOnly } from './callbacks.ts';
 import type {
