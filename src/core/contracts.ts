@@ -349,7 +349,6 @@ export interface Session {
 
 export interface SessionHost {
   open(spec: SessionSpec): Session;
-  readonly openSessions: number;
 }
 
 export interface TrajectoryFilter {
