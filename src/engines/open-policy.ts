@@ -233,7 +233,7 @@ export function withPolicy(runner: GraderRunner, grader: Grader, parts: PolicyJu
       open.delete(name);
     }
   };
-  return { killable: runner.killable, grade, [Symbol.asyncDispose]: () => runner[Symbol.asyncDispose]() };
+  return { grade, [Symbol.asyncDispose]: () => runner[Symbol.asyncDispose]() };
 }
 
 /** Derived from the graded content, not from time: seeds depend on it, and judging the same rollout again must use the same seeds. */

@@ -10,11 +10,11 @@ import { eventually, living, saidIn } from '../../test/fixtures/grader/processes
 import { limitsMemory } from '../../test/fixtures/system.ts';
 import type { GraderRunner } from '../core/contracts.ts';
 import type { Grade } from '../core/types.ts';
-import { type GraderPool, type GraderPoolOptions, openGraderPool } from './pool.ts';
+import { type GraderPoolOptions, openGraderPool } from './pool.ts';
 
 const module = new URL('../../test/fixtures/grader/obedient.ts', import.meta.url).href;
 const folder = mkdtempSync(join(tmpdir(), 'grader-pool-'));
-const opened: GraderPool[] = [];
+const opened: GraderRunner[] = [];
 let files = 0;
 
 afterEach(async () => {
@@ -22,7 +22,7 @@ afterEach(async () => {
 });
 afterAll(() => rmSync(folder, { recursive: true }));
 
-async function open(options: Partial<GraderPoolOptions> = {}): Promise<GraderPool> {
+async function open(options: Partial<GraderPoolOptions> = {}): Promise<GraderRunner> {
   const pool = await openGraderPool({ module, exportName: 'obedient', workers: 1, ...options });
   opened.push(pool);
   return pool;
@@ -70,7 +70,6 @@ describe('a grader that behaves', () => {
 
   it('gives its reward, with parts, from another process', async () => {
     const pool = await open();
-    expect(pool.killable).toBe(true);
     expect(await ask(pool, 'answer later with parts')).toEqual({
       kind: 'graded',
       reward: { value: 0.5, parts: { style: 0.25, facts: 0.75 } },
@@ -252,7 +251,6 @@ describe('a grading that failed', () => {
     expect(grade).toMatchObject({ kind: 'graded' });
     const first = Number(readFileSync(onceFile, 'utf8'));
     expect(grade.kind === 'graded' && grade.reward.value).not.toBe(first);
-    expect(pool.counts).toEqual({ gradings: 1, attempts: 2 });
   });
 
   it('is tried again by the same process where there is no other', async () => {
@@ -278,7 +276,6 @@ describe('a grading that failed', () => {
   it('is not tried again where none was asked for', async () => {
     const pool = await open();
     expect(await ask(pool, 'throw')).toMatchObject({ message: expect.stringMatching(/^the grader threw/) });
-    expect(pool.counts).toEqual({ gradings: 1, attempts: 1 });
   });
 
   it('on purpose, or with a result that is no reward, is not tried again', async () => {
@@ -289,8 +286,10 @@ describe('a grading that failed', () => {
       message: 'no reference',
     });
     expect(await ask(pool, 'reject')).toEqual({ kind: 'ungraded', why: 'nothing here' });
-    expect(await ask(pool, 'return NaN')).toMatchObject({ code: 'GRADER_BAD_REWARD' });
-    expect(pool.counts).toEqual({ gradings: 3, attempts: 3 });
+    expect(await ask(pool, 'return NaN')).toMatchObject({
+      code: 'GRADER_BAD_REWARD',
+      message: expect.not.stringContaining('tried'),
+    });
   });
 
   it('needs a number of retries and a limit that mean something', async () => {
