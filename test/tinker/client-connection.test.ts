@@ -164,8 +164,9 @@ describe('a submission', () => {
     },
   );
 
-  it('waits as long as Retry-After says', async ({ server, connection }) => {
+  it('waits as long as Retry-After says', async ({ server }) => {
     server.script = submissions({ json: {}, status: 429, headers: { 'retry-after': '1' } });
+    await using connection = await TinkerConnection.open({ baseURL: server.url, apiKey: KEY, patienceMs: 60_000 });
     const before = Date.now();
     await connection.submit(work);
     expect(Date.now() - before).toBeGreaterThanOrEqual(990);
