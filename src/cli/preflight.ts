@@ -10,15 +10,16 @@ import { defined } from '../core/json.ts';
 import type { Json } from '../core/types.ts';
 import { withModelPath } from '../engines/model-path.ts';
 import { type Checked, type Inspection, inspectFiles } from '../run/preflight.ts';
-import { type TrainRequest, type TrainSettings, trainSettings } from '../settings/check-settings.ts';
-import { BASE_MODEL, TRAIN_DEFAULTS, usualHeldOut, usualTasks } from '../settings/settings.ts';
+import { TRAIN_DEFAULTS, type TrainRequest, trainSettings } from '../settings/check-settings.ts';
+import { flat } from '../settings/rows.ts';
+import { BASE_MODEL, usualHeldOut, usualTasks } from '../settings/settings.ts';
 import type { Probe } from '../training/groups.ts';
 import { guarded } from './guarded.ts';
 import { planText, textLines } from './output/print.ts';
 import { amount, asCalled, count, duration, figure, took } from './output/text.ts';
-import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
+import { entryGiven } from './verbs.ts';
 
-interface PreflightFlags extends Partial<Omit<TrainSettings, 'entry' | 'tasks' | 'heldOut' | 'engine'>>, LimitFlags {
+interface PreflightFlags extends Partial<Omit<TrainRequest, 'entry' | 'tasks' | 'heldOut'>> {
   readonly tasks?: string;
   readonly heldOut?: string;
   readonly probe?: boolean;
@@ -29,10 +30,9 @@ interface PreflightFlags extends Partial<Omit<TrainSettings, 'entry' | 'tasks' |
 export async function preflightCommand(given: string | undefined, flags: PreflightFlags): Promise<number> {
   const { tasks: _, heldOut: __, json, probe: isProbed = false, ...own } = flags;
   const { flow, flows, minTasks = TRAIN_DEFAULTS.minTasks, ...forProbe } = own;
-  const [unused] = isProbed ? [] : Object.keys(forProbe);
+  const [[unused] = []] = isProbed ? [] : flat(forProbe);
   if (unused !== undefined) {
-    const flag = `--${unused.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
-    throw new TrainyardError('USAGE', `${flag} is for a probe, found no --probe`, { hint: 'give --probe, or leave it out' });
+    throw new TrainyardError('USAGE', `${unused}: is for a probe, found no --probe`, { hint: 'give --probe, or leave it out' });
   }
   const entry = entryGiven(given ?? flows, 'trainyard preflight <entry>');
   if (flows !== undefined && flow === undefined) {
@@ -41,7 +41,7 @@ export async function preflightCommand(given: string | undefined, flags: Preflig
   const ifThere = (file: string): string | undefined => (existsSync(file) ? file : undefined);
   const tasks = flags.tasks ?? (isProbed ? usualTasks(entry) : ifThere(usualTasks(entry)));
   const heldOut = flags.heldOut ?? ifThere(usualHeldOut(entry));
-  const request = { ...withLimits(forProbe), entry, ...defined({ minTasks, flow, flows, tasks, heldOut }) };
+  const request = { ...forProbe, entry, ...defined({ minTasks, flow, flows, tasks, heldOut }) };
   const inspection = await inspectFiles(request);
   const ok = inspection.problems.length === 0;
   const found = foundIn(inspection);

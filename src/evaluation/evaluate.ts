@@ -27,10 +27,11 @@ import {
 } from '../run/plan.ts';
 import { openRunStore } from '../run/run-store.ts';
 import type { EvaluationRequest, EvaluationSettings, TrainSettings } from '../settings/check-settings.ts';
-import { costOf, EVAL_DEFAULTS, hiddenFiles, plannedFor, samplingAt, shortPath, usualHeldOut } from '../settings/settings.ts';
+import { EVAL_DEFAULTS } from '../settings/check-settings.ts';
+import { costOf, hiddenFiles, plannedFor, samplingAt, shortPath, usualHeldOut } from '../settings/settings.ts';
 import { writeWhole } from '../store/files.ts';
-import { withoutPassword } from '../store/open.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
+import { withoutPassword } from '../store/url.ts';
 import { endingOf, type Pending, Results, reportOf, scoreOf, type TaskResult } from './results.ts';
 
 export interface EvaluationResult extends EvaluationReport {

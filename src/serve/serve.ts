@@ -24,9 +24,9 @@ import { outcomeByCalls, recordOf } from '../rollout/record.ts';
 import { lockFolder } from '../run/directory.ts';
 import { openGrader } from '../run/parts.ts';
 import { openServedStore } from '../run/run-store.ts';
-import { evaluationSettings, type RunSettings } from '../settings/check-settings.ts';
-import { EVAL_DEFAULTS, isApi } from '../settings/settings.ts';
-import { checkStoreUrl } from '../store/open.ts';
+import { EVAL_DEFAULTS, evaluationSettings, type RunSettings } from '../settings/check-settings.ts';
+import { isApi } from '../settings/settings.ts';
+import { checkStoreUrl } from '../store/url.ts';
 import { readTasks } from '../tasks/tasks.ts';
 import { type OpenRollout, OpenRollouts } from './open-rollouts.ts';
 

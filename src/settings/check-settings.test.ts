@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { defaultThreads } from '../engines/embedded/embedded-model.ts';
 import { DEFAULT_RETRIES } from '../grading/call.ts';
 import { DEFAULT_MEMORY_MB } from '../grading/pool.ts';
-import { evaluationSettings, trainSettings } from './check-settings.ts';
+import { evaluationSettings, TRAIN_DEFAULTS, trainSettings } from './check-settings.ts';
 import { rowsOf, tidyRows } from './row-ranges.ts';
 import {
   ALGORITHM_NAMES,
@@ -10,7 +10,6 @@ import {
   KL_ESTIMATOR_NAMES,
   KL_ESTIMATORS,
   learningRateAt,
-  TRAIN_DEFAULTS,
   WEIGHTING_NAMES,
   WEIGHTINGS,
 } from './settings.ts';

@@ -12,8 +12,9 @@ import { TrainyardError } from '../core/errors.ts';
 import { rejectsWith } from '../testing/conformance.ts';
 import { storeConformance } from '../testing/store-conformance.ts';
 import { manifestOf, randomTrajectory } from '../testing/trajectories.ts';
-import { openStore, withoutPassword } from './open.ts';
+import { openStore } from './open.ts';
 import { openPostgresStore } from './postgres.ts';
+import { withoutPassword } from './url.ts';
 
 const SECRET = 'p@ss/word';
 

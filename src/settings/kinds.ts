@@ -1,0 +1,161 @@
+/**
+ * Kinds of values that settings have: what one accepts, how a text of the command line becomes one, and the words for both. They are zod's schemas in
+ * small, because `trainyard --help` must not wait for a library to load, and because a text, a config file and TypeScript shall be told the same.
+ * Knows no setting.
+ */
+import type { Entry } from '../rollout/discovery.ts';
+import { isDatabaseUrl, STORE_URL } from '../store/url.ts';
+import type { TaskSource } from '../tasks/rows.ts';
+
+export interface Kind<T> {
+  /** Ends `expected …`. */
+  readonly expected: string;
+  accepts(value: unknown): boolean;
+  /** In help: `<n>`. */
+  readonly placeholder: string;
+  /** The value of a text, or undefined. Without it a text is its own value. */
+  read?(text: string): unknown;
+  /** Ends `expected …` for a text that cannot be read, if that is not `expected`. */
+  readonly textForm?: string;
+  /** How a value is shown, if not by `String`. */
+  show?(value: T): string;
+  readonly choices?: readonly string[];
+  readonly isPath?: boolean;
+  /** Only for the type. */
+  readonly type?: T;
+}
+
+export function orNone<T>(kind: Kind<T>): Kind<T | undefined> {
+  return { ...(kind as Kind<T | undefined>), accepts: (value) => value === undefined || kind.accepts(value) };
+}
+
+/** `why`: reason for the bounds. */
+export function whole(least: number, most = Number.MAX_SAFE_INTEGER, why = ''): Kind<number> {
+  const bounds = most === Number.MAX_SAFE_INTEGER ? `of at least ${least}` : `from ${least} to ${most}`;
+  return {
+    expected: `a whole number ${bounds}${why}`,
+    accepts: (value) => Number.isSafeInteger(value) && (value as number) >= least && (value as number) <= most,
+    placeholder: '<n>',
+    read: (text) => (/^\d{1,15}$/.test(text) ? Number(text) : undefined),
+  };
+}
+
+interface Bounds {
+  readonly least?: number;
+  readonly above?: number;
+  readonly most?: number;
+  readonly below?: number;
+}
+
+export function decimal(bounds: Bounds, expected: string): Kind<number> {
+  const { least = -Infinity, above = -Infinity, most = Number.MAX_VALUE, below = Infinity } = bounds;
+  const accepts = (value: unknown): boolean =>
+    typeof value === 'number' && value >= least && value > above && value <= most && value < below;
+  return { expected, accepts, placeholder: '<x>', read: numberIn };
+}
+
+function numberIn(text: string): number | undefined {
+  const value = Number(text);
+  return text.trim() === '' || !Number.isFinite(value) ? undefined : value;
+}
+
+const SECONDS = { s: 1, m: 60, h: 3600 } as const;
+const TIME = 'a time such as 90s, 10m or 2h';
+
+function secondsIn(text: string): number | undefined {
+  const parsed = /^(\d+(?:\.\d+)?)([smh]?)$/.exec(text);
+  return parsed === null ? undefined : Number(parsed[1]) * SECONDS[(parsed[2] || 's') as keyof typeof SECONDS];
+}
+
+export const seconds: Kind<number> = {
+  ...decimal({ above: 0 }, 'seconds, a number above 0'),
+  placeholder: '<time>',
+  read: secondsIn,
+  textForm: TIME,
+  show: (value) => `${value}s`,
+};
+
+/** Longer timers fire at once. */
+const LONGEST_MS = 2 ** 31 - 1;
+export const milliseconds: Kind<number> = {
+  ...whole(1, LONGEST_MS),
+  expected: `milliseconds, a whole number from 1 to ${LONGEST_MS}`,
+  placeholder: '<time>',
+  read(text) {
+    const found = secondsIn(text);
+    return found && Math.round(1000 * found);
+  },
+  textForm: TIME,
+  show: (value) => `${value / 1000}s`,
+};
+
+export function oneOf<const T extends string>(choices: readonly T[], placeholder = '<name>'): Kind<T> {
+  const expected = choices.join(', ').replace(/, ([^,]*)$/, ' or $1');
+  return { expected, accepts: (value) => choices.includes(value as T), placeholder, choices };
+}
+
+export function text(placeholder: string, expected = 'a text'): Kind<string> {
+  return { expected, accepts: (value) => typeof value === 'string' && value !== '', placeholder };
+}
+
+export function path(placeholder = '<dir>'): Kind<string> {
+  return { ...text(placeholder, 'a path'), isPath: true };
+}
+
+/** Only this value. */
+export function only<const T extends string | true>(value: T, expected: string, placeholder: string): Kind<T> {
+  const read = (given: string): unknown => (given === String(value) ? value : undefined);
+  return { expected, accepts: (given) => given === value, placeholder, read };
+}
+
+export const url: Kind<string> = {
+  ...text('<url>', 'an address that begins with http:// or https://'),
+  accepts: (value) => typeof value === 'string' && /^https?:$/.test(URL.parse(value)?.protocol ?? ''),
+};
+
+export const database: Kind<string> = {
+  ...text('<url>', STORE_URL.replace(/^expected /, '')),
+  accepts: (value) => typeof value === 'string' && isDatabaseUrl(value),
+};
+
+export const variable: Kind<string> = {
+  ...text('<name>', 'the name of an environment variable'),
+  accepts: (value) => typeof value === 'string' && /^[A-Za-z_]\w*$/.test(value),
+};
+
+export const names: Kind<readonly string[]> = {
+  expected: 'names, one or more',
+  accepts: (value) => Array.isArray(value) && value.length > 0 && value.every((name) => typeof name === 'string' && name !== ''),
+  placeholder: '<roles>',
+  read: (given) => given.split(',').map((name) => name.trim()),
+  textForm: 'names separated by commas',
+};
+
+/** Per million tokens, in any currency. */
+export type Price = readonly [prompt: number, sampled: number];
+
+export const prices: Kind<Price> = {
+  expected: 'two prices, of prompt and of sampled tokens, such as 0.15,0.60',
+  accepts: (value) => Array.isArray(value) && value.length === 2 && value.every((price) => Number.isFinite(price) && price >= 0),
+  placeholder: '<in,out>',
+  read: (given) => given.split(',').map(numberIn),
+};
+
+export const taskSource: Kind<TaskSource> = {
+  expected: 'a path, or a list or iterable of rows',
+  accepts: (value) => (typeof value === 'string' ? value !== '' : isIterable(value)),
+  placeholder: '<file>',
+  isPath: true,
+};
+
+function isIterable(value: unknown): boolean {
+  return typeof value === 'object' && value !== null && (Symbol.iterator in value || Symbol.asyncIterator in value);
+}
+
+export const entryKind: Kind<string | Entry> = {
+  expected: 'a path or { workflow, grader? }',
+  accepts: (value) =>
+    typeof value === 'string' ? value !== '' : typeof value === 'object' && value !== null && 'workflow' in value,
+  placeholder: '',
+  isPath: true,
+};
