@@ -5,7 +5,9 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import type { Command } from 'commander';
 import { ERROR_CODES, nearName, TrainyardError } from '../core/errors.ts';
+import { ASIDE } from './flags.ts';
 import { asCalled } from './output/text.ts';
+import { settingsLines } from './settings-page.ts';
 
 const DOCS = new URL('../../docs/', import.meta.url);
 
@@ -64,9 +66,17 @@ export function describeVerbs(program: Command): void {
     const { group, page, examples } = placed[placeOf(verb)] ?? {};
     if (group === undefined || examples === undefined) continue;
     const lines = examples.map((example) => `  ${asCalled(example)}`).join('\n');
-    verb.helpGroup(group).addHelpText('after', `\nExamples:\n${lines}\n\nMore: ${asCalled(`trainyard help ${page}`)}`);
+    verb
+      .helpGroup(group)
+      .addHelpText('after', `\n${asideOf(verb)}Examples:\n${lines}\n\nMore: ${asCalled(`trainyard help ${page}`)}`);
   }
   program.addHelpText('after', `\nPages and error codes: ${asCalled('trainyard help')}`);
+}
+
+/** Flags that are no settings and not on the first screen. */
+function asideOf({ options }: Command): string {
+  const flags = options.filter(({ hidden, long }) => hidden && ASIDE.includes(long ?? '')).map((option) => option.flags);
+  return flags.length === 0 ? '' : `Also: ${flags.join(', ')}\n\n`;
 }
 
 /** Prints the topic; without one, what topics there are. Throws USAGE for an unknown one. */
@@ -76,6 +86,7 @@ export function helpCommand(program: Command, topic: string | undefined): void {
   const page = pages.find(({ name, path }) => topic === name || topic === path);
   if (topic === undefined) console.log(topicLines(pages).join('\n'));
   else if (verb !== undefined) verb.outputHelp();
+  else if (topic === 'settings') console.log(settingsLines().join('\n'));
   else if (page !== undefined) console.log(page.text.trimEnd());
   else if (Object.hasOwn(ERROR_CODES, topic)) console.log(codeLines(topic).join('\n'));
   else {
@@ -99,7 +110,7 @@ function pagesIn() {
 
 function topicLines(pages: ReturnType<typeof pagesIn>): readonly string[] {
   const line = ({ path, text }: (typeof pages)[number]): string =>
-    `  ${path.replace(/^guide\//, '').padEnd(28)}${/^# (.*)/.exec(text)?.[1] ?? ''}`;
+    `  ${path.replace(/^guide\//, '').padEnd(28)}${/^# (.*)/m.exec(text)?.[1] ?? ''}`;
   const [guide, reference] = ['guide/', 'reference/'].map((folder) => pages.filter(({ path }) => path.startsWith(folder)));
   return [
     ...['Usage: trainyard help <topic>', '', 'Guide, to read in this order:', ...guide!.map(line)],

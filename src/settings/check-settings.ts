@@ -88,7 +88,6 @@ function conflictsInTraining(settings: TrainSettings): readonly (string | false)
   const isScoredAtOne = engine === 'tinker' && temperature !== 1;
   const isMeasured = heldOut !== undefined || split !== undefined;
   return [
-    temperature < 0.01 && 'temperature: expected at least 0.01 in training, where rollouts of a task should differ',
     isWeighted && 'weighting: expected tokens with dr-grpo: it divides by a constant of its own',
     warmStart === undefined &&
       (warmStartEpochs !== TRAIN_DEFAULTS.warmStartEpochs || warmStartLearningRate !== TRAIN_DEFAULTS.warmStartLearningRate) &&

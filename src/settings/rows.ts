@@ -111,6 +111,9 @@ function faultOf({ kind }: Row, value: unknown): string | undefined {
 
 function unknownSetting(name: string, rows: readonly Row[]): string {
   if (GROUPS.has(name)) return `expected an object with ${membersOf(name)}`;
+  const elsewhere = rowOf(name);
+  if (elsewhere !== undefined)
+    return `expected none here, it is a setting of ${verbsIn(elsewhere.verbs).filter(Boolean).join(', ')}`;
   const meant = rows.find((row) => flagOf(row) === name || camel(flagOf(row)) === name)?.name;
   const near =
     meant ??

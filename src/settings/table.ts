@@ -41,7 +41,7 @@ import {
 
 export type Verb = 'train' | 'eval' | 'try' | 'preflight' | 'sft' | 'serve';
 
-/** What of a row differs by command. */
+/** What of a row may differ by command. */
 interface Variant {
   readonly usual?: unknown;
   /** The default in words. */
@@ -58,7 +58,9 @@ interface More extends Variant {
    * taken over by a run that trains `from` another.
    */
   readonly mayChange?: true | 'own';
-  readonly for?: Readonly<Partial<Record<Verb, Variant & Pick<More, 'flag' | 'placeholder'>>>>;
+  readonly for?: Readonly<
+    Partial<Record<Verb, Variant & Pick<More, 'flag' | 'placeholder'> & { readonly kind?: Kind<unknown> }>>
+  >;
 }
 
 export interface Setting<T = unknown, V extends string = string> extends More {
@@ -105,6 +107,7 @@ const notNegative = decimal({ least: 0 }, 'a number of at least 0');
 const coefficient = decimal({ least: 0, most: 1000 }, 'a number from 0 to 1000');
 const aboveOne = decimal({ above: 1 }, 'a number above 1');
 const split = decimal({ above: 0, below: 1 }, 'a share between 0 and 1, such as 0.1, so that both sides have tasks');
+const warm = decimal({ least: 0.01, most: 2 }, 'a number from 0.01 to 2');
 const FILES = 'JSONL, CSV or Parquet';
 
 /** Servers answer more slowly than the embedded policy, and reasoning counts as tokens. */
@@ -194,7 +197,7 @@ export const SETTINGS = {
     loraRank: optional(
       'train eval try preflight *sft',
       whole(1, 1024),
-      'Rank of the adapters; asks for adapters. An evaluation takes it only with engine tinker.',
+      'Rank of the adapters, embedded at most 256. Asks for adapters. An evaluation takes it only with engine tinker.',
       {
         shown: '16; with engine tinker 32',
       },
@@ -234,7 +237,7 @@ export const SETTINGS = {
       'train eval try preflight *sft *serve',
       processes,
       Math.min(availableParallelism(), 16),
-      'Maximum threads of the embedded policy. Results do not depend on it.',
+      'Maximum threads of the embedded policy. A large model that leaves no memory for all gets fewer. Results do not depend on it.',
       {
         shown: 'the cores, at most 16',
         mayChange: 'own',
@@ -243,7 +246,13 @@ export const SETTINGS = {
   }),
   ...section('Sampling and limits', {
     limits: {
-      turns: setting('train eval *try preflight', count, 16, 'Maximum model calls of one rollout.', { flag: 'turns' }),
+      turns: setting(
+        'train eval *try preflight',
+        count,
+        16,
+        'Maximum model calls of one rollout. A rollout cut off by calls, tokens or context is graded.',
+        { flag: 'turns' },
+      ),
       tokens: setting('*train *eval *try preflight', count, 4096, 'Maximum tokens that one rollout may sample.', {
         flag: 'rollout-tokens',
         shown: ofApi('4096', `${API_DEFAULTS.limits.tokens}`),
@@ -259,9 +268,15 @@ export const SETTINGS = {
         },
       ),
     },
-    callTokens: setting(ALL, count, 256, 'Maximum tokens that one model call may sample.', {
-      shown: ofApi('256', 'rollout-tokens'),
-    }),
+    callTokens: setting(
+      ALL,
+      count,
+      256,
+      'Maximum tokens that one model call may sample. A server is told of it only if it is less than rollout-tokens.',
+      {
+        shown: ofApi('256', 'rollout-tokens'),
+      },
+    ),
   }),
   ...section('Machine', {
     workflowWorkers: setting(
@@ -330,7 +345,7 @@ export const SETTINGS = {
     store: optional(
       '*train *eval',
       database,
-      'PostgreSQL database to keep rollouts in: postgres://user@host/database. Its password is stored nowhere.',
+      'Keep rollouts in this PostgreSQL database: postgres://user@host/database. Its password is stored nowhere.',
       {
         shown: 'a file in the run’s directory',
         mayChange: 'own',
@@ -339,7 +354,7 @@ export const SETTINGS = {
     workers: optional(
       'train eval',
       only('external', 'external (start workers with trainyard worker; concurrency is how many rollouts run at once)', '<where>'),
-      'external: rollouts run in processes of trainyard worker, which share the store.',
+      'With external, rollouts run in processes of trainyard worker, which share the store.',
       {
         shown: 'in this process',
         mayChange: 'own',
@@ -356,7 +371,10 @@ export const SETTINGS = {
     run: derived('*train *eval *sft', orNone(path()), 'runs/<entry>-<time>', 'Directory of the run.', {
       mayChange: 'own',
       for: {
-        eval: { shown: 'runs/eval-<entry>-<time>; from TypeScript none, and nothing is stored' },
+        eval: {
+          shown: 'runs/eval-<entry>-<time>',
+          meaning: 'Directory of the evaluation. From TypeScript it has no default, and nothing is stored without it.',
+        },
         sft: { shown: 'runs/sft-<time>' },
       },
     }),
@@ -369,7 +387,7 @@ export const SETTINGS = {
       8,
       'Rollouts per task, which are compared with each other.',
     ),
-    groupsPerStep: setting(TRAINING, count, 8, 'Groups with signal, that is with different rewards, per step.'),
+    groupsPerStep: setting(TRAINING, count, 8, 'Groups with signal, that is with different rewards, in a step.'),
     refill: setting(TRAINING, count, 3, 'A step samples at most this many times groups-per-step to find groups with signal.'),
   }),
   ...section('Asynchronous training', {
@@ -395,6 +413,8 @@ export const SETTINGS = {
       'Sampling temperature of training rollouts; evaluations in a training use 0. With engine tinker, 1.',
       {
         for: {
+          train: { kind: warm },
+          preflight: { kind: warm },
           eval: {
             shown: '0, or 1 with several rollouts per task',
             meaning: 'Sampling temperature. Behind an API, what the agent asks for unless this is set.',
@@ -413,8 +433,8 @@ export const SETTINGS = {
     turnDiscount: optional(
       TRAINING,
       share,
-      'How much of the reward of later turns counts for a turn, unless the workflow says.',
-      { shown: 'rewards are used as given' },
+      'How much of the reward of later turns counts for a turn, from 0 to 1, unless the workflow sets it.',
+      { shown: 'rewards stay as they are' },
     ),
     learningRate: setting(
       '*train preflight *sft',
@@ -481,8 +501,12 @@ export const SETTINGS = {
     kl: setting(TRAINING, coefficient, 0, 'Coefficient of the KL penalty against the policy that training began with.'),
     klEstimator: setting(TRAINING, oneOf(KL_ESTIMATORS), 'k3', 'How the KL divergence is estimated.'),
     entropy: setting(TRAINING, coefficient, 0, 'Coefficient of the entropy bonus, for a policy that stops exploring.'),
-    overlongBuffer: optional(TRAINING, count, 'A rollout within this many tokens of rollout-tokens loses value.'),
-    overlongFactor: optional(TRAINING, positive, 'What a rollout loses at the limit, with overlong-buffer.', {
+    overlongBuffer: optional(
+      TRAINING,
+      count,
+      'A rollout within this many tokens of rollout-tokens loses value, at the limit as much as overlong-factor.',
+    ),
+    overlongFactor: optional(TRAINING, positive, 'How much of its value a rollout loses at the limit, with overlong-buffer.', {
       shown: `${OVERLONG_FACTOR}`,
     }),
   }),

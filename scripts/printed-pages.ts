@@ -1,0 +1,6 @@
+/** Which pages of docs/ the code prints, and by what. */
+import { settingsPage } from '../src/cli/settings-page.ts';
+
+export const PRINTED: Readonly<Record<string, () => string>> = {
+  'docs/reference/settings.md': settingsPage,
+};
