@@ -1,5 +1,5 @@
 /** Which pages of docs/ the code prints, and by what. */
-import { settingsPage } from '../src/cli/settings-page.ts';
+import { settingsPage } from './settings-page.ts';
 
 export const PRINTED: Readonly<Record<string, () => string>> = {
   'docs/reference/settings.md': settingsPage,

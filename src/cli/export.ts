@@ -8,7 +8,7 @@ import type { Emit } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import type { DataRequest, ExportedData } from '../export/export-data.ts';
 import type { Exported, ExportRequest, Written } from '../export/export-weights.ts';
-import { flagOf } from '../settings/rows.ts';
+import { flagOf } from '../settings/setting-rows.ts';
 import { guarded } from './guarded.ts';
 import { jsonLines, textLines } from './output/print.ts';
 import { count } from './output/text.ts';

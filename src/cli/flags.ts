@@ -4,7 +4,7 @@
  */
 import { InvalidArgumentError, Option } from 'commander';
 import { nearName, TrainyardError } from '../core/errors.ts';
-import { camel, flagOf, isFirst, type Row, readText, rowOf, rowsOf, shownDefault } from '../settings/rows.ts';
+import { camel, flagOf, isFirst, type Row, readText, rowOf, rowsOf, shownDefault } from '../settings/setting-rows.ts';
 import type { Verb } from '../settings/table.ts';
 
 function refused(expected: string, text: string): InvalidArgumentError {

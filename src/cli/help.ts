@@ -7,7 +7,6 @@ import type { Command } from 'commander';
 import { ERROR_CODES, nearName, TrainyardError } from '../core/errors.ts';
 import { ASIDE } from './flags.ts';
 import { asCalled } from './output/text.ts';
-import { settingsLines } from './settings-page.ts';
 
 const DOCS = new URL('../../docs/', import.meta.url);
 
@@ -86,7 +85,6 @@ export function helpCommand(program: Command, topic: string | undefined): void {
   const page = pages.find(({ name, path }) => topic === name || topic === path);
   if (topic === undefined) console.log(topicLines(pages).join('\n'));
   else if (verb !== undefined) verb.outputHelp();
-  else if (topic === 'settings') console.log(settingsLines().join('\n'));
   else if (page !== undefined) console.log(page.text.trimEnd());
   else if (Object.hasOwn(ERROR_CODES, topic)) console.log(codeLines(topic).join('\n'));
   else {

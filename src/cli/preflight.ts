@@ -11,7 +11,7 @@ import type { Json } from '../core/types.ts';
 import { withModelPath } from '../engines/model-path.ts';
 import { type Checked, type Inspection, inspectFiles } from '../run/preflight.ts';
 import { TRAIN_DEFAULTS, type TrainRequest, trainSettings } from '../settings/check-settings.ts';
-import { flat } from '../settings/rows.ts';
+import { flat } from '../settings/setting-rows.ts';
 import { BASE_MODEL, usualHeldOut, usualTasks } from '../settings/settings.ts';
 import type { Probe } from '../training/groups.ts';
 import { guarded } from './guarded.ts';

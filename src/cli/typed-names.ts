@@ -3,7 +3,7 @@
  * `--clip-high` or `--set clip-high`. A name from a config file stays as it is there.
  */
 import { TrainyardError } from '../core/errors.ts';
-import { camel, flagOf, isFirst, nested, rowsOf } from '../settings/rows.ts';
+import { camel, flagOf, isFirst, nested, rowsOf } from '../settings/setting-rows.ts';
 import type { Verb } from '../settings/table.ts';
 
 type Values = Readonly<Record<string, unknown>>;

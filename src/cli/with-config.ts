@@ -9,7 +9,7 @@ import { defined } from '../core/json.ts';
 import { evaluationSettings, trainSettings } from '../settings/check-settings.ts';
 import type { ConfigSettings } from '../settings/config.ts';
 import { type ConfigFile, findConfig, readConfig } from '../settings/config-file.ts';
-import { flat, nested, rowsOf } from '../settings/rows.ts';
+import { flat, nested, rowsOf } from '../settings/setting-rows.ts';
 import { APIS, isApi, usualRun } from '../settings/settings.ts';
 import { withoutPassword } from '../store/url.ts';
 import { settled, type Typed } from './typed-names.ts';

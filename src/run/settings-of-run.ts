@@ -4,7 +4,7 @@
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import type { TrainFromRequest, TrainRequest, TrainSettings } from '../settings/check-settings.ts';
-import { rowOf } from '../settings/rows.ts';
+import { rowOf } from '../settings/setting-rows.ts';
 import { isEvaluation, readRunFile } from './directory.ts';
 
 /** Settings of the other run's way of sampling, or of what it began with. */

@@ -9,7 +9,7 @@ import { defined } from '../core/json.ts';
 import type { TaskSource } from '../tasks/rows.ts';
 import { entryKind } from './kinds.ts';
 import { tidyRows } from './row-ranges.ts';
-import { defaultsOf, faultsIn, type SettingsOf } from './rows.ts';
+import { defaultsOf, faultsIn, type SettingsOf } from './setting-rows.ts';
 import {
   APIS,
   type ApiName,

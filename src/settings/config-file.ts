@@ -13,7 +13,7 @@ import { TrainyardError } from '../core/errors.ts';
 import { isObject } from '../core/json.ts';
 import { importEntry } from '../rollout/discovery.ts';
 import type { ConfigSettings } from './config.ts';
-import { faultsIn, rowsOf } from './rows.ts';
+import { faultsIn, rowsOf } from './setting-rows.ts';
 import { shortPath } from './settings.ts';
 
 const NAMES = ['trainyard.config.ts', 'trainyard.config.mts', 'trainyard.config.js', 'trainyard.config.mjs', 'trainyard.toml'];

@@ -40,18 +40,13 @@ export function whole(least: number, most = Number.MAX_SAFE_INTEGER, why = ''): 
   };
 }
 
-interface Bounds {
-  readonly least?: number;
-  readonly above?: number;
-  readonly most?: number;
-  readonly below?: number;
-}
-
-export function decimal(bounds: Bounds, expected: string): Kind<number> {
-  const { least = -Infinity, above = -Infinity, most = Number.MAX_VALUE, below = Infinity } = bounds;
-  const accepts = (value: unknown): boolean =>
-    typeof value === 'number' && value >= least && value > above && value <= most && value < below;
-  return { expected, accepts, placeholder: '<x>', read: numberIn };
+export function decimal(expected: string, isWithin: (value: number) => boolean): Kind<number> {
+  return {
+    expected,
+    accepts: (value) => Number.isFinite(value) && isWithin(value as number),
+    placeholder: '<x>',
+    read: numberIn,
+  };
 }
 
 function numberIn(text: string): number | undefined {
@@ -68,7 +63,7 @@ function secondsIn(text: string): number | undefined {
 }
 
 export const seconds: Kind<number> = {
-  ...decimal({ above: 0 }, 'seconds, a number above 0'),
+  ...decimal('seconds, a number above 0', (value) => value > 0),
   placeholder: '<time>',
   read: secondsIn,
   textForm: TIME,
@@ -78,14 +73,10 @@ export const seconds: Kind<number> = {
 /** Longer timers fire at once. */
 const LONGEST_MS = 2 ** 31 - 1;
 export const milliseconds: Kind<number> = {
-  ...whole(1, LONGEST_MS),
+  ...seconds,
   expected: `milliseconds, a whole number from 1 to ${LONGEST_MS}`,
-  placeholder: '<time>',
-  read(text) {
-    const found = secondsIn(text);
-    return found && Math.round(1000 * found);
-  },
-  textForm: TIME,
+  accepts: whole(1, LONGEST_MS).accepts,
+  read: (text) => Math.round(1000 * (secondsIn(text) ?? Number.NaN)) || undefined,
   show: (value) => `${value / 1000}s`,
 };
 

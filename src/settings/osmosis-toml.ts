@@ -7,7 +7,7 @@ import { isAbsolute, join, normalize } from 'node:path';
 import { kindOf } from '../core/describe.ts';
 import { isObject } from '../core/json.ts';
 import type { RawConfig } from './config-file.ts';
-import { nested } from './rows.ts';
+import { nested } from './setting-rows.ts';
 
 const TIMEOUTS = { agent_workflow_timeout_s: 'limits.deadlineMs', grader_timeout_s: 'graderDeadlineMs' };
 /** What a key is called here. */

@@ -1,6 +1,6 @@
 /**
  * Every setting, in one row: the commands that have it, the kind of value, the default, and what it means. Flags, `--set`, config files, request types,
- * messages, what may change on `--resume`, `trainyard help settings` and docs/reference/settings.md follow from it (rows.ts, check-settings.ts).
+ * messages, what may change on `--resume`, `trainyard help settings` and docs/reference/settings.md follow from it (setting-rows.ts, check-settings.ts).
  * Settings that exclude each other are check-settings.ts's. The defaults are the demo's recipe; bench/LOG.md records the runs behind them.
  */
 import { availableParallelism } from 'node:os';
@@ -100,14 +100,14 @@ const TRAINING = 'train preflight';
 const count = whole(1, 1_000_000);
 const natural = whole(0);
 const processes = whole(1, 256);
-const share = decimal({ least: 0, most: 1 }, 'a share from 0 to 1');
-const positive = decimal({ above: 0 }, 'a number above 0');
-const rate = decimal({ above: 0, most: 1 }, 'a number above 0, at most 1');
-const notNegative = decimal({ least: 0 }, 'a number of at least 0');
-const coefficient = decimal({ least: 0, most: 1000 }, 'a number from 0 to 1000');
-const aboveOne = decimal({ above: 1 }, 'a number above 1');
-const split = decimal({ above: 0, below: 1 }, 'a share between 0 and 1, such as 0.1, so that both sides have tasks');
-const warm = decimal({ least: 0.01, most: 2 }, 'a number from 0.01 to 2');
+const share = decimal('a share from 0 to 1', (x) => x >= 0 && x <= 1);
+const positive = decimal('a number above 0', (x) => x > 0);
+const rate = decimal('a number above 0, at most 1', (x) => x > 0 && x <= 1);
+const notNegative = decimal('a number of at least 0', (x) => x >= 0);
+const coefficient = decimal('a number from 0 to 1000', (x) => x >= 0 && x <= 1000);
+const aboveOne = decimal('a number above 1', (x) => x > 1);
+const split = decimal('a share between 0 and 1, such as 0.1, so that both sides have tasks', (x) => x > 0 && x < 1);
+const warm = decimal('a number from 0.01 to 2', (x) => x >= 0.01 && x <= 2);
 const FILES = 'JSONL, CSV or Parquet';
 
 /** Servers answer more slowly than the embedded policy, and reasoning counts as tokens. */
@@ -204,7 +204,7 @@ export const SETTINGS = {
     ),
     loraAlpha: optional(
       'train preflight *sft',
-      decimal({ above: 0, most: 4096 }, 'a number above 0, at most 4096'),
+      decimal('a number above 0, at most 4096', (x) => x > 0 && x <= 4096),
       'Scale of the adapters: they are multiplied by alpha / rank. Embedded engine only; asks for adapters.',
       {
         shown: 'twice the rank',
@@ -408,7 +408,7 @@ export const SETTINGS = {
   ...section('Training', {
     temperature: setting(
       'train *eval *try preflight',
-      decimal({ least: 0, most: 2 }, 'a number from 0 to 2'),
+      decimal('a number from 0 to 2', (x) => x >= 0 && x <= 2),
       1,
       'Sampling temperature of training rollouts; evaluations in a training use 0. With engine tinker, 1.',
       {
@@ -580,7 +580,7 @@ export const SETTINGS = {
     batch: setting('*sft', count, 16, 'Conversations per optimizer step.'),
     validation: setting(
       '*sft',
-      decimal({ least: 0, below: 1 }, 'a share from 0 up to, but not, 1'),
+      decimal('a share from 0 up to, but not, 1', (x) => x >= 0 && x < 1),
       0.1,
       'Share of the tasks that is not taught, to see when to end. 0: none.',
       { placeholder: '<share>' },
