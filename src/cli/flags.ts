@@ -4,39 +4,28 @@
  */
 import { InvalidArgumentError, Option } from 'commander';
 import { nearName, TrainyardError } from '../core/errors.ts';
-import { camel, flagOf, isFirst, type Row, readText, rowOf, rowsOf, shownDefault } from '../settings/setting-rows.ts';
+import { type Kind, seconds, whole } from '../settings/kinds.ts';
+import { camel, flagOf, isFirst, type Row, rowOf, rowsOf, shownDefault } from '../settings/setting-rows.ts';
 import type { Verb } from '../settings/table.ts';
 
-function refused(expected: string, text: string): InvalidArgumentError {
-  return new InvalidArgumentError(`expected ${expected}, found ${JSON.stringify(text)}`);
-}
-
-/** As that setting is read. */
-function like(setting: string): (text: string) => unknown {
-  const row = rowOf(setting)!;
-  return (text) => readSetting(row, text);
-}
-
-function readSetting(row: Row, text: string, others: readonly Row[] = []): unknown {
-  const read = readText(row, text, others);
-  if ('fault' in read) throw new InvalidArgumentError(read.fault);
-  return read.value;
-}
-
-function whole(least: number, most = Infinity): (text: string) => number {
+/** Reads texts as values of a kind. `others`: settings that a text may have been meant for. */
+function reads(kind: Kind<unknown>, others: readonly Row[] = []): (text: string) => unknown {
   return (text) => {
-    if (!/^\d{1,15}$/.test(text)) throw refused('a whole number, 0 or more', text);
-    const value = Number(text);
-    if (value > most) throw new InvalidArgumentError(`expected at most ${most}`);
-    if (value < least) throw new InvalidArgumentError(`expected at least ${least}`);
-    return value;
+    const value = kind.read === undefined ? text : kind.read(text);
+    if (value !== undefined && kind.accepts(value)) return value;
+    const expected = (value === undefined && kind.textForm) || kind.expected;
+    // Other libraries call by one name what has two here.
+    const other = others.find((row) => row.kind.choices?.includes(text));
+    const hint = other === undefined ? '' : `; did you mean ${flagOf(other)} ${text}?`;
+    throw new InvalidArgumentError(`expected ${expected}, found ${JSON.stringify(text)}${hint}`);
   };
 }
-export const natural = whole(0);
-export const positive = whole(1, 1_000_000);
-const port = whole(0, 65_535);
-const share = like('maxErrorShare');
-const duration = like('maxTime');
+
+export const natural = reads(whole(0));
+export const positive = reads(whole(1, 1_000_000));
+const port = reads(whole(0, 65_535));
+const share = reads(rowOf('maxErrorShare')!.kind);
+const duration = reads(seconds);
 
 /** Parser of the value, or the allowed values. */
 type Parse = ((text: string) => unknown) | readonly string[];
@@ -64,7 +53,7 @@ export function settingOptions(verb: Verb): readonly Option[] {
   return rows.map((row) => {
     const usual = shownDefault(row);
     const option = new Option(usageOf(row), `${shortMeaning(row)}${usual === undefined ? '' : ` (default: ${usual})`}`);
-    return option.argParser((text) => readSetting(row, text, rows)).hideHelp(!isFirst(row, verb));
+    return option.argParser(reads(row.kind, rows)).hideHelp(!isFirst(row, verb));
   });
 }
 
@@ -75,41 +64,52 @@ export function setOption(): Option {
 
 const NOT_SET = ['config', 'use', 'resume'];
 
-/** What `--set` says, by the names of flags: each is read as the flag of its name. Throws USAGE. */
-export function valuesSet(texts: readonly string[], options: readonly Option[]): Readonly<Record<string, unknown>> {
-  const usable = options.filter((option) => (option.required || option.optional) && !NOT_SET.includes(option.attributeName()));
-  return Object.fromEntries(
-    texts.map((text) => {
-      const [, name = text, value] = /^([^=]+)=(.*)$/s.exec(text) ?? [];
-      const row = rowOf(name);
-      const flag = row === undefined ? name : flagOf(row);
-      const option = usable.find((one) => one.long === `--${flag}` || one.attributeName() === flag);
-      if (option === undefined) throw unknownName(name, usable);
-      if (value === undefined) throw wrong(`--set ${name}: expected a value, as in --set ${flag}=${option.flags.split(' ')[1]}`);
-      return [option.attributeName(), parsedBy(option, value)];
-    }),
-  );
+/** Flags as commander has them → settings by their names, such as `limits.turns`, those of `--set` included, and other flags by theirs. */
+export function settingsIn(verb: Verb, flags: object, options: readonly Option[]): Readonly<Record<string, unknown>> {
+  const names = new Map(rowsOf(verb).map((row) => [camel(flagOf(row)), row.name]));
+  const { set = [], ...said } = flags as { readonly set?: readonly string[] };
+  const all = [...Object.entries(said), ...set.map((text) => valueSet(text, options))];
+  return Object.fromEntries(all.map(([flag, value]) => [names.get(flag) ?? flag, value]));
 }
 
-function parsedBy(option: Option, text: string): unknown {
+/** `lora-rank=16`, or `loraRank=16`, as the flag of that name is read. Throws USAGE. */
+function valueSet(text: string, options: readonly Option[]): readonly [flag: string, value: unknown] {
+  const [, name = text, value] = /^([^=]+)=(.*)$/s.exec(text) ?? [];
+  const row = rowOf(name);
+  const flag = row === undefined ? name : flagOf(row);
+  const usable = options.filter((option) => (option.required || option.optional) && !NOT_SET.includes(option.attributeName()));
+  const option = usable.find((one) => one.long === `--${flag}` || one.attributeName() === flag);
+  if (option === undefined) {
+    const near = nearName(
+      flag,
+      usable.map((one) => one.name()),
+    );
+    throw wrong(name, `this command has no such setting${near === undefined ? '' : `, did you mean ${near}?`}`);
+  }
+  if (value === undefined) throw wrong(name, `expected a value, as in --set ${option.flags.slice(2).replace(' ', '=')}`);
   try {
-    return option.parseArg === undefined ? text : option.parseArg(text, undefined);
+    return [option.attributeName(), option.parseArg === undefined ? value : option.parseArg(value, undefined)];
   } catch (thrown) {
-    throw thrown instanceof InvalidArgumentError ? wrong(`--set ${option.name()}: ${thrown.message}`) : thrown;
+    throw thrown instanceof InvalidArgumentError ? wrong(name, thrown.message) : thrown;
   }
 }
 
-function unknownName(name: string, options: readonly Option[]): TrainyardError {
-  const near = nearName(
-    camel(name),
-    options.map((option) => option.attributeName()),
-  );
-  const meant = options.find((option) => option.attributeName() === near)?.name();
-  return wrong(`--set ${name}: this command has no such setting${meant === undefined ? '' : `, did you mean ${meant}?`}`);
+function wrong(name: string, message: string): TrainyardError {
+  return new TrainyardError('USAGE', `--set ${name}: ${message}`, { hint: 'trainyard help settings lists every setting' });
 }
 
-function wrong(message: string): TrainyardError {
-  return new TrainyardError('USAGE', message, { hint: 'trainyard help settings lists every setting' });
+/** Where a part of a message begins with the name of a setting, and names that are no English words. */
+const NAMES = /(?<=^|; |: )[a-z][\w.]*(?=: | was )|(?<![\w/.-])[a-z]+[A-Z]\w*(?![\w/-])|\blimits\.\w+/g;
+
+/** A message with settings by what was typed: `clipHigh: expected …` becomes `--clip-high`, or `--set clip-high`. Others keep their names. */
+export function asTyped(message: string, argv: readonly string[]): string {
+  const typed = argv.map((word, i) => ({ word: word.split('=', 1)[0]!, isSet: argv[i - 1] === '--set' }));
+  return message.replaceAll(NAMES, (name) => {
+    const row = rowOf(name);
+    const flag = row && flagOf(row);
+    const found = typed.find(({ word, isSet }) => (isSet ? word === flag || word === name : word === `--${flag}`));
+    return found === undefined ? name : `${found.isSet ? '--set ' : ''}${found.word}`;
+  });
 }
 
 const CHECKPOINT: Flag = [
@@ -189,7 +189,7 @@ export const SERVE: readonly Flag[] = [
   [
     '--temperature <x>',
     'of sampling, whatever agents ask for (default: 1; behind an API, what they ask for)',
-    like('temperature'),
+    reads(rowOf('temperature')!.kind),
   ],
 ];
 
@@ -209,8 +209,8 @@ export const SKYRL: readonly Flag[] = [
   ['--port <n>', 'port to listen on (default: a free one)', port],
   ['--sequences <n>', 'sequences sampled at once', positive],
   ['--rows <n>', 'sequences trained on at once; fewer need less memory', positive],
-  ['--lora-rank <n>', 'highest rank of an adapter', whole(1, 1024)],
-  ['--context <n>', 'most tokens of a prompt and its answer', whole(32, 1_000_000)],
+  ['--lora-rank <n>', 'highest rank of an adapter', reads(whole(1, 1024))],
+  ['--context <n>', 'most tokens of a prompt and its answer', reads(whole(32, 1_000_000))],
   ['--call-tokens <n>', 'most tokens of an answer without compiling again', positive],
 ];
 

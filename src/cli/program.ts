@@ -8,6 +8,7 @@ import { printableLine } from '../core/describe.ts';
 import { ERROR_CODES, TrainyardError } from '../core/errors.ts';
 import { errorEvent, lineOf, type RunEvent } from '../core/events.ts';
 import { ownRelease } from '../settings/settings.ts';
+import { asTyped } from './flags.ts';
 import { filterOutput } from './output/terminal.ts';
 import { asCalled, IS_NPM_SCRIPT } from './output/text.ts';
 import { addVerbs, type Ended } from './verbs.ts';
@@ -38,7 +39,7 @@ export async function runCli(argv: readonly string[]): Promise<number> {
   } catch (thrown) {
     if (thrown instanceof CommanderError) return usage(thrown, json, argv[0]);
     const event = errorEvent(thrown);
-    fail(event, json);
+    fail({ ...event, message: asTyped(event.message, argv) }, json);
     if (!(thrown instanceof TrainyardError)) {
       if (thrown instanceof Error) process.stderr.write(`${thrown.stack}\n`);
       return 1;

@@ -5,6 +5,7 @@
 import { Argument, type Command, Option } from 'commander';
 import { TrainyardError } from '../core/errors.ts';
 import { SERVE_DEFAULTS, SKYRL_DEFAULTS, TINKER_DEFAULTS } from '../settings/server-defaults.ts';
+import { nested } from '../settings/setting-rows.ts';
 import type { Verb } from '../settings/table.ts';
 import {
   ASIDE,
@@ -26,15 +27,14 @@ import {
   STORE,
   setOption,
   settingOptions,
+  settingsIn,
   TINKER,
   TRAIN,
   TRY,
   VIEW,
-  valuesSet,
   WORKER,
 } from './flags.ts';
 import { describeVerbs, helpCommand } from './help.ts';
-import { inTypedNames, settled } from './typed-names.ts';
 
 export type Ended = (code: number) => void;
 type Values = Readonly<Record<string, unknown>>;
@@ -74,42 +74,17 @@ function verbWithSettings(program: Command, name: Verb, description: string, jso
   return verb.addOption(setOption());
 }
 
-/** The action of a verb that has settings: `set` are the flags that were said by `--set`. The last two of its arguments are flags and verb. */
-function actionOf(
-  ended: Ended,
-  run: (argument: string | undefined, flags: Values, set: readonly string[]) => Promise<number>,
-): (...words: readonly unknown[]) => Promise<void> {
-  return async (...words) => {
-    const { set = [], ...flags } = words.at(-2) as Values & { readonly set?: readonly string[] };
-    const values = valuesSet(set, (words.at(-1) as Command).options);
-    ended(
-      await run(words.length > 2 ? (words[0] as string | undefined) : undefined, { ...flags, ...values }, Object.keys(values)),
-    );
-  };
-}
-
-/** The entry and the flags, with what the config file says. `run` is not called if that was to be printed. */
-async function configuredRun(
-  verb: ConfiguredVerb,
-  entry: string | undefined,
-  flags: Values,
-  set: readonly string[],
-  run: (entry: string | undefined, flags: never) => Promise<number>,
-): Promise<number> {
-  const given = await (await import('./with-config.ts')).withConfig(verb, entry, flags, set);
-  return given === undefined ? 0 : await inTypedNames(given.typed, () => run(given.entry, given.flags as never));
-}
-
 export function addVerbs(program: Command, ended: Ended): void {
   const add = verbIn.bind(null, program);
   const addSettled = verbWithSettings.bind(null, program);
-  const configured = (verb: ConfiguredVerb, run: (entry: string | undefined, flags: never) => Promise<number>) =>
-    actionOf(ended, (entry: string | undefined, flags, set) => configuredRun(verb, entry, flags, set, run));
-  const withSettings = (verb: Verb, run: (argument: never, flags: never) => Promise<number>) =>
-    actionOf(ended, (argument, given, set) => {
-      const { flags, typed } = settled(verb, given, set);
-      return inTypedNames(typed, () => run(argument as never, flags as never));
-    });
+  /** The entry and the flags, with what the config file says. `run` is not called if that was to be printed. */
+  const configured =
+    (verb: ConfiguredVerb, run: (entry: string | undefined, flags: never) => Promise<number>) =>
+    async (entry: string | undefined, flags: Values, command: Command): Promise<void> => {
+      const { withConfig } = await import('./with-config.ts');
+      const given = await withConfig(verb, entry, settingsIn(verb, flags, command.options));
+      ended(given === undefined ? 0 : await run(given.entry, given.flags as never));
+    };
   const events = 'one JSON event a line';
   const objects = 'one JSON object a line';
   const object = 'one JSON object';
@@ -122,7 +97,10 @@ export function addVerbs(program: Command, ended: Ended): void {
     .action(configured('train', async (entry, flags) => (await import('./train.ts')).trainCommand(entry, flags)));
   addSettled('sft', 'teach the policy what a run’s successes, or a file’s conversations, say', events)
     .argument('<from>', 'directory of a run, or a JSONL file in OpenAI’s fine-tuning format')
-    .action(withSettings('sft', async (from, flags) => (await import('./train.ts')).sftCommand(from, flags)));
+    .action(async (from, flags, { options }) => {
+      const { sftCommand } = await import('./train.ts');
+      ended(await sftCommand(from, nested(Object.entries(settingsIn('sft', flags, options))) as never));
+    });
   addSettled('eval', 'measure the policy on held-out tasks', events, [...EVAL, BESIDE, ...CONFIG])
     .argument(...ENTRY)
     .action(configured('eval', async (entry, flags) => (await import('./eval.ts')).evalCommand(entry, flags)));
@@ -138,7 +116,10 @@ export function addVerbs(program: Command, ended: Ended): void {
     .argument(...ENTRY)
     .action(configured('preflight', async (entry, flags) => (await import('./preflight.ts')).preflightCommand(entry, flags)));
   addSettled('serve', 'put the policy at a URL, and capture what agents do with it', objects, SERVE).action(
-    withSettings('serve', async (_, flags) => (await import('./serve.ts')).serveCommand(flags)),
+    async (flags, { options }) => {
+      const { serveCommand } = await import('./serve.ts');
+      ended(await serveCommand(settingsIn('serve', flags, options) as never));
+    },
   );
   add('worker', 'run rollouts for a run with --workers external, on any machine that reaches its database', objects, WORKER)
     .argument('[entry]', 'where the entry is here (default: where the coordinator has it)')

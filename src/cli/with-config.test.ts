@@ -40,7 +40,7 @@ describe('a config file', () => {
       entry: 'other.ts',
       flags: { ...shared, engine: 'embedded', steps: 7, group: 6 },
     });
-    expect(await given('try', { tasks: 'mine.jsonl' })).toMatchObject({ flags: { heldOut: 'mine.jsonl', ...api } });
+    expect(await given('try', { heldOut: 'mine.jsonl' })).toMatchObject({ flags: { heldOut: 'mine.jsonl', ...api } });
     expect(await given('preflight', {})).toMatchObject({
       entry: at('agent.ts'),
       flags: { json: false, heldOut: at('held-out.jsonl') },

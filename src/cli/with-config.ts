@@ -12,7 +12,6 @@ import { type ConfigFile, findConfig, readConfig } from '../settings/config-file
 import { flat, nested, rowsOf } from '../settings/setting-rows.ts';
 import { APIS, isApi, usualRun } from '../settings/settings.ts';
 import { withoutPassword } from '../store/url.ts';
-import { settled, type Typed } from './typed-names.ts';
 import type { ConfiguredVerb } from './verbs.ts';
 
 type Values = Readonly<Record<string, unknown>>;
@@ -27,21 +26,18 @@ const OF_ENGINE = rowsOf().flatMap(({ name, section }) => (section === 'Policy' 
 export interface Configured {
   readonly entry: string | undefined;
   readonly flags: Values;
-  readonly typed: Typed;
 }
 
-/** The entry and flags of a command with its config's settings. Undefined if they were to be printed, which is done. */
+/** The entry and flags of a command with its config's settings; `given` has settings by their names. Undefined if they were to be printed, which is done. */
 export async function withConfig(
   verb: ConfiguredVerb,
   entry: string | undefined,
   { config, use, printConfig, ...given }: Values,
-  set: readonly string[] = [],
 ): Promise<Configured | undefined> {
-  const { settings: own, others, flags, typed } = settled(verb, given, set);
-  if ((flags['resume'] ?? flags['from']) !== undefined) {
-    if (typeof config !== 'string' && use === undefined && !printConfig) return { entry, flags, typed };
+  if ((given['resume'] ?? given['from']) !== undefined) {
+    if (typeof config !== 'string' && use === undefined && !printConfig) return { entry, flags: nested(Object.entries(given)) };
     const hint = 'the settings are those of the run, in its run.json; flags change them: leave the others out';
-    const beside = flags['resume'] === undefined ? '--from' : '--resume';
+    const beside = given['resume'] === undefined ? '--from' : '--resume';
     throw new TrainyardError('USAGE', `found --config, --use or --print-config beside ${beside}`, { hint });
   }
   const path = config === false ? undefined : ((config as string | undefined) ?? findConfig());
@@ -49,15 +45,14 @@ export async function withConfig(
   for (const warning of file?.warnings ?? []) process.stderr.write(`warning: ${printableLine(`${path}: ${warning}`)}\n`);
   for (const [name, value] of Object.entries(file?.env ?? {})) process.env[name] ??= value;
   const layers: Record<string, Values> = {};
-  if (file !== undefined) layers[file.path] = ofVerb(verb, file.settings, flags);
-  if (use !== undefined) layers[`${path}: runs.${use}`] = ofVerb(verb, runNamed(String(use), file), flags);
-  const merged = layered({ ...layers, flag: { ...others, ...own, ...defined({ entry }) } });
+  if (file !== undefined) layers[file.path] = ofVerb(verb, file.settings, given);
+  if (use !== undefined) layers[`${path}: runs.${use}`] = ofVerb(verb, runNamed(String(use), file), given);
+  const merged = layered({ ...layers, flag: { ...given, ...defined({ entry }) } });
   // A rank is an adapter's to train, and otherwise only what a Tinker server is told.
   const isMeasured = verb === 'eval' || verb === 'try';
-  if (isMeasured && merged.get('engine')?.value !== 'tinker' && own['loraRank'] === undefined) merged.delete('loraRank');
+  if (isMeasured && merged.get('engine')?.value !== 'tinker' && given['loraRank'] === undefined) merged.delete('loraRank');
   const { entry: named, ...values } = nested([...merged].map(([name, { value }]) => [name, value]));
-  const isInFile: Typed = (name) => ((merged.get(name)?.from ?? 'flag') === 'flag' ? typed(name) : undefined);
-  const configured = { entry: named as string | undefined, flags: values, typed: isInFile };
+  const configured = { entry: named as string | undefined, flags: values };
   return printConfig ? void print(verb, configured, merged, { config: path ?? null, use: use ?? null }) : configured;
 }
 

@@ -71,7 +71,7 @@ function conflictsIn(settings: EvaluationSettings | TrainSettings | SftSettings)
     !isApi(engine) && apiKeyEnv !== undefined && 'apiKeyEnv: expected engine openai or anthropic beside it',
     isApi(engine) &&
       baseURL === undefined &&
-      `baseURL: expected the address of the server, or a key for ${APIS[engine].baseURL} in ${apiKeyEnv ?? APIS[engine].keyEnv}`,
+      `no ${apiKeyEnv ?? APIS[engine].keyEnv} is set, the key for ${APIS[engine].baseURL}, and no baseURL of another server is given`,
     (workers && limits && limits.deadlineMs > 82_800_000) === true &&
       'limits.deadlineMs: expected 23 hours at most beside workers',
     workers !== undefined && store === undefined && 'store: expected a PostgreSQL database, for the workers to share, found none',

@@ -110,7 +110,7 @@ function faultOf({ kind }: Row, value: unknown): string | undefined {
 }
 
 function unknownSetting(name: string, rows: readonly Row[]): string {
-  if (GROUPS.has(name)) return `expected an object with ${membersOf(name)}`;
+  if (GROUPS.has(name)) return 'expected an object of settings';
   const elsewhere = rowOf(name);
   if (elsewhere !== undefined)
     return `expected none here, it is a setting of ${verbsIn(elsewhere.verbs).filter(Boolean).join(', ')}`;
@@ -124,25 +124,6 @@ function unknownSetting(name: string, rows: readonly Row[]): string {
   return `unknown setting${near === undefined ? '' : `, did you mean ${near}?`}`;
 }
 
-function membersOf(group: string): string {
-  return ROWS.flatMap(({ name }) => (name.startsWith(`${group}.`) ? [name.slice(group.length + 1)] : [])).join(', ');
-}
-
 export function camel(flag: string): string {
   return flag.replaceAll(/-(\w)/g, (_, letter: string) => letter.toUpperCase());
-}
-
-/** The value of a text of the command line, or what was expected instead. */
-export function readText(
-  { kind, name }: Row,
-  text: string,
-  rows: readonly Row[],
-): { readonly value: unknown } | { readonly fault: string } {
-  const value = kind.read === undefined ? text : kind.read(text);
-  if (value !== undefined && kind.accepts(value)) return { value };
-  // Other libraries call by one name what has two here.
-  const other = rows.find((row) => row.name !== name && row.kind.choices?.includes(text));
-  const expected = (value === undefined && kind.textForm) || kind.expected;
-  const hint = other === undefined ? '' : `; did you mean ${flagOf(other)} ${text}?`;
-  return { fault: `expected ${expected}, found ${JSON.stringify(text)}${hint}` };
 }
