@@ -99,7 +99,7 @@ function wrong(name: string, message: string): TrainyardError {
 }
 
 /** Where a part of a message begins with the name of a setting, and names that are no English words. */
-const NAMES = /(?<=^|; |: )[a-z][\w.]*(?=: | was )|(?<![\w/.-])[a-z]+[A-Z]\w*(?![\w/-])|\blimits\.\w+/g;
+const NAMES = /(?<=^|; |: )[a-z][\w.]*(?=: | was )|(?<=begun with )[\w.]+|(?<![\w/.-])[a-z]+[A-Z]\w*(?![\w/-])|\blimits\.\w+/g;
 
 /** A message with settings by what was typed: `clipHigh: expected …` becomes `--clip-high`, or `--set clip-high`. Others keep their names. */
 export function asTyped(message: string, argv: readonly string[]): string {

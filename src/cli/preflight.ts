@@ -11,7 +11,7 @@ import type { Json } from '../core/types.ts';
 import { withModelPath } from '../engines/model-path.ts';
 import { type Checked, type Inspection, inspectFiles } from '../run/preflight.ts';
 import { TRAIN_DEFAULTS, type TrainRequest, trainSettings } from '../settings/check-settings.ts';
-import { flat } from '../settings/setting-rows.ts';
+import { flat, isChecked } from '../settings/setting-rows.ts';
 import { BASE_MODEL, usualHeldOut, usualTasks } from '../settings/settings.ts';
 import type { Probe } from '../training/groups.ts';
 import { guarded } from './guarded.ts';
@@ -29,8 +29,8 @@ interface PreflightFlags extends Partial<Omit<TrainRequest, 'entry' | 'tasks' | 
 /** Exit code 0 if a run could start, 1 if a probe found nothing to learn from, 2 if something must be fixed first. */
 export async function preflightCommand(given: string | undefined, flags: PreflightFlags): Promise<number> {
   const { tasks: _, heldOut: __, json, probe: isProbed = false, ...own } = flags;
-  const { flow, flows, minTasks = TRAIN_DEFAULTS.minTasks, ...forProbe } = own;
-  const [[unused] = []] = isProbed ? [] : flat(forProbe);
+  const { flow, flows, minTasks = TRAIN_DEFAULTS.minTasks } = own;
+  const unused = isProbed ? undefined : flat(own).find(([name]) => !isChecked(name))?.[0];
   if (unused !== undefined) {
     throw new TrainyardError('USAGE', `${unused}: is for a probe, found no --probe`, { hint: 'give --probe, or leave it out' });
   }
@@ -41,7 +41,7 @@ export async function preflightCommand(given: string | undefined, flags: Preflig
   const ifThere = (file: string): string | undefined => (existsSync(file) ? file : undefined);
   const tasks = flags.tasks ?? (isProbed ? usualTasks(entry) : ifThere(usualTasks(entry)));
   const heldOut = flags.heldOut ?? ifThere(usualHeldOut(entry));
-  const request = { ...forProbe, entry, ...defined({ minTasks, flow, flows, tasks, heldOut }) };
+  const request = { ...own, entry, ...defined({ minTasks, flow, flows, tasks, heldOut }) };
   const inspection = await inspectFiles(request);
   const ok = inspection.problems.length === 0;
   const found = foundIn(inspection);

@@ -9,7 +9,7 @@ import { defined } from '../core/json.ts';
 import { evaluationSettings, trainSettings } from '../settings/check-settings.ts';
 import type { ConfigSettings } from '../settings/config.ts';
 import { type ConfigFile, findConfig, readConfig } from '../settings/config-file.ts';
-import { flat, nested, rowsOf } from '../settings/setting-rows.ts';
+import { flat, isChecked, nested, rowsOf } from '../settings/setting-rows.ts';
 import { APIS, isApi, usualRun } from '../settings/settings.ts';
 import { withoutPassword } from '../store/url.ts';
 import type { ConfiguredVerb } from './verbs.ts';
@@ -18,8 +18,6 @@ type Values = Readonly<Record<string, unknown>>;
 /** Values by the names of settings and of other flags, and where each comes from. */
 type Sourced = Map<string, { readonly value: unknown; readonly from: string }>;
 
-/** Without a probe, that is all that preflight looks at. */
-const WITHOUT_PROBE = ['entry', 'flow', 'flows', 'minTasks', 'tasks', 'heldOut'];
 /** Settings that mean nothing at another engine. */
 const OF_ENGINE = rowsOf().flatMap(({ name, section }) => (section === 'Policy' ? [name] : []));
 
@@ -65,7 +63,8 @@ function runNamed(name: string, file: ConfigFile | undefined): ConfigSettings {
 
 /** What the command has of the settings. */
 function ofVerb(verb: ConfiguredVerb, settings: ConfigSettings, { probe }: Values): Values {
-  const names = verb === 'preflight' && !probe ? WITHOUT_PROBE : rowsOf(verb).map(({ name }) => name);
+  const rows = rowsOf(verb).filter((row) => verb !== 'preflight' || probe || isChecked(row.name));
+  const names = rows.map(({ name }) => name);
   return defined(Object.fromEntries(flat(settings).filter(([name]) => names.includes(name))));
 }
 

@@ -88,8 +88,6 @@ const evaluationRecordSchema = z.object({
 export type TrainRecord = z.infer<typeof trainRecordSchema>;
 export type EvaluationRecord = z.infer<typeof evaluationRecordSchema>;
 
-/** Settings that can be a path or a value. Values are not recorded; of tasks, only digests are. */
-const GIVEN_AS_VALUES: ReadonlySet<string> = new Set<keyof TrainSettings>(['entry', 'tasks', 'heldOut']);
 const MOST_NAMED = 5;
 
 export async function planTraining(given: TrainRequest | TrainFromRequest): Promise<TrainPlan> {
@@ -233,10 +231,10 @@ function resumedSettings(begun: TrainRecord['settings'], request: ResumeRequest)
   const given = absolute(defined({ ...request, baseURL }));
   const before = new Map(flat(begun));
   for (const [name, value] of flat(given)) {
-    if ((mayChange(name) && !isMoved(name, begun)) || (GIVEN_AS_VALUES.has(name) && typeof value === 'object')) continue;
+    if ((mayChange(name) && !isMoved(name, begun)) || (canBeValue(name) && typeof value === 'object')) continue;
     const was = before.get(name);
     if (value === undefined || isDeepStrictEqual(was, value)) continue;
-    const message = `${name} was ${shown(was, name)} when the run began, now it is ${shown(value, name)}`;
+    const message = `the run was begun with ${name} ${shown(was, name)}, now it is ${shown(value, name)}`;
     throw impossible(message, 'leave it out, or begin a new run from one of this one’s checkpoints with --model');
   }
   // Defaults for settings that are not recorded where they are not used.
@@ -305,7 +303,7 @@ function changesIn(begun: EvaluationRecord, now: EvaluationRecord): readonly str
     const before = was!.get(name);
     const after = is!.get(name);
     // Values are compared by content elsewhere.
-    const isValue = GIVEN_AS_VALUES.has(name) && (before === undefined || after === undefined);
+    const isValue = canBeValue(name) && (before === undefined || after === undefined);
     // Another address of an API may be another model.
     const isFree =
       mayChange(name) && !isMoved(name, begun.settings) && !(name === 'baseURL' && isApi(now.settings['engine'] as EngineName));
@@ -357,7 +355,7 @@ async function evaluationRecord(settings: EvaluationSettings, entry: Checked['en
 function recorded({ run: _, ...settings }: Partial<RunSettings> & { readonly run: string | undefined }): unknown {
   const { store } = settings;
   const kept = Object.entries({ ...absolute(settings), store: store && withoutPassword(store) }).filter(
-    ([name, value]) => !(GIVEN_AS_VALUES.has(name) && typeof value === 'object'),
+    ([name, value]) => !(canBeValue(name) && typeof value === 'object'),
   );
   return JSON.parse(JSON.stringify(Object.fromEntries(kept)));
 }
@@ -365,11 +363,14 @@ function recorded({ run: _, ...settings }: Partial<RunSettings> & { readonly run
 /** A model behind an API is a name. The directory of the run stays as it was given. */
 function absolute<T extends object>(settings: T): T {
   const isModel = !isApi('engine' in settings ? settings.engine : undefined);
-  const isPath = (name: string): boolean => (name === 'model' ? isModel : name !== 'run' && rowOf(name)?.kind.isPath === true);
+  const isPath = (name: string): boolean =>
+    name === 'model' ? isModel : name !== 'run' && rowOf(name)?.kind.isPath !== undefined;
   const paths = Object.entries(settings).filter(([name, value]) => isPath(name) && typeof value === 'string');
   return { ...settings, ...Object.fromEntries(paths.map(([name, path]) => [name, resolve(path)])) };
 }
 
+/** Values are not recorded; of tasks, only digests are. */
+const canBeValue = (name: string): boolean => rowOf(name)?.kind.isPath === 'or value';
 const mayChange = (name: string): boolean => rowOf(name)?.mayChange !== undefined;
 
 function shown(value: unknown, setting: string): string {

@@ -7,18 +7,11 @@ import type { TrainFromRequest, TrainRequest, TrainSettings } from '../settings/
 import { rowOf } from '../settings/setting-rows.ts';
 import { isEvaluation, readRunFile } from './directory.ts';
 
-/** Settings of the other run's way of sampling, or of what it began with. */
-const OF_SAMPLING: ReadonlySet<string> = new Set<keyof TrainSettings>([
-  'from',
-  'staleness',
-  'stale',
-  'warmStart',
-  'warmStartEpochs',
-  'warmStartLearningRate',
-  'loss',
-]);
-/** They do not carry over, nor do those of its machine. */
-const isOwn = (name: string): boolean => OF_SAMPLING.has(name) || rowOf(name)?.mayChange === 'own';
+/** Settings of the other run that do not carry over: they are about its machine, its way of sampling, or what it began with. */
+function isOwn(name: string): boolean {
+  const row = rowOf(name);
+  return row?.isOwn === true || row?.mayChange === 'own';
+}
 
 /** The request, with the other run's settings where it has none of its own. */
 export function withSettingsOf({ from, ...request }: TrainFromRequest): TrainRequest {

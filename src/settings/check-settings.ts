@@ -9,7 +9,7 @@ import { defined } from '../core/json.ts';
 import type { TaskSource } from '../tasks/rows.ts';
 import { entryKind } from './kinds.ts';
 import { tidyRows } from './row-ranges.ts';
-import { defaultsOf, faultsIn, type SettingsOf } from './setting-rows.ts';
+import { defaultsOf, faultsIn, flat, type Row, rowOf, type SettingsOf } from './setting-rows.ts';
 import {
   APIS,
   type ApiName,
@@ -46,23 +46,27 @@ export type TrainRequest = Pick<TrainSettings, 'entry'> & Request<TrainSettings>
 /** The settings of that run hold, the entry included, unless others are given. */
 export type TrainFromRequest = { readonly from: string } & Request<TrainSettings>;
 
+function givenIn(settings: object): readonly Row[] {
+  return flat(settings).flatMap(([name, value]) => (value === undefined ? [] : (rowOf(name) ?? [])));
+}
+
 /** Combinations of settings that are not allowed. */
 function conflictsIn(settings: EvaluationSettings | TrainSettings | SftSettings): readonly (string | false)[] {
-  const { engine, baseModel, baseURL, loraRank } = settings;
+  const { engine, baseURL, loraRank } = settings;
   const ofRun: Partial<Omit<TrainSettings, 'run'>> & Partial<Pick<EvaluationSettings, 'run'>> = settings;
   const { run, flow, flows, apiKeyEnv, store, workers, limits, loraAlpha, trained } = ofRun;
   const trains = 'steps' in settings || 'epochs' in settings;
-  const embedded = (['trained', 'loraAlpha', 'context'] as const).find((name) => ofRun[name] !== undefined);
   const { username = '', password = '' } = baseURL === undefined ? {} : new URL(baseURL);
   return [
     flows !== undefined && flow === undefined && 'flow: expected the name of a flow of the flows file, found none',
-    engine !== 'tinker' && baseModel !== undefined && 'baseModel: expected engine tinker beside it: it is for a Tinker server',
+    ...givenIn(settings).map(
+      ({ name, ofEngine = engine }) => ofEngine !== engine && `${name}: expected engine ${ofEngine} beside it`,
+    ),
     isApi(engine) && loraRank !== undefined && 'loraRank: expected engine embedded or tinker beside it: an API trains nothing',
     engine === 'embedded' &&
       loraRank !== undefined &&
       !trains &&
       'loraRank: expected engine tinker beside it: an evaluation trains no adapter',
-    engine !== 'embedded' && embedded !== undefined && `${embedded}: expected engine embedded beside it`,
     trained === 'all' && loraRank !== undefined && 'loraRank: expected adapters to be trained, found trained: all',
     trained === 'all' && loraAlpha !== undefined && 'loraAlpha: expected adapters to be trained, found trained: all',
     engine === 'embedded' &&
@@ -104,26 +108,15 @@ function conflictsInTraining(settings: TrainSettings): readonly (string | false)
   ];
 }
 
-/** Settings that belong to one loss. Beside another they would do nothing. */
-const OF_LOSS = {
-  dualClip: 'ppo',
-  isLevel: 'decoupled_ppo',
-  isAction: 'decoupled_ppo',
-  isCap: 'decoupled_ppo',
-  isFloor: 'decoupled_ppo',
-  droBeta: 'dro',
-  dpoBeta: 'dpo',
-} as const;
-
 function conflictsInObjective(settings: TrainSettings): readonly (string | false)[] {
   const { loss, algorithm, weighting, kl, klEstimator, entropy, overlongBuffer, overlongFactor, turnDiscount, limits } = settings;
   const isPaired = loss === 'dpo';
   const isShaped = overlongBuffer !== undefined;
   const isSpread = turnDiscount !== undefined;
-  const names = Object.keys(OF_LOSS) as (keyof typeof OF_LOSS)[];
-  const misplaced = names.filter((name) => settings[name] !== undefined && loss !== OF_LOSS[name]);
   return [
-    ...misplaced.map((name) => `${name}: expected loss ${OF_LOSS[name]} beside it, found ${loss}`),
+    ...givenIn(settings).map(
+      ({ name, ofLoss = loss }) => ofLoss !== loss && `${name}: expected loss ${ofLoss} beside it, found ${loss}`,
+    ),
     isPaired && algorithm !== 'grpo' && 'algorithm: expected none beside loss dpo, which compares pairs of rollouts',
     isPaired && weighting !== 'tokens' && 'weighting: expected none beside loss dpo: every pair counts alike',
     isPaired && kl > 0 && 'kl: expected 0 beside loss dpo: it pulls to the same reference by itself (dpoBeta)',

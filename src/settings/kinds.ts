@@ -20,7 +20,8 @@ export interface Kind<T> {
   /** How a value is shown, if not by `String`. */
   show?(value: T): string;
   readonly choices?: readonly string[];
-  readonly isPath?: boolean;
+  /** A path, which is relative to what says it; or also a value in its place. */
+  readonly isPath?: true | 'or value';
   /** Only for the type. */
   readonly type?: T;
 }
@@ -136,7 +137,7 @@ export const taskSource: Kind<TaskSource> = {
   expected: 'a path, or a list or iterable of rows',
   accepts: (value) => (typeof value === 'string' ? value !== '' : isIterable(value)),
   placeholder: '<file>',
-  isPath: true,
+  isPath: 'or value',
 };
 
 function isIterable(value: unknown): boolean {
@@ -148,5 +149,5 @@ export const entryKind: Kind<string | Entry> = {
   accepts: (value) =>
     typeof value === 'string' ? value !== '' : typeof value === 'object' && value !== null && 'workflow' in value,
   placeholder: '',
-  isPath: true,
+  isPath: 'or value',
 };

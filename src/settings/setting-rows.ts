@@ -127,3 +127,8 @@ function unknownSetting(name: string, rows: readonly Row[]): string {
 export function camel(flag: string): string {
   return flag.replaceAll(/-(\w)/g, (_, letter: string) => letter.toUpperCase());
 }
+
+/** What `preflight` looks at without a probe. */
+export function isChecked(name: string): boolean {
+  return rowOf(name)?.section === 'Agent and tasks';
+}

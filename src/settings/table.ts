@@ -29,10 +29,12 @@ import {
   DPO_BETA,
   DRO_BETA,
   ENGINES,
+  type EngineName,
   IS_ACTIONS,
   IS_LEVELS,
   KL_ESTIMATORS,
   LOSS_NAMES,
+  type LossName,
   OVERLONG_FACTOR,
   STALE_NAMES,
   TINKER_CONCURRENCY,
@@ -58,6 +60,11 @@ interface More extends Variant {
    * taken over by a run that trains `from` another.
    */
   readonly mayChange?: true | 'own';
+  /** Not taken over by a run that trains `from` another: it is about how that one sampled, or what it began with. */
+  readonly isOwn?: true;
+  /** It means nothing with another loss, or another engine. */
+  readonly ofLoss?: LossName;
+  readonly ofEngine?: EngineName;
   readonly for?: Readonly<
     Partial<Record<Verb, Variant & Pick<More, 'flag' | 'placeholder'> & { readonly kind?: Kind<unknown> }>>
   >;
@@ -144,6 +151,8 @@ export const SETTINGS = {
     rows: derived('*eval', orNone(text('<list>')), 'all', 'Rows of the task file to evaluate on, such as 3,7,10-20.'),
     flow: optional(ALL, text('<name>'), 'Name of the agent flow to run. A task’s agent_name chooses another.'),
     flows: optional(ALL, path('<file>'), 'YAML list of agent flows. The entry may then be left out, or hold only the grader.'),
+  }),
+  ...section('Machine', {
     isolation: optional(
       'train eval *try preflight',
       oneOf(['none', 'process'], '<where>'),
@@ -172,6 +181,7 @@ export const SETTINGS = {
     ),
     baseModel: optional('train eval try preflight *sft *serve', text('<name>'), 'The Tinker server’s name for the model.', {
       shown: 'the only one it has',
+      ofEngine: 'tinker',
     }),
     baseURL: optional('*train *eval *try *preflight *sft *serve', url, 'Address of the server.', {
       shown: 'TINKER_BASE_URL, OPENAI_BASE_URL or ANTHROPIC_BASE_URL, or the API’s own if its key is set',
@@ -192,6 +202,7 @@ export const SETTINGS = {
       'What the embedded engine trains: all parameters, or adapters (LoRA) beside frozen weights.',
       {
         shown: 'all below 20 million parameters, else adapters',
+        ofEngine: 'embedded',
       },
     ),
     loraRank: optional(
@@ -208,6 +219,7 @@ export const SETTINGS = {
       'Scale of the adapters: they are multiplied by alpha / rank. Embedded engine only; asks for adapters.',
       {
         shown: 'twice the rank',
+        ofEngine: 'embedded',
       },
     ),
     context: optional(
@@ -216,6 +228,7 @@ export const SETTINGS = {
       'Maximum tokens of a prompt and its answer together. A smaller value needs less memory. Embedded engine only.',
       {
         shown: 'what the model was made for',
+        ofEngine: 'embedded',
       },
     ),
   }),
@@ -396,13 +409,14 @@ export const SETTINGS = {
       whole(0, 1000),
       0,
       'How many policy versions sampling may run ahead of training. 0: rollouts wait for the step.',
-      { placeholder: '<k>' },
+      { placeholder: '<k>', isOwn: true },
     ),
     stale: setting(
       TRAINING,
       oneOf(STALE_NAMES, '<rule>'),
       'drop',
       'What happens to groups that are older than staleness allows.',
+      { isOwn: true },
     ),
   }),
   ...section('Training', {
@@ -462,6 +476,7 @@ export const SETTINGS = {
     // With staleness, decoupled_ppo: trainSettings.
     loss: setting(TRAINING, oneOf(LOSS_NAMES), 'ppo', 'What a step minimises.', {
       shown: 'ppo; with staleness decoupled_ppo, if the Tinker server has it',
+      isOwn: true,
     }),
     clipLow: setting(
       TRAINING,
@@ -477,26 +492,29 @@ export const SETTINGS = {
     ),
     dualClip: optional(TRAINING, aboveOne, 'For ppo: a token with a negative advantage costs at most this many times its size.', {
       shown: 'no bound',
+      ofLoss: 'ppo',
     }),
     isLevel: optional(
       TRAINING,
       oneOf(IS_LEVELS, '<what>'),
       'For decoupled_ppo: one importance weight for each token, or for each sequence.',
-      { shown: 'token' },
+      { shown: 'token', ofLoss: 'decoupled_ppo' },
     ),
     isAction: optional(
       TRAINING,
       oneOf(IS_ACTIONS, '<what>'),
       'For decoupled_ppo: a weight out of bounds is cut off there, or becomes 0.',
-      { shown: 'truncate' },
+      { shown: 'truncate', ofLoss: 'decoupled_ppo' },
     ),
-    isCap: optional(TRAINING, aboveOne, 'For decoupled_ppo: largest importance weight.', { shown: '5' }),
-    isFloor: optional(TRAINING, rate, 'For decoupled_ppo: smallest importance weight.'),
+    isCap: optional(TRAINING, aboveOne, 'For decoupled_ppo: largest importance weight.', { shown: '5', ofLoss: 'decoupled_ppo' }),
+    isFloor: optional(TRAINING, rate, 'For decoupled_ppo: smallest importance weight.', { ofLoss: 'decoupled_ppo' }),
     droBeta: optional(TRAINING, positive, 'For dro: strength of the pull towards the policy that sampled.', {
       shown: `${DRO_BETA}`,
+      ofLoss: 'dro',
     }),
     dpoBeta: optional(TRAINING, positive, 'For dpo: strength of the pull towards the policy that training began with.', {
       shown: `${DPO_BETA}`,
+      ofLoss: 'dpo',
     }),
     kl: setting(TRAINING, coefficient, 0, 'Coefficient of the KL penalty against the policy that training began with.'),
     klEstimator: setting(TRAINING, oneOf(KL_ESTIMATORS), 'k3', 'How the KL divergence is estimated.'),
@@ -556,15 +574,16 @@ export const SETTINGS = {
       '*train *sft',
       path('<run>'),
       'Train on the rollouts that this run kept, with its settings. Rollouts that curate excludes are left out, and no new ones are made.',
-      { for: { sft: { flag: '' } } },
+      { for: { sft: { flag: '' } }, isOwn: true },
     ),
     warmStart: optional(
       '*train preflight',
       path('<from>'),
       'First teach the policy the successes of this run, or the conversations of this JSONL file.',
+      { isOwn: true },
     ),
-    warmStartEpochs: setting(TRAINING, count, 3, 'Maximum passes over what a warm start teaches.'),
-    warmStartLearningRate: setting(TRAINING, rate, 5e-4, 'Learning rate of a warm start. It falls to a tenth.'),
+    warmStartEpochs: setting(TRAINING, count, 3, 'Maximum passes over what a warm start teaches.', { isOwn: true }),
+    warmStartLearningRate: setting(TRAINING, rate, 5e-4, 'Learning rate of a warm start. It falls to a tenth.', { isOwn: true }),
   }),
   ...section('Evaluation', {
     n: derived('*eval', count, '1', 'Rollouts per task.', { placeholder: '<k>' }),
