@@ -32,7 +32,9 @@ export async function preflightCommand(given: string | undefined, flags: Preflig
   const { flow, flows, minTasks = TRAIN_DEFAULTS.minTasks } = own;
   const unused = isProbed ? undefined : flat(own).find(([name]) => !isChecked(name))?.[0];
   if (unused !== undefined) {
-    throw new TrainyardError('USAGE', `${unused}: is for a probe, found no --probe`, { hint: 'give --probe, or leave it out' });
+    throw new TrainyardError('USAGE', `${unused}: expected --probe beside it: without one, nothing is run`, {
+      hint: 'give --probe, or leave it out',
+    });
   }
   const entry = entryGiven(given ?? flows, 'trainyard preflight <entry>');
   if (flows !== undefined && flow === undefined) {

@@ -244,7 +244,7 @@ describe('trainyard eval', () => {
     await appendFile(at('least.ts'), '// changed\n');
     const again = resumeEvaluation({ run, n: 4, limits: { turns: 3, tokens: 100, deadlineMs: 1000 }, graderDeadlineMs: 2500 });
     await expect(again).rejects.toThrow(
-      /^5 things are not as they were: --n was 1, now it is 4; --turns was 16, now it is 4; --grader-deadline was 10s, now it is 2\.5s; tasks have changed: row 2; \S+\/least\.ts has changed$/,
+      /^7 things are not as they were: n was 1, now it is 4; limits\.turns was 16, now it is 3; limits\.tokens was 4096, now it is 100; limits\.deadlineMs was 60s, now it is 1s; graderDeadlineMs was 10s, now it is 2\.5s; tasks have changed: row 2; \S+\/least\.ts has changed$/,
     );
     // How fast it goes may change.
     await writeFile(tasks, rows('one', 'two', 'another, that was not evaluated'));

@@ -38,7 +38,7 @@ function declaredIn({ path, program }: Source): ReadonlySet<string> {
       if (flag !== undefined) names.add(`flag ${flag}`);
     },
     ObjectExpression: ({ properties }) => {
-      for (const one of properties) if (one.type === 'Property' && !one.shorthand && !isRead(one.value)) member(one.key);
+      for (const one of properties) if (one.type === 'Property' && !one.shorthand && !isRead(one.value as never)) member(one.key);
     },
     TSInterfaceBody: ({ body }) => {
       for (const one of body) if (one.type === 'TSPropertySignature') member(one.key);
