@@ -34,7 +34,7 @@ import {
   type TrainPlan,
 } from '../run/plan.ts';
 import { openStoreOf, requireDirectory } from '../run/run-store.ts';
-import { TRAIN_DEFAULTS } from '../settings/check-settings.ts';
+import { TRAIN_DEFAULTS } from '../settings/setting-rows.ts';
 import { isApi } from '../settings/settings.ts';
 import { takeLock } from '../store/files.ts';
 import { loadRenderer, type Renderer } from '../tokens/renderer.ts';

@@ -16,7 +16,7 @@ import { meanRewardIn, solvedIn, type TaskResult } from '../evaluation/results.t
 import { checkpointIn } from '../run/directory.ts';
 import { keptStore } from '../run/run-store.ts';
 import type { EvaluationRequest } from '../settings/check-settings.ts';
-import { EVAL_DEFAULTS } from '../settings/check-settings.ts';
+import { EVAL_DEFAULTS } from '../settings/setting-rows.ts';
 import { isApi, shortPath, usualRun } from '../settings/settings.ts';
 import { isDevice, writeWhole } from '../store/files.ts';
 import { checkStoreUrl } from '../store/url.ts';

@@ -3,7 +3,7 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Emit } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import type { SftSettings, TrainRequest } from '../settings/check-settings.ts';
-import { EVAL_DEFAULTS } from '../settings/check-settings.ts';
+import { EVAL_DEFAULTS } from '../settings/setting-rows.ts';
 import { shellWord } from '../settings/settings.ts';
 import { resume, train } from '../training/train.ts';
 import { exitAfter, guarded } from './guarded.ts';

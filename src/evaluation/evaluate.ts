@@ -27,7 +27,7 @@ import {
 } from '../run/plan.ts';
 import { openRunStore } from '../run/run-store.ts';
 import type { EvaluationRequest, EvaluationSettings, TrainSettings } from '../settings/check-settings.ts';
-import { EVAL_DEFAULTS } from '../settings/check-settings.ts';
+import { EVAL_DEFAULTS } from '../settings/setting-rows.ts';
 import { costOf, hiddenFiles, plannedFor, samplingAt, shortPath, usualHeldOut } from '../settings/settings.ts';
 import { writeWhole } from '../store/files.ts';
 import { openSqliteStore } from '../store/sqlite.ts';

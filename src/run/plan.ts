@@ -25,9 +25,9 @@ import type {
   TrainRequest,
   TrainSettings,
 } from '../settings/check-settings.ts';
-import { baseURLOf, checkSettings, evaluationSettings, TRAIN_DEFAULTS, trainSettings } from '../settings/check-settings.ts';
+import { baseURLOf, checkSettings, evaluationSettings, trainSettings } from '../settings/check-settings.ts';
 import { rowsOf } from '../settings/row-ranges.ts';
-import { flat, nested, rowOf } from '../settings/setting-rows.ts';
+import { flat, nested, rowOf, TRAIN_DEFAULTS } from '../settings/setting-rows.ts';
 import { type EngineName, isApi, type LossName, resumeCommand, shortPath } from '../settings/settings.ts';
 import { withoutPassword } from '../store/url.ts';
 import { isEvaluation, readRunFile, refuseSft } from './directory.ts';

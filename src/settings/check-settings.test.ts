@@ -2,8 +2,9 @@ import { describe, expect, it } from 'vitest';
 import { defaultThreads } from '../engines/embedded/embedded-model.ts';
 import { DEFAULT_RETRIES } from '../grading/call.ts';
 import { DEFAULT_MEMORY_MB } from '../grading/pool.ts';
-import { evaluationSettings, TRAIN_DEFAULTS, trainSettings } from './check-settings.ts';
+import { evaluationSettings, trainSettings } from './check-settings.ts';
 import { rowsOf, tidyRows } from './row-ranges.ts';
+import { TRAIN_DEFAULTS } from './setting-rows.ts';
 import { learningRateAt } from './settings.ts';
 
 describe('trainSettings', () => {

@@ -9,7 +9,7 @@ import { defined } from '../core/json.ts';
 import type { TaskSource } from '../tasks/rows.ts';
 import { entryKind } from './kinds.ts';
 import { tidyRows } from './row-ranges.ts';
-import { defaultsOf, faultsIn, flat, type Row, rowOf, type SettingsOf } from './setting-rows.ts';
+import { EVAL_DEFAULTS, faultsIn, flat, type Row, rowOf, type SettingsOf, SFT_DEFAULTS, TRAIN_DEFAULTS } from './setting-rows.ts';
 import {
   APIS,
   type ApiName,
@@ -23,10 +23,6 @@ import {
   usualTasks,
 } from './settings.ts';
 import { API_DEFAULTS, type Verb } from './table.ts';
-
-export const EVAL_DEFAULTS = defaultsOf('eval');
-export const TRAIN_DEFAULTS = defaultsOf('train');
-export const SFT_DEFAULTS = defaultsOf('sft');
 
 export type EvaluationSettings = SettingsOf<'eval'> & { readonly heldOut: TaskSource };
 export type TrainSettings = SettingsOf<'train'> & { readonly run: string };

@@ -1,5 +1,5 @@
 /** Defaults of the servers: `serve`, `tinker`, `skyrl` and `view`. Those of settings of runs are in table.ts. */
-import { EVAL_DEFAULTS } from './check-settings.ts';
+import { EVAL_DEFAULTS } from './setting-rows.ts';
 import { TINKER_CONCURRENCY } from './settings.ts';
 
 const HOST = '127.0.0.1';

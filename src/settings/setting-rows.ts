@@ -81,10 +81,14 @@ export function nested(entries: Iterable<readonly [name: string, value: unknown]
 }
 
 /** Of settings whose default follows from no other. */
-export function defaultsOf<V extends Verb>(verb: V): SettingsOf<V> {
+function defaultsOf<V extends Verb>(verb: V): SettingsOf<V> {
   const rows = rowsOf(verb).filter(({ isDerived }) => !isDerived);
   return nested(rows.map(({ name, usual }) => [name, usual])) as SettingsOf<V>;
 }
+
+export const EVAL_DEFAULTS = defaultsOf('eval');
+export const TRAIN_DEFAULTS = defaultsOf('train');
+export const SFT_DEFAULTS = defaultsOf('sft');
 
 export interface Fault {
   readonly name: string;

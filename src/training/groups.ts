@@ -20,7 +20,8 @@ import { type Group, type GroupBatch, GroupScheduler } from '../rollout/schedule
 import { openParts, type Rollouts, type RunParts } from '../run/parts.ts';
 import type { TrainPlan } from '../run/plan.ts';
 import { type Checked, preflight } from '../run/preflight.ts';
-import { type EvaluationRequest, evaluationSettings, TRAIN_DEFAULTS, type TrainSettings } from '../settings/check-settings.ts';
+import { type EvaluationRequest, evaluationSettings, type TrainSettings } from '../settings/check-settings.ts';
+import { TRAIN_DEFAULTS } from '../settings/setting-rows.ts';
 import { costOf, hiddenFiles, plannedFor, resumeCommand, samplingAt, shellWord } from '../settings/settings.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { hasSignal, turnAdvantagesOf } from './advantages.ts';

@@ -18,7 +18,7 @@ import { artifactsFolder } from '../../rollout/rollout-context.ts';
 import { openParts, type RunParts } from '../../run/parts.ts';
 import { besideOf, changedBeside, changedSources, preflight, sourcesOf } from '../../run/preflight.ts';
 import type { TrainSettings } from '../../settings/check-settings.ts';
-import { EVAL_DEFAULTS } from '../../settings/check-settings.ts';
+import { EVAL_DEFAULTS } from '../../settings/setting-rows.ts';
 import { isApi, ownRelease } from '../../settings/settings.ts';
 import { withoutPassword } from '../../store/url.ts';
 import { filesIn } from './files.ts';
