@@ -1,7 +1,7 @@
 /** Prints docs/reference/settings.md from the table of settings. */
 import { usageOf } from '../src/cli/flags.ts';
+import type { Verb } from '../src/settings/kinds.ts';
 import { flagOf, isFirst, type Row, rowsOf, shownDefault } from '../src/settings/setting-rows.ts';
-import type { Verb } from '../src/settings/table.ts';
 
 const VERBS: readonly Verb[] = ['train', 'eval', 'try', 'sft'];
 

@@ -4,9 +4,8 @@
  */
 import { InvalidArgumentError, Option } from 'commander';
 import { nearName, TrainyardError } from '../core/errors.ts';
-import { type Kind, seconds, whole } from '../settings/kinds.ts';
+import { type Kind, seconds, type Verb, whole } from '../settings/kinds.ts';
 import { camel, flagOf, isFirst, type Row, rowOf, rowsOf, shownDefault } from '../settings/setting-rows.ts';
-import type { Verb } from '../settings/table.ts';
 
 /** Reads texts as values of a kind. `others`: settings that a text may have been meant for. */
 function reads(kind: Kind<unknown>, others: readonly Row[] = []): (text: string) => unknown {
@@ -36,7 +35,7 @@ export const ENTRY = ['[entry]', 'module that exports the workflow and the grade
 const FILES = 'JSONL, CSV or Parquet';
 
 /** What a setting means, for help: its first sentence. */
-export function shortMeaning({ meaning, kind }: Row): string {
+function shortMeaning({ meaning, kind }: Row): string {
   const [first = ''] = meaning.split(/\.(?: |$)/, 1);
   const choices = kind.choices === undefined ? '' : `: ${kind.choices.join(', ')}`;
   return `${/^[A-Z][a-z ]/.test(first) ? first.charAt(0).toLowerCase() : first.charAt(0)}${first.slice(1)}${choices}`;

@@ -66,7 +66,7 @@ function usage({ exitCode, code, message }: CommanderError, json: boolean, first
   const isSwallowed = IS_NPM_SCRIPT && code === 'commander.excessArguments';
   const hint = isSwallowed
     ? `npm swallows flags that do not follow --: npm run trainyard -- ${verb ?? '<verb> '}…`
-    : `see trainyard ${verb ?? ''}--help`;
+    : `see trainyard ${verb ?? ''}--help${code === 'commander.unknownOption' ? ', and trainyard help settings' : ''}`;
   fail({ type: 'error', code: 'USAGE', message: message.replace(/^error: /, '').replaceAll('\n', ' '), hint }, json);
   return 2;
 }

@@ -4,9 +4,9 @@
  */
 import { Argument, type Command, Option } from 'commander';
 import { TrainyardError } from '../core/errors.ts';
+import type { Verb } from '../settings/kinds.ts';
 import { SERVE_DEFAULTS, SKYRL_DEFAULTS, TINKER_DEFAULTS } from '../settings/server-defaults.ts';
 import { nested } from '../settings/setting-rows.ts';
-import type { Verb } from '../settings/table.ts';
 import {
   ASIDE,
   BESIDE,

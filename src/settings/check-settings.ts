@@ -7,7 +7,7 @@ import { join, resolve } from 'node:path';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import type { TaskSource } from '../tasks/rows.ts';
-import { entryKind } from './kinds.ts';
+import { entryKind, type Verb } from './kinds.ts';
 import { tidyRows } from './row-ranges.ts';
 import { EVAL_DEFAULTS, faultsIn, flat, type Row, rowOf, type SettingsOf, SFT_DEFAULTS, TRAIN_DEFAULTS } from './setting-rows.ts';
 import {
@@ -22,7 +22,7 @@ import {
   usualRun,
   usualTasks,
 } from './settings.ts';
-import { API_DEFAULTS, type Verb } from './table.ts';
+import { API_DEFAULTS } from './table.ts';
 
 export type EvaluationSettings = SettingsOf<'eval'> & { readonly heldOut: TaskSource };
 export type TrainSettings = SettingsOf<'train'> & { readonly run: string };

@@ -1,11 +1,12 @@
 /**
- * Kinds of values that settings have: what one accepts, how a text of the command line becomes one, and the words for both. They are zod's schemas in
- * small, because `trainyard --help` must not wait for a library to load, and because a text, a config file and TypeScript shall be told the same.
- * Knows no setting.
+ * What a row of the table of settings is made of: the kind of its value, which says what it accepts, how a text of the command line becomes one and
+ * the words for both; and what else there is to say about a setting. Kinds are zod's schemas in small, because `trainyard --help` must not wait for a
+ * library to load, and because a text, a config file and TypeScript shall be told the same. Knows no setting.
  */
 import type { Entry } from '../rollout/discovery.ts';
 import { isDatabaseUrl, STORE_URL } from '../store/url.ts';
 import type { TaskSource } from '../tasks/rows.ts';
+import type { EngineName, LossName } from './settings.ts';
 
 export interface Kind<T> {
   /** Ends `expected …`. */
@@ -151,3 +152,80 @@ export const entryKind: Kind<string | Entry> = {
   placeholder: '',
   isPath: 'or value',
 };
+
+export type Verb = 'train' | 'eval' | 'try' | 'preflight' | 'sft' | 'serve';
+
+/** What of a row may differ by command. */
+interface Variant {
+  readonly usual?: unknown;
+  /** The default in words. */
+  readonly shown?: string;
+  readonly meaning?: string;
+}
+
+interface More extends Variant {
+  /** The flag, if it is not the name in kebab case. */
+  readonly flag?: string;
+  readonly placeholder?: string;
+  /**
+   * It may change when a run is resumed: it decides how much is done, how fast, where or what is shown, but no result. `own`: it is also not
+   * taken over by a run that trains `from` another.
+   */
+  readonly mayChange?: true | 'own';
+  /** Not taken over by a run that trains `from` another: it is about how that one sampled, or what it began with. */
+  readonly isOwn?: true;
+  /** It means nothing with another loss, or another engine. */
+  readonly ofLoss?: LossName;
+  readonly ofEngine?: EngineName;
+  readonly for?: Readonly<
+    Partial<Record<Verb, Variant & Pick<More, 'flag' | 'placeholder'> & { readonly kind?: Kind<unknown> }>>
+  >;
+}
+
+export interface Setting<T = unknown, V extends string = string> extends More {
+  readonly kind: Kind<T>;
+  /** Commands that have it; a star before one: on the first screen of its help. */
+  readonly verbs: V;
+  /** The first sentence is for the first screen; `help settings` and the page have all. */
+  readonly meaning: string;
+  /** Its default follows from other settings. */
+  readonly isDerived: boolean;
+  readonly section: string;
+}
+
+export function setting<const V extends string, T>(
+  verbs: V,
+  kind: Kind<T>,
+  usual: T,
+  meaning: string,
+  more: More = {},
+): Setting<T, V> {
+  return { verbs, kind, usual, meaning, isDerived: false, section: '', ...more };
+}
+
+/** Undefined unless it is set. */
+export function optional<const V extends string, T>(
+  verbs: V,
+  kind: Kind<T>,
+  meaning: string,
+  more?: More,
+): Setting<T | undefined, V> {
+  return setting<V, T | undefined>(verbs, orNone(kind), undefined, meaning, more);
+}
+
+/** Its default, `shown`, follows from other settings. */
+export function derived<const V extends string, T>(
+  verbs: V,
+  kind: Kind<T>,
+  shown: string,
+  meaning: string,
+  more?: More,
+): Setting<T, V> {
+  return { ...setting(verbs, kind, undefined as T, meaning, more), shown, isDerived: true };
+}
+
+export function section<const Rows extends Readonly<Record<string, object>>>(title: string, rows: Rows): Rows {
+  return Object.fromEntries(
+    Object.entries(rows).map(([name, row]) => [name, 'kind' in row ? { ...row, section: title } : section(title, row as Rows)]),
+  ) as Rows;
+}

@@ -5,8 +5,8 @@
 import { kindOf } from '../core/describe.ts';
 import { nearName } from '../core/errors.ts';
 import { isObject } from '../core/json.ts';
-import type { Kind } from './kinds.ts';
-import { SETTINGS, type Setting, type Verb } from './table.ts';
+import type { Kind, Setting, Verb } from './kinds.ts';
+import { SETTINGS } from './table.ts';
 
 type Table = typeof SETTINGS;
 type ValueOf<Row> = Row extends { readonly kind: Kind<infer T> } ? T : { readonly [Name in keyof Row]: ValueOf<Row[Name]> };

@@ -7,16 +7,19 @@ import { availableParallelism } from 'node:os';
 import {
   database,
   decimal,
+  derived,
   entryKind,
-  type Kind,
   milliseconds,
   names,
   oneOf,
   only,
+  optional,
   orNone,
   path,
   prices,
   seconds,
+  section,
+  setting,
   taskSource,
   text,
   url,
@@ -29,77 +32,15 @@ import {
   DPO_BETA,
   DRO_BETA,
   ENGINES,
-  type EngineName,
   IS_ACTIONS,
   IS_LEVELS,
   KL_ESTIMATORS,
   LOSS_NAMES,
-  type LossName,
   OVERLONG_FACTOR,
   STALE_NAMES,
   TINKER_CONCURRENCY,
   WEIGHTINGS,
 } from './settings.ts';
-
-export type Verb = 'train' | 'eval' | 'try' | 'preflight' | 'sft' | 'serve';
-
-/** What of a row may differ by command. */
-interface Variant {
-  readonly usual?: unknown;
-  /** The default in words. */
-  readonly shown?: string;
-  readonly meaning?: string;
-}
-
-interface More extends Variant {
-  /** The flag, if it is not the name in kebab case. */
-  readonly flag?: string;
-  readonly placeholder?: string;
-  /**
-   * It may change when a run is resumed: it decides how much is done, how fast, where or what is shown, but no result. `own`: it is also not
-   * taken over by a run that trains `from` another.
-   */
-  readonly mayChange?: true | 'own';
-  /** Not taken over by a run that trains `from` another: it is about how that one sampled, or what it began with. */
-  readonly isOwn?: true;
-  /** It means nothing with another loss, or another engine. */
-  readonly ofLoss?: LossName;
-  readonly ofEngine?: EngineName;
-  readonly for?: Readonly<
-    Partial<Record<Verb, Variant & Pick<More, 'flag' | 'placeholder'> & { readonly kind?: Kind<unknown> }>>
-  >;
-}
-
-export interface Setting<T = unknown, V extends string = string> extends More {
-  readonly kind: Kind<T>;
-  /** Commands that have it; a star before one: on the first screen of its help. */
-  readonly verbs: V;
-  /** The first sentence is for the first screen; `help settings` and the page have all. */
-  readonly meaning: string;
-  /** Its default follows from other settings. */
-  readonly isDerived: boolean;
-  readonly section: string;
-}
-
-function setting<const V extends string, T>(verbs: V, kind: Kind<T>, usual: T, meaning: string, more: More = {}): Setting<T, V> {
-  return { verbs, kind, usual, meaning, isDerived: false, section: '', ...more };
-}
-
-/** Undefined unless it is set. */
-function optional<const V extends string, T>(verbs: V, kind: Kind<T>, meaning: string, more?: More): Setting<T | undefined, V> {
-  return setting<V, T | undefined>(verbs, orNone(kind), undefined, meaning, more);
-}
-
-/** Its default, `shown`, follows from other settings. */
-function derived<const V extends string, T>(verbs: V, kind: Kind<T>, shown: string, meaning: string, more?: More): Setting<T, V> {
-  return { ...setting(verbs, kind, undefined as T, meaning, more), shown, isDerived: true };
-}
-
-function section<const Rows extends Readonly<Record<string, object>>>(title: string, rows: Rows): Rows {
-  return Object.fromEntries(
-    Object.entries(rows).map(([name, row]) => [name, 'kind' in row ? { ...row, section: title } : section(title, row as Rows)]),
-  ) as Rows;
-}
 
 const ALL = 'train eval try preflight';
 const RUNS = 'train eval preflight';
