@@ -74,17 +74,19 @@ function verbWithSettings(program: Command, name: Verb, description: string, jso
   return verb.addOption(setOption());
 }
 
+/** An action that gets the entry and the flags with what the config file says. `run` is not called if that was to be printed. */
+function configuredBy(ended: Ended, verb: ConfiguredVerb, run: (entry: string | undefined, flags: never) => Promise<number>) {
+  return async (entry: string | undefined, flags: Values, command: Command): Promise<void> => {
+    const { withConfig } = await import('./with-config.ts');
+    const given = await withConfig(verb, entry, settingsIn(verb, flags, command.options));
+    ended(given === undefined ? 0 : await run(given.entry, given.flags as never));
+  };
+}
+
 export function addVerbs(program: Command, ended: Ended): void {
   const add = verbIn.bind(null, program);
   const addSettled = verbWithSettings.bind(null, program);
-  /** The entry and the flags, with what the config file says. `run` is not called if that was to be printed. */
-  const configured =
-    (verb: ConfiguredVerb, run: (entry: string | undefined, flags: never) => Promise<number>) =>
-    async (entry: string | undefined, flags: Values, command: Command): Promise<void> => {
-      const { withConfig } = await import('./with-config.ts');
-      const given = await withConfig(verb, entry, settingsIn(verb, flags, command.options));
-      ended(given === undefined ? 0 : await run(given.entry, given.flags as never));
-    };
+  const configured = configuredBy.bind(null, ended);
   const events = 'one JSON event a line';
   const objects = 'one JSON object a line';
   const object = 'one JSON object';
