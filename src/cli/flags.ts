@@ -52,7 +52,9 @@ export function settingOptions(verb: Verb): readonly Option[] {
   return rows.map((row) => {
     const usual = shownDefault(row);
     const option = new Option(usageOf(row), `${shortMeaning(row)}${usual === undefined ? '' : ` (default: ${usual})`}`);
-    return option.argParser(reads(row.kind, rows)).hideHelp(!isFirst(row, verb));
+    // What may hold a secret is checked with the other settings: commander would repeat it.
+    if (!row.kind.isSecret) option.argParser(reads(row.kind, rows));
+    return option.hideHelp(!isFirst(row, verb));
   });
 }
 

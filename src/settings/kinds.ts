@@ -21,6 +21,8 @@ export interface Kind<T> {
   /** How a value is shown, if not by `String`. */
   show?(value: T): string;
   readonly choices?: readonly string[];
+  /** It may hold a password: no message repeats it, so that commander must not refuse it. */
+  readonly isSecret?: true;
   /** A path, which is relative to what says it; or also a value in its place. */
   readonly isPath?: true | 'or value';
   /** Only for the type. */
@@ -103,11 +105,13 @@ export function only<const T extends string | true>(value: T, expected: string, 
 
 export const url: Kind<string> = {
   ...text('<url>', 'an address that begins with http:// or https://'),
+  isSecret: true,
   accepts: (value) => typeof value === 'string' && /^https?:$/.test(URL.parse(value)?.protocol ?? ''),
 };
 
 export const database: Kind<string> = {
   ...text('<url>', STORE_URL.replace(/^expected /, '')),
+  isSecret: true,
   accepts: (value) => typeof value === 'string' && isDatabaseUrl(value),
 };
 

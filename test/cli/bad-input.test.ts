@@ -49,6 +49,14 @@ describe('usage', () => {
     [['train', 'x.ts', '--split', '10'], 'expected a share between 0 and 1, such as 0.1'],
     [['train', 'x.ts', '--set', 'lora-rnk=8'], '--set lora-rnk: this command has no such setting, did you mean lora-rank?'],
     [['train', 'x.ts', '--set', 'lora-rank'], '--set lora-rank: expected a value, as in --set lora-rank=<n>'],
+    [
+      ['train', 'x.ts', '--store', 'mysql://me:pw@h/d'],
+      '--store: expected the URL of a PostgreSQL database, postgres://user@host:5432/database, found String',
+    ],
+    [
+      ['train', 'x.ts', '--set', 'baseURL=pw'],
+      '--set baseURL: expected an address that begins with http:// or https://, found String',
+    ],
     [['train', 'x.ts', '--set', 'max-time=soon'], '--set max-time: expected a time such as 90s, 10m or 2h, found "soon"'],
     [['eval', 'x.ts', '--set', 'adam-beta1=0.5'], '--set adam-beta1: this command has no such setting'],
     [['train', 'x.ts', '--run'], 'argument missing'],
