@@ -89,7 +89,7 @@ describe('a probe', () => {
     const { code, stderr } = await sharedTrainyard('preflight', 'any.ts', '--call-tokens', '8');
     expect({ code, stderr }).toEqual({
       code: 2,
-      stderr: expect.stringContaining('--call-tokens is for a probe, found no --probe'),
+      stderr: expect.stringContaining('--call-tokens: expected --probe beside it'),
     });
   });
 });

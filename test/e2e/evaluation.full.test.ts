@@ -243,7 +243,7 @@ describe('trainyard eval', () => {
     await appendFile(at('least.ts'), '// changed\n');
     const again = resumeEvaluation({ run, n: 4, limits: { turns: 3, tokens: 100, deadlineMs: 1000 }, graderDeadlineMs: 2500 });
     await expect(again).rejects.toThrow(
-      /^5 things are not as they were: --n was 1, now it is 4; limits was \{.*\}, now it is \{.*\}; --grader-deadline was 10s, now it is 2\.5s; tasks have changed: row 2; \S+\/least\.ts has changed$/,
+      /^7 things are not as they were: n was 1, now it is 4; limits\.turns was 16, now it is 3; limits\.tokens was 4096, now it is 100; limits\.deadlineMs was 60s, now it is 1s; graderDeadlineMs was 10s, now it is 2\.5s; tasks have changed: row 2; \S+\/least\.ts has changed$/,
     );
     // How fast it goes may change.
     await writeFile(tasks, rows('one', 'two', 'another, that was not evaluated'));
@@ -285,7 +285,7 @@ describe('trainyard eval', () => {
     ],
     [['--junit', '/dev/null/at/all.xml'], 'found /dev/null, which is no folder'],
     [['--grader-deadline', 'soon'], 'expected a time such as 90s, 10m or 2h, found "soon"'],
-    [['--grader-deadline', '0'], '--grader-deadline: Too small'],
+    [['--grader-deadline', '0'], 'expected a time such as 90s, 10m or 2h, found "0"'],
     [['--checkpoint', '/nowhere'], 'found /nowhere'],
   ])('refuses %j before anything runs', async (flags, message) => {
     const rows = ['--held-out', heldOut, '--run', at('never')];

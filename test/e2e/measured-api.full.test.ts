@@ -14,7 +14,7 @@ import { compare, measuredIn } from '../../src/evaluation/compare.ts';
 import { evaluateOnly, resumeEvaluation } from '../../src/evaluation/evaluate.ts';
 import { openStoreOf } from '../../src/run/run-store.ts';
 import { type Served, serve } from '../../src/serve/serve.ts';
-import { SERVE_DEFAULTS } from '../../src/settings/settings.ts';
+import { SERVE_DEFAULTS } from '../../src/settings/server-defaults.ts';
 import { train } from '../../src/training/train.ts';
 import { sharedFolder } from '../fixtures/folder.ts';
 import { answering } from '../fixtures/http/answering.ts';

@@ -5,7 +5,7 @@ import type { ModelHandle } from '../../src/core/contracts.ts';
 import { defineWorkflow } from '../../src/core/define.ts';
 import type { RunEvent } from '../../src/core/events.ts';
 import { serve } from '../../src/serve/serve.ts';
-import { SERVE_DEFAULTS } from '../../src/settings/settings.ts';
+import { SERVE_DEFAULTS } from '../../src/settings/server-defaults.ts';
 import { train } from '../../src/training/train.ts';
 import { temporaryFolder } from '../fixtures/folder.ts';
 
