@@ -79,7 +79,12 @@ export function helpCommand(program: Command, topic: string | undefined): void {
   const page = pages.find(({ name, path }) => topic === name || topic === path);
   if (topic === undefined) console.log(topicLines(verbs).join('\n'));
   else if (verb !== undefined) verb.outputHelp();
-  else if (page !== undefined) console.log(readFileSync(new URL(`${page.path}.md`, DOCS), 'utf8').trimEnd());
+  else if (page !== undefined)
+    console.log(
+      readFileSync(new URL(`${page.path}.md`, DOCS), 'utf8')
+        .replace(/^<!--.*-->\s*/, '')
+        .trimEnd(),
+    );
   else if (isCode(topic)) console.log(codeLines(topic).join('\n'));
   else {
     const codes = Object.keys({ ...WARNINGS, ...ERROR_CODES });
