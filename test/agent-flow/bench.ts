@@ -8,13 +8,8 @@ import { inlineGrader } from '../../src/grading/inline.ts';
 import { mountAgentFlow } from '../../src/shapes/flows/flow-routes.ts';
 import type { GroupPool } from '../../src/shapes/flows/group-pool.ts';
 import { scriptedEngine } from '../../src/testing/trajectories.ts';
-import { createRenderer, type Renderer } from '../../src/tokens/renderer.ts';
-import { loadTokenizer } from '../../src/tokens/tokenizer.ts';
+import { renderer, say } from '../fixtures/gateway/streams.ts';
 import { memoryStore } from '../fixtures/store/memory-store.ts';
-
-const tokenizer = await loadTokenizer(new URL('../../models/base', import.meta.url).pathname);
-export const renderer: Renderer = createRenderer(tokenizer);
-export const say = (text: string): number[] => [...tokenizer.encodeRendered(text)];
 
 export const SAMPLING = { temperature: 1, topP: 1, topK: 0, maxTokens: 64 };
 const LIMITS: Limits = { turns: 40, tokens: 100_000, deadlineMs: 60_000 };

@@ -2,14 +2,12 @@
  * Secrets planted wherever one can be, with servers that repeat them in their errors: keys of the policy, the judge and a server, and
  * passwords of databases. Afterwards they are looked for in all that was printed, written, stored and exported.
  */
-import { once } from 'node:events';
 import { readdirSync, readFileSync } from 'node:fs';
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { jsonLines, ROOT, type scratch, start, useScratch } from '../cli/command.ts';
+import { localServer } from '../fixtures/local-server.ts';
 import { databaseFor, postgresMissing } from '../postgres/server.ts';
 
 const SECRETS = {
@@ -40,8 +38,7 @@ export const grader = judge({ model: { baseURL: '${baseURL}', model: 'judge', ap
 /** Answers every other call, and refuses the others with what it was sent. */
 async function repeatingServer() {
   let calls = 0;
-  const server = createServer(async (request, reply) => {
-    await Array.fromAsync(request);
+  const server = await localServer((request, reply) => {
     const answer = {
       id: 'a',
       object: 'chat.completion',
@@ -55,9 +52,7 @@ async function repeatingServer() {
     reply.writeHead(isAnswered ? 200 : 400, { 'content-type': 'application/json' });
     reply.end(JSON.stringify(isAnswered ? { ...answer, choices } : { error }));
   });
-  await once(server.listen(0, '127.0.0.1'), 'listening');
-  const { port } = server.address() as AddressInfo;
-  return { baseURL: `http://127.0.0.1:${port}/v1`, calls: () => calls, close: () => void server.close() };
+  return { ...server, baseURL: `${server.origin}/v1`, calls: () => calls };
 }
 
 const found = (text: string): string[] =>
@@ -103,7 +98,7 @@ describe.skipIf(postgresMissing !== undefined)(
       await home.write('tasks.jsonl', rows.join('\n'));
     });
     afterAll(async () => {
-      server.close();
+      await server[Symbol.asyncDispose]();
       await database[Symbol.asyncDispose]();
     });
 
