@@ -258,9 +258,12 @@ export class Router<R extends RoutePattern> {
   }
 }
 
-/** The JSON of a body. Throws as `readText` and `parseJson` do. */
-export async function readJson(request: HttpRequest, most: JsonLimits & { readonly bodyBytes: number }): Promise<unknown> {
-  return parseJson(await readText(request, most.bodyBytes), most);
+type BodyLimits = JsonLimits & { readonly bodyBytes: number };
+
+/** The JSON of a body. `empty`: what a request without a body says. Throws as `readText` and `parseJson` do. */
+export async function readJson(request: HttpRequest, most: BodyLimits, empty?: object): Promise<unknown> {
+  const text = await readText(request, most.bodyBytes);
+  return text === '' && empty !== undefined ? empty : parseJson(text, most);
 }
 
 /** Throws `method_not_allowed` with an Allow header. */

@@ -210,20 +210,39 @@ describe('a rollout of a local backend', () => {
   });
 
   it('gives an agent the policy’s own refusal, with its status and what it asks for', async () => {
-    const body = { error: { code: 'context_length_exceeded', message: 'maximum context length is 8' } };
+    const error = { code: 'context_length_exceeded', message: 'maximum context length is 8' };
+    const { seen, grader } = seeing();
     const asking = async (ctx: WorkflowContext) => {
-      const { fetch: own, baseURL } = ctx.model();
+      const { fetch: own, baseURL, generate } = ctx.model();
       const asked = { method: 'POST', body: JSON.stringify({ messages: ctx.prompt }) };
       const response = await own(`${baseURL}/chat/completions`, asked);
-      const { error } = (await response.json()) as { error: object };
-      return { output: { ...error, status: response.status, after: response.headers.get('retry-after') } as never };
+      const thrown = await generate({ messages: ctx.prompt }).catch(({ code }) => code as string);
+      return {
+        output: [
+          response.status,
+          response.headers.get('retry-after'),
+          ((await response.json()) as { error: { code: string } }).error.code,
+          thrown,
+        ] as never,
+      };
     };
-    const { seen, grader } = seeing();
-    await execute(running(asking, { grader }), {}, async () =>
-      Response.json(body, { status: 429, headers: { 'retry-after': '7' } }),
-    );
-    expect(seen[0]!.output).toMatchObject({ status: 429, after: '7', code: 'context_length_exceeded' });
+    const headers = { 'retry-after': '7' };
+    await execute(running(asking, { grader }), {}, async () => Response.json({ error }, { status: 429, headers }));
+    expect(seen[0]!.output).toEqual([429, '7', 'context_length_exceeded', 'CONTEXT_OVERFLOW']);
   });
+
+  it.each(['HTTP://Policy.Example:80/v1/', 'http://policy.example/v1/chat/completions', 'http://policy.example'])(
+    'knows its policy at %s',
+    async (chatCompletionsUrl) => {
+      const backend = running(async (ctx) => {
+        await new OpenAI(ctx.model().openai()).chat.completions.create({
+          model: 'm',
+          messages: [{ role: 'user', content: 'hi' }],
+        });
+      });
+      expect((await execute(backend, { chatCompletionsUrl })).sample!.messages).toHaveLength(2);
+    },
+  );
 
   it('leaves no folder behind when it is closed', async () => {
     let folder: string | null = null;

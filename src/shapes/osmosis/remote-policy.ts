@@ -6,10 +6,10 @@
  */
 import { sendThrough } from '../../core/context.ts';
 import type { DefaultModelAnswer, DefaultModelRequest, ModelHandle, SeatOptions, SessionSpec } from '../../core/contracts.ts';
-import { messageOf, TrainyardError } from '../../core/errors.ts';
+import { type ErrorCode, messageOf, TrainyardError } from '../../core/errors.ts';
 import { defined, isObject, parsedJson } from '../../core/json.ts';
 import type { Turn } from '../../core/types.ts';
-import { chatAnswerIn, chatRequest, clientFields } from '../../gateway/chat-client.ts';
+import { chatAnswerIn, chatRequest, clientFields, refusalOf } from '../../gateway/chat-client.ts';
 import { Gateway } from '../../gateway/gateway.ts';
 import type { LiveSession } from '../../gateway/sessions.ts';
 import { GATEWAY_LIMITS } from '../../gateway/wire-protocol.ts';
@@ -53,9 +53,10 @@ export class RemotePolicy {
   /** At the caller's own address, for clients that are given nothing else; what goes through `fetch` goes through the gateway. */
   #handle(own: ModelHandle): ModelHandle {
     const address = { role: own.role, name: own.name, baseURL: this.#baseURL, apiKey: this.#parts.apiKey ?? '' };
+    const policy = new URL(`${this.#baseURL}/`).href;
     const fetch: typeof globalThis.fetch = (input, init) => {
       const { href } = new URL(input instanceof Request ? input.url : input);
-      return href.startsWith(`${this.#baseURL}/`) ? sendThrough(own, input, init) : this.#parts.fetch(input, init);
+      return href.startsWith(policy) ? sendThrough(own, input, init) : this.#parts.fetch(input, init);
     };
     return { ...own, ...clientFields(address, fetch), thread: (name) => this.#handle(own.thread(name)) };
   }
@@ -72,7 +73,9 @@ export class RemotePolicy {
       return await answerOf(response, tell);
     } catch (thrown) {
       signal.throwIfAborted();
-      throw thrown instanceof PolicyRefusal ? thrown : new PolicyRefusal(`the policy cannot be reached: ${messageOf(thrown)}`);
+      throw thrown instanceof Refusal
+        ? thrown
+        : failed('POLICY_UNREACHABLE', `the policy cannot be reached: ${messageOf(thrown)}`);
     }
   }
 }
@@ -82,28 +85,40 @@ export function noDefaultModels(role: string): TrainyardError {
   return new TrainyardError('WORKFLOW_INVALID', found, { hint: 'train the role, or let the workflow call that model by itself' });
 }
 
-const NO_RESPONSE = { status: 502, headers: new Headers() };
+interface FailedCall {
+  readonly response?: Pick<Response, 'status' | 'headers'>;
+  /** As agents get it. */
+  readonly wireCode?: unknown;
+  readonly hint?: string | undefined;
+}
 
-/** What the policy answered instead of a completion. Agents get its status. */
-export class PolicyRefusal extends Refusal {
-  constructor(message: string, { status, headers }: Pick<Response, 'status' | 'headers'> = NO_RESPONSE, code = 'policy_failed') {
-    const isOf = (name: string): readonly [string, string][] => {
-      const value = headers.get(name);
-      return value === null ? [] : [[name, value]];
-    };
-    // Other servers' clients try these again, and the gateway would tell them not to.
-    const mayPass = status < 400 || status === 409 || status >= 500 ? { 'x-should-retry': 'true' } : {};
-    const told = ['retry-after', 'retry-after-ms', 'x-should-retry'].flatMap(isOf);
-    super({ status: status < 400 ? 502 : status, code }, message, { headers: { ...mayPass, ...Object.fromEntries(told) } });
-  }
+const NO_RESPONSE = { status: 502, headers: new Headers() };
+const PASSED_ON = ['retry-after', 'retry-after-ms', 'x-should-retry'];
+
+/** The agent gets the policy's own status, and what it says about trying again. */
+function failed(code: ErrorCode, message: string, { response = NO_RESPONSE, wireCode, hint }: FailedCall = {}): Refusal {
+  const status = response.status < 400 ? 502 : response.status;
+  const passedOn = [...response.headers].filter(([name]) => PASSED_ON.includes(name));
+  // Clients try these again, and the gateway would tell them not to.
+  const mayPass = status === 409 || status >= 500 ? { 'x-should-retry': 'true' } : {};
+  const row = { status, code: typeof wireCode === 'string' ? wireCode : 'policy_failed' };
+  return new Refusal(row, message, { code, hint, headers: { ...mayPass, ...Object.fromEntries(passedOn) } });
 }
 
 const CUT_OFF = 'a stream that ended before the answer did';
-const garbled = (found: string): PolicyRefusal => new PolicyRefusal(`the policy answered with ${found}`);
+const garbled = (found: string): Refusal => failed('POLICY_GARBLED', `the policy answered with ${found}`);
 const TOO_LONG = `more than ${GATEWAY_LIMITS.bodyBytes} characters`;
 
 async function answerOf(response: Response, tell: DefaultModelRequest['tell']): Promise<DefaultModelAnswer> {
-  if (!response.ok) throw refusalOf(response, (await textWithin(response, GATEWAY_LIMITS.bodyBytes)) ?? '');
+  if (!response.ok) {
+    const text = (await textWithin(response, GATEWAY_LIMITS.bodyBytes)) ?? '';
+    const { code, message, hint } = refusalOf(response.status, text);
+    throw failed(code, message, {
+      response,
+      hint,
+      wireCode: (parsedJson(text) as { error?: Fields } | undefined)?.error?.['code'],
+    });
+  }
   const isStream = response.headers.get('content-type')?.startsWith('text/event-stream');
   const text = isStream ? await summed(response, tell) : await textWithin(response, GATEWAY_LIMITS.bodyBytes);
   if (text === undefined) throw garbled(TOO_LONG);
@@ -112,13 +127,6 @@ async function answerOf(response: Response, tell: DefaultModelRequest['tell']): 
   const { content, reasoning, stopReason, usage } = answer;
   const toolCalls = answer.toolCalls.map(({ id, function: call }) => ({ id, ...call }));
   return { content, toolCalls, stopReason, ...defined({ reasoning, usage }) };
-}
-
-function refusalOf(response: Response, text: string): PolicyRefusal {
-  const { code, message } = (parsedJson(text) as { error?: Fields } | undefined)?.error ?? {};
-  const found = typeof message === 'string' ? message : text.slice(0, 500);
-  const named = typeof code === 'string' ? [code] : [];
-  return new PolicyRefusal(`the policy answered ${response.status}: ${found}`, response, ...named);
 }
 
 /** One chat completion, as JSON, from a stream of it. */
@@ -178,7 +186,8 @@ class StreamSum {
     }
     const event = parsedJson(data);
     if (!isObject(event)) throw garbled('an event that is no JSON');
-    if (this.#isError || 'error' in event) throw new PolicyRefusal(`the policy answered ${JSON.stringify(event).slice(0, 500)}`);
+    if (this.#isError || 'error' in event)
+      throw failed('POLICY_REFUSED', `the policy answered ${JSON.stringify(event).slice(0, 500)}`);
     if (isObject(event['usage'])) this.#usage = event['usage'];
     for (const choice of list(event['choices']) as readonly Fields[]) if ((choice['index'] ?? 0) === 0) this.#add(choice);
   }

@@ -23,7 +23,7 @@ import type {
   RolloutRequest,
   RolloutState,
 } from './execution.ts';
-import { PolicyRefusal, RemotePolicy } from './remote-policy.ts';
+import { RemotePolicy } from './remote-policy.ts';
 
 export interface RemoteParts {
   readonly started: StartedWorkflow;
@@ -299,6 +299,9 @@ const LONGEST_MESSAGE = 2000;
 const OF_CODES: Partial<Record<ErrorCode, ErrorCategory>> = {
   GRADER_TIMEOUT: 'timeout',
   ENGINE_FAILED: 'http_error',
+  POLICY_UNREACHABLE: 'http_error',
+  POLICY_REFUSED: 'http_error',
+  POLICY_GARBLED: 'http_error',
   WORKFLOW_BAD_RESULT: 'validation_error',
   GRADER_BAD_REWARD: 'validation_error',
   REQUEST_INVALID: 'validation_error',
@@ -316,7 +319,6 @@ function failureOf(thrown: unknown, secret: string | null): Completion {
 }
 
 function categoryOf(thrown: unknown): ErrorCategory {
-  if (thrown instanceof PolicyRefusal) return 'http_error';
   if (thrown instanceof TrainyardError) return OF_CODES[thrown.code] ?? 'agent_error';
   const { name, status, code, cause } = (thrown ?? {}) as Partial<Record<'name' | 'status' | 'code' | 'cause', unknown>>;
   if (name === 'TimeoutError') return 'timeout';
