@@ -1,4 +1,4 @@
-/** `trainyard/areal`: agents in the style of AReaL. docs/guide/10-coming-from-areal.md maps the names. */
+/** `trainyard/areal`: agents in the style of AReaL. docs/coming-from/areal.md maps the names. */
 export {
   type Agent,
   type AgentExtras,

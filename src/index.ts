@@ -46,7 +46,8 @@ export {
   type WorkflowDefinition,
   type WorkflowOptions,
 } from './core/define.ts';
-export { type Boundary, boundary, ERROR_CODES, type ErrorCode, TrainyardError } from './core/errors.ts';
+export { type Boundary, ERROR_CODES, type ErrorCode } from './core/error-codes.ts';
+export { boundary, TrainyardError } from './core/errors.ts';
 export type {
   Best,
   Emit,

@@ -2,9 +2,11 @@
  * One stored rollout again, to see what a change of the agent or the grader does to it: its workflow against the recorded answers, or only its
  * grading. No model is opened. What comes from elsewhere (tools, time, chance) may differ, which is told. The run is not changed.
  */
+
 import { existsSync, realpathSync } from 'node:fs';
 import { join } from 'node:path';
-import { type ErrorCode, TrainyardError } from '../core/errors.ts';
+import type { ErrorCode } from '../core/error-codes.ts';
+import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { sameJson } from '../core/json.ts';
 import type { Task, Trajectory, Turn, UnansweredCall } from '../core/types.ts';
@@ -21,7 +23,6 @@ import { keptStore, openStoreOf, requireDirectory } from '../run/run-store.ts';
 import { hiddenFiles, isApi, samplingAt } from '../settings/settings.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
-import { inCallOrder } from '../tokens/tool-results.ts';
 import { comparable, regraded } from './verify.ts';
 
 export interface StoredRollout {
@@ -73,7 +74,7 @@ export interface Replay {
 
 const COMPARED = ['outcome', 'output', 'metadata', 'grade'] as const;
 
-export interface ReplayOptions {
+interface ReplayOptions {
   readonly warn: Warn;
   readonly stop: AbortSignal;
   readonly observer?: RolloutObserver;
@@ -182,11 +183,10 @@ function failureOf({ failure }: UnansweredCall): TrainyardError {
 }
 
 function differenceOf({ request, promptIds }: Turn, is: Asked[1]): Partial<RequestDifference> | undefined {
-  // Older runs kept tool results in the order in which their clients sent them.
-  const was = { ...request, messages: inCallOrder(request.messages) };
-  const message = [...was.messages, ...is.messages].findIndex((_, i) => !sameJson(was.messages[i], is.messages[i]));
-  if (message !== -1) return { message, was: was.messages[message] ?? null, is: is.messages[message] ?? null };
-  if (!sameJson(was.tools, is.tools)) return { was: was.tools, is: is.tools };
+  const { messages, tools } = request;
+  const message = [...messages, ...is.messages].findIndex((_, i) => !sameJson(messages[i], is.messages[i]));
+  if (message !== -1) return { message, was: messages[message] ?? null, is: is.messages[message] ?? null };
+  if (!sameJson(tools, is.tools)) return { was: tools, is: is.tools };
   const isSame = is.promptIds === undefined || sameJson([...promptIds], [...is.promptIds]);
   return isSame ? undefined : { was: [...promptIds], is: [...(is.promptIds ?? [])] };
 }

@@ -1,14 +1,14 @@
 /**
  * Whether the words of stored turns are those of their tokens: prompts are rendered again, responses are read from the sampled ids again, and
  * the seed is one that the run gives this rollout for this prompt. Samples nothing. What no token tells is not checked, such as why a prompt
- * forked, or names that the template leaves out; docs/reference/verify.md lists it.
+ * forked, or names that the template leaves out; docs/reference/store.md lists it.
  */
 import { isDeepStrictEqual } from 'node:util';
 import { tried } from '../core/errors.ts';
 import { sameJson } from '../core/json.ts';
 import type { Trajectory, Turn } from '../core/types.ts';
 import { spokenMessage } from '../gateway/sampling.ts';
-import { Seeds } from '../gateway/seeds.ts';
+import { Seeds } from '../gateway/sessions.ts';
 import { GATEWAY_LIMITS } from '../gateway/wire-protocol.ts';
 import { newMessagesAfter } from '../tokens/history.ts';
 import type { Renderer } from '../tokens/renderer.ts';

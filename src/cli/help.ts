@@ -2,9 +2,10 @@
  * `trainyard help`: a verb's help, a page of docs/ (which the package contains), or what an error code means. Also what `--help` adds to each
  * verb: its group, examples, and the page to read.
  */
-import { readdirSync, readFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import type { Command } from 'commander';
-import { ERROR_CODES, nearName, TrainyardError } from '../core/errors.ts';
+import { ERROR_CODES, type ErrorCode, WARNINGS, type WarningCode } from '../core/error-codes.ts';
+import { nearName, TrainyardError } from '../core/errors.ts';
 import { asCalled } from './output/text.ts';
 
 const DOCS = new URL('../../docs/', import.meta.url);
@@ -15,42 +16,34 @@ const GROUPS: Readonly<Record<string, Readonly<Record<string, readonly [page: st
     init: ['start', 'trainyard init my-agent', 'trainyard init --here agent.ts'],
     doctor: ['cli', 'trainyard doctor'],
     preflight: ['your-agent', 'trainyard preflight agent.ts', 'trainyard preflight agent.ts --probe'],
-    try: ['debug-one-rollout', 'trainyard try agent.ts', 'trainyard try agent.ts --task 3 --temperature 0'],
+    try: ['look-and-debug', 'trainyard try agent.ts', 'trainyard try agent.ts --task 3 --temperature 0'],
   },
   'Measure:': {
-    eval: [
-      'measure-first',
-      'trainyard eval agent.ts --n 4',
-      'trainyard eval agent.ts --engine openai --model NAME --price 0.15,0.60',
-    ],
+    eval: ['measure', 'trainyard eval agent.ts --n 4', 'trainyard eval agent.ts --engine openai --model NAME'],
     diff: ['evaluation', 'trainyard diff runs/eval-before runs/eval-after'],
   },
   'Train:': {
-    train: ['first-run', 'trainyard train agent.ts', 'trainyard train agent.ts --steps 20 --tensorboard'],
-    sft: ['warm-start', 'trainyard sft runs/eval-strong', 'trainyard sft conversations.jsonl --epochs 2'],
+    train: ['guide/train', 'trainyard train agent.ts', 'trainyard train agent.ts --steps 20 --view'],
+    sft: ['guide/train', 'trainyard sft runs/eval-strong', 'trainyard sft conversations.jsonl --epochs 2'],
   },
   'Many machines:': {
-    worker: ['scale', 'trainyard worker --store postgres://trainyard_worker@db.example.com/trainyard --concurrency 32'],
+    worker: ['many-machines', 'trainyard worker --store postgres://trainyard_worker@db.example.com/trainyard --concurrency 32'],
   },
   'Look:': {
     view: ['reference/view', 'trainyard view runs', 'trainyard view runs/mine --export run.html'],
-    show: ['debug-one-rollout', 'trainyard show runs/my-run', 'trainyard show runs/my-run g000001-0'],
-    replay: ['debug-one-rollout', 'trainyard replay runs/my-run g000001-0', 'trainyard replay runs/my-run g000001-0 --grade'],
-    curate: ['curation', 'trainyard curate runs/my-run g000001-0 --reason "wrong answer in the task"'],
-    verify: ['reference/verify', 'trainyard verify runs/my-run'],
+    show: ['look-and-debug', 'trainyard show runs/my-run', 'trainyard show runs/my-run g000001-0'],
+    replay: ['look-and-debug', 'trainyard replay runs/my-run g000001-0', 'trainyard replay runs/my-run g000001-0 --grade'],
+    curate: ['reference/view', 'trainyard curate runs/my-run g000001-0 --reason "wrong answer in the task"'],
+    verify: ['store', 'trainyard verify runs/my-run'],
   },
   'Models and servers:': {
     model: ['real-models', 'trainyard model get HuggingFaceTB/SmolLM2-135M-Instruct'],
-    export: [
-      'use-what-you-trained',
-      'trainyard export runs/my-run --merged model',
-      'trainyard export runs/my-run --tensorboard logs',
-    ],
+    export: ['take-it-out', 'trainyard export runs/my-run --merged model', 'trainyard export runs/my-run --tensorboard logs'],
     serve: ['any-agent', 'trainyard serve', 'trainyard serve --model runs/my-run/checkpoints/step-000040'],
-    tinker: ['tinker-server', 'trainyard tinker'],
+    tinker: ['reference/tinker', 'trainyard tinker'],
     skyrl: ['real-models', 'trainyard skyrl --model HuggingFaceTB/SmolLM2-135M-Instruct'],
   },
-  'More:': { help: ['cli', 'trainyard help first-run', 'trainyard help NO_SIGNAL'] },
+  'More:': { help: ['cli', 'trainyard help start', 'trainyard help NO_SIGNAL'] },
 };
 
 /** Sorts the verbs into their groups, and ends the help of each with examples and its page. */
@@ -71,49 +64,54 @@ export function describeVerbs(program: Command): void {
 
 /** Prints the topic; without one, what topics there are. Throws USAGE for an unknown one. */
 export function helpCommand(program: Command, topic: string | undefined): void {
+  const verbs = program.commands.map((one) => one.name());
   const verb = program.commands.find((one) => one.name() === topic);
-  const pages = pagesIn();
+  const pages = pagesIn(indexText());
   const page = pages.find(({ name, path }) => topic === name || topic === path);
-  if (topic === undefined) console.log(topicLines(pages).join('\n'));
+  if (topic === undefined) console.log(topicLines(verbs).join('\n'));
   else if (verb !== undefined) verb.outputHelp();
-  else if (page !== undefined) console.log(page.text.trimEnd());
-  else if (Object.hasOwn(ERROR_CODES, topic)) console.log(codeLines(topic).join('\n'));
+  else if (page !== undefined) console.log(readFileSync(new URL(`${page.path}.md`, DOCS), 'utf8').trimEnd());
+  else if (isCode(topic)) console.log(codeLines(topic).join('\n'));
   else {
-    const known = [...program.commands.map((one) => one.name()), ...pages.map(({ name }) => name), ...Object.keys(ERROR_CODES)];
-    const near = nearName(topic, known);
+    const codes = Object.keys({ ...WARNINGS, ...ERROR_CODES });
+    const near = nearName(topic, [...verbs, ...pages.map(({ name }) => name), ...codes]);
     const hint = near === undefined ? 'trainyard help lists them' : `did you mean trainyard help ${near}?`;
     throw new TrainyardError('USAGE', `there is no help on ${JSON.stringify(topic)}`, { hint });
   }
 }
 
-/** Named like their files, without numbers and endings: `first-run` is guide/01-first-run.md. `path`: where a verb has the same name. */
-function pagesIn() {
-  return ['guide', 'reference'].flatMap((folder) => {
-    const files = readdirSync(new URL(folder, DOCS)).filter((file) => file.endsWith('.md'));
-    return files.map((file) => {
-      const name = file.replace(/^\d+-/, '').slice(0, -'.md'.length);
-      return { name, path: `${folder}/${name}`, text: readFileSync(new URL(`${folder}/${file}`, DOCS), 'utf8') };
+/** Lists every page, in reading order. */
+const indexText = (): string => readFileSync(new URL('README.md', DOCS), 'utf8');
+
+/** Named like their files: `start` is guide/start.md. */
+function pagesIn(index: string) {
+  const links = index.matchAll(/^- \[(.+?)\]\(((?:[\w-]+\/)?([\w-]+))\.md\)/gm);
+  return [...links].map(([, title = '', path = '', name = '']) => ({ title, path, name }));
+}
+
+/** Under the headings of the index. A page with the name of a verb is asked for by its path. */
+function topicLines(verbs: readonly string[]): readonly string[] {
+  const sections = indexText()
+    .split('\n## ')
+    .flatMap((section) => {
+      const lines = pagesIn(section).map(
+        ({ title, path, name }) => `  ${(verbs.includes(name) ? path : name).padEnd(20)}${title}`,
+      );
+      return lines.length === 0 ? [] : ['', `${section.slice(0, section.indexOf('\n'))}:`, ...lines];
     });
-  });
+  const also = 'Also: a verb (trainyard --help lists them), or an error code, such as NO_SIGNAL';
+  return ['Usage: trainyard help <topic>', ...sections, '', also].map(asCalled);
 }
 
-function topicLines(pages: ReturnType<typeof pagesIn>): readonly string[] {
-  const line = ({ path, text }: (typeof pages)[number]): string =>
-    `  ${path.replace(/^guide\//, '').padEnd(28)}${/^# (.*)/.exec(text)?.[1] ?? ''}`;
-  const [guide, reference] = ['guide/', 'reference/'].map((folder) => pages.filter(({ path }) => path.startsWith(folder)));
-  return [
-    ...['Usage: trainyard help <topic>', '', 'Guide, to read in this order:', ...guide!.map(line)],
-    ...['', 'Reference:', ...reference!.map(line)],
-    ...['', 'Also: a verb (trainyard --help lists them), or an error code, such as NO_SIGNAL'],
-  ].map(asCalled);
+function isCode(topic: string): topic is WarningCode {
+  return Object.hasOwn(ERROR_CODES, topic) || Object.hasOwn(WARNINGS, topic);
 }
 
-/** Its row of the table, without Markdown. */
-function codeLines(code: string): readonly string[] {
-  const row = readFileSync(new URL('reference/errors.md', DOCS), 'utf8')
-    .split('\n')
-    .find((line) => line.startsWith(`| \`${code}\` |`));
-  const plain = row?.replaceAll(/\[([^\]]*)\]\([^)]*\)/g, '$1').split(/(?<!\\)\|/) ?? [];
-  const [where, exit, meaning, remedy] = plain.slice(2).map((cell) => cell.trim());
-  return [`${code} (${where}, exit code ${exit})`, `  ${meaning}`, `  ${remedy}`];
+/** Without the links of the reference page. */
+function codeLines(code: WarningCode): readonly string[] {
+  const plain = (text: string): string => `  ${text.replaceAll(/\[([^\]]*)\]\([^)]*\)/g, '$1')}`;
+  const warning = (WARNINGS as Readonly<Record<string, string>>)[code];
+  if (warning !== undefined) return [`${code} (warning)`, plain(warning)];
+  const { boundary, exit, meaning, remedy } = ERROR_CODES[code as ErrorCode];
+  return [`${code} (${boundary}, exit code ${exit})`, plain(meaning), plain(remedy)];
 }

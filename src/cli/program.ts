@@ -2,10 +2,12 @@
  * The command line and its exit codes: 0 ok, 1 failure, 2 usage or configuration, 4 success below `--min-success`, 128 plus the number of
  * the signal that ended it.
  */
+
 import { constants } from 'node:os';
 import { Command, CommanderError } from 'commander';
 import { printableLine } from '../core/describe.ts';
-import { ERROR_CODES, TrainyardError } from '../core/errors.ts';
+import { ERROR_CODES } from '../core/error-codes.ts';
+import { TrainyardError } from '../core/errors.ts';
 import { errorEvent, lineOf, type RunEvent } from '../core/events.ts';
 import { ownRelease } from '../settings/settings.ts';
 import { filterOutput } from './output/terminal.ts';

@@ -1,5 +1,5 @@
 /**
- * Declares the command line's verbs; flags.ts has their flags, and a test keeps docs/reference/cli.md equal to both. Each verb's
+ * Declares the command line's verbs; flags.ts has their flags, and a test keeps the verbs of docs/reference/cli.md equal to these. Each verb's
  * implementation is loaded only when it is called.
  */
 import { Argument, type Command, Option } from 'commander';
@@ -84,7 +84,7 @@ export function addVerbs(program: Command, ended: Ended): void {
   const objects = 'one JSON object a line';
   const object = 'one JSON object';
 
-  add('init', 'write a project that is measured and trained at once, or say what to change in an agent', object, INIT)
+  add('init', 'write a project that is ready to measure and train, or say what to change in an agent', object, INIT)
     .argument('[folder]', 'new folder for it (default: my-agent)')
     .action(async (folder, flags) => ended(await (await import('./init.ts')).initCommand(folder, flags)));
   const training = [...SHARED, ...TRAIN, BESIDE, ...CONFIG];

@@ -320,8 +320,6 @@ export interface Grader {
 
 /** Calls a grader within its deadline. Never throws for what the grader does: a failure is a `Grade`. */
 export interface GraderRunner extends AsyncDisposable {
-  /** Whether a hung grader can be killed (child process) or only abandoned (inline closure). */
-  readonly killable: boolean;
   /** `print` receives what the grader prints in a process of its own, shortened; what it prints in this one is on the terminal already. */
   grade(input: GraderInput, model?: GraderModel, print?: (text: string) => void): Promise<Grade>;
 }
@@ -358,7 +356,6 @@ export interface Session {
 
 export interface SessionHost {
   open(spec: SessionSpec): Session;
-  readonly openSessions: number;
 }
 
 export interface TrajectoryFilter {

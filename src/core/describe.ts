@@ -3,8 +3,10 @@
  * Text is bounded and has no control characters, because a grader may print what the policy wrote, and it ends up on a terminal. Describing
  * a value never throws.
  */
+
 import { inspect } from 'node:util';
-import { type ErrorCode, nearName, TrainyardError } from './errors.ts';
+import type { ErrorCode } from './error-codes.ts';
+import { nearName, TrainyardError } from './errors.ts';
 
 const VALUE_CHARS = 200;
 const THROWN_CHARS = 1_000;

@@ -1,84 +1,10 @@
 /**
  * The error model: one class, one table of codes, one wrapper. Every failure is attributed to the boundary it crossed; `boundary()` wraps
  * foreign errors once and lets typed errors through. A message says what was found, `hint` what to do. What each code means stands in
- * docs/reference/errors.md; a test keeps the two equal.
+ * error-codes.ts.
  */
+import { type Boundary, ERROR_CODES, type ErrorCode } from './error-codes.ts';
 import type { Json } from './types.ts';
-
-export type Boundary = 'usage' | 'model' | 'workflow' | 'grader' | 'gateway' | 'engine' | 'trainer' | 'store' | 'run';
-
-interface CodeEntry {
-  readonly boundary: Boundary;
-  /** Exit code of a command that this error ends: 2 if the user can fix the call or its files, else 1. */
-  readonly exit: 1 | 2;
-}
-
-export const ERROR_CODES = {
-  USAGE: { boundary: 'usage', exit: 2 },
-  FILE_NOT_FOUND: { boundary: 'usage', exit: 2 },
-  DATASET_INVALID: { boundary: 'usage', exit: 2 },
-  ENTRY_UNLOADABLE: { boundary: 'usage', exit: 2 },
-  WORKFLOW_NOT_FOUND: { boundary: 'usage', exit: 2 },
-  WORKFLOW_AMBIGUOUS: { boundary: 'usage', exit: 2 },
-  WORKFLOW_INVALID: { boundary: 'usage', exit: 2 },
-  WORKFLOW_NOT_ASYNC: { boundary: 'usage', exit: 2 },
-  WORKFLOW_INIT_FAILED: { boundary: 'usage', exit: 2 },
-  CONFIG_INVALID: { boundary: 'usage', exit: 2 },
-  GRADER_INVALID: { boundary: 'usage', exit: 2 },
-  GRADER_INIT_FAILED: { boundary: 'usage', exit: 2 },
-  GRADER_NOT_FOUND: { boundary: 'usage', exit: 2 },
-  RUN_LOCKED: { boundary: 'run', exit: 1 },
-  RUN_NOT_EMPTY: { boundary: 'usage', exit: 2 },
-  WORKER_MISMATCH: { boundary: 'usage', exit: 2 },
-  RESUME_IMPOSSIBLE: { boundary: 'usage', exit: 2 },
-  MODEL_INVALID: { boundary: 'model', exit: 2 },
-  DOWNLOAD_FAILED: { boundary: 'model', exit: 1 },
-  SAFETENSORS_INVALID: { boundary: 'model', exit: 1 },
-  CHECKPOINT_MISMATCH: { boundary: 'model', exit: 1 },
-  TOKENIZER_INVALID: { boundary: 'model', exit: 2 },
-  RESULT_REFUSED: { boundary: 'workflow', exit: 1 },
-  WORKER_LOST: { boundary: 'workflow', exit: 1 },
-  WORKFLOW_FAILED: { boundary: 'workflow', exit: 1 },
-  WORKFLOW_BAD_RESULT: { boundary: 'workflow', exit: 1 },
-  REWARD_MISSING: { boundary: 'workflow', exit: 2 },
-  NO_ROLLOUT: { boundary: 'workflow', exit: 1 },
-  DEFAULT_MODEL_FAILED: { boundary: 'workflow', exit: 1 },
-  FAILURE_BUDGET: { boundary: 'workflow', exit: 1 },
-  POLICY_BYPASSED: { boundary: 'workflow', exit: 1 },
-  NO_SIGNAL: { boundary: 'run', exit: 1 },
-  GRADER_FAILED: { boundary: 'grader', exit: 1 },
-  GRADER_TIMEOUT: { boundary: 'grader', exit: 1 },
-  GRADER_BAD_REWARD: { boundary: 'grader', exit: 1 },
-  GRADER_UNSCORABLE: { boundary: 'grader', exit: 1 },
-  SANDBOX_MISSING: { boundary: 'grader', exit: 2 },
-  SANDBOX_FAILED: { boundary: 'grader', exit: 1 },
-  GRADER_BUDGET: { boundary: 'grader', exit: 1 },
-  REQUEST_INVALID: { boundary: 'gateway', exit: 1 },
-  REQUEST_CONFLICT: { boundary: 'gateway', exit: 1 },
-  CAPABILITY_MISSING: { boundary: 'gateway', exit: 1 },
-  SESSION_UNKNOWN: { boundary: 'gateway', exit: 1 },
-  SESSION_SEALED: { boundary: 'gateway', exit: 1 },
-  LIMIT_REACHED: { boundary: 'gateway', exit: 1 },
-  CONTEXT_OVERFLOW: { boundary: 'engine', exit: 1 },
-  ENGINE_BUSY: { boundary: 'engine', exit: 1 },
-  ENGINE_FAILED: { boundary: 'engine', exit: 1 },
-  POLICY_UNREACHABLE: { boundary: 'engine', exit: 1 },
-  POLICY_REFUSED: { boundary: 'engine', exit: 2 },
-  POLICY_GARBLED: { boundary: 'engine', exit: 1 },
-  POLICY_DISAGREES: {
-    boundary: 'trainer',
-    exit: 1,
-  },
-  POLICY_LOST: { boundary: 'engine', exit: 1 },
-  SAMPLE_REFUSED: { boundary: 'trainer', exit: 1 },
-  TRAINER_FAILED: { boundary: 'trainer', exit: 1 },
-  STORE_CONFLICT: { boundary: 'store', exit: 1 },
-  STORE_FORMAT: { boundary: 'store', exit: 1 },
-  STORE_FAILED: { boundary: 'store', exit: 1 },
-  CANCELLED: { boundary: 'run', exit: 1 },
-} as const satisfies Record<string, CodeEntry>;
-
-export type ErrorCode = keyof typeof ERROR_CODES;
 
 export class TrainyardError extends Error {
   override readonly name = 'TrainyardError';

@@ -83,7 +83,7 @@ export async function openSampled(settings: SampledSettings, options: PolicyOpti
 function leftOutOf(model: string, leftOut: readonly string[]): string {
   const found = `the chat template of ${model} leaves out ${leftOut.join(' and ')}`;
   const instead = 'where the workflow uses tools, they are written in a form of Trainyard’s own, which this model may not know';
-  return `${found}; ${instead} (trainyard help templates)`;
+  return `${found}; ${instead} (trainyard help gateway)`;
 }
 
 /** For people: the folder of the model, or its name and server. */
@@ -92,7 +92,7 @@ export function policyName({ engine, model, baseURL }: Omit<ServerSettings, 'api
 }
 
 /** Undefined unless the policy is behind an API. Asks the server nothing. */
-export function serverOf({ engine: api, model: name, baseURL, apiKeyEnv }: ServerSettings): ModelServer | undefined {
+function serverOf({ engine: api, model: name, baseURL, apiKeyEnv }: ServerSettings): ModelServer | undefined {
   return isApi(api) && baseURL !== undefined ? { name, baseURL, apiKey: keyOf(api, apiKeyEnv), api } : undefined;
 }
 
@@ -233,7 +233,7 @@ export function withPolicy(runner: GraderRunner, grader: Grader, parts: PolicyJu
       open.delete(name);
     }
   };
-  return { killable: runner.killable, grade, [Symbol.asyncDispose]: () => runner[Symbol.asyncDispose]() };
+  return { grade, [Symbol.asyncDispose]: () => runner[Symbol.asyncDispose]() };
 }
 
 /** Derived from the graded content, not from time: seeds depend on it, and judging the same rollout again must use the same seeds. */

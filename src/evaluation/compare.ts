@@ -39,7 +39,7 @@ export interface MeasuredTask {
   readonly meanReward: number | null;
 }
 
-export interface Sides {
+interface Sides {
   readonly a: number;
   readonly b: number;
   /** b − a, so positive if B is better. */
@@ -47,7 +47,7 @@ export interface Sides {
 }
 
 /** Number of tasks in which B is better than A, worse, or equal. */
-export interface Counts {
+interface Counts {
   readonly better: number;
   readonly worse: number;
   readonly same: number;

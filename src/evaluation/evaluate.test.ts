@@ -4,7 +4,7 @@ import { ended } from '../../test/fixtures/evaluation.ts';
 import { memoryStore } from '../../test/fixtures/store/memory-store.ts';
 import type { RunEvent } from '../core/events.ts';
 import type { Task } from '../core/types.ts';
-import type { Rollouts } from '../run/parts.ts';
+import type { Rollouts } from '../run/rollouts.ts';
 import type { TrainSettings } from '../settings/check-settings.ts';
 import { TRAIN_DEFAULTS } from '../settings/settings.ts';
 import { evaluateOnly, HeldOut } from './evaluate.ts';

@@ -13,7 +13,8 @@ import type {
   ModelHandle,
   ModelServer,
 } from '../core/contracts.ts';
-import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
+import type { ErrorCode } from '../core/error-codes.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
 import { parsedJson } from '../core/json.ts';
 import type { Message, SamplingSettings, ToolCall, Turn } from '../core/types.ts';
 import { STATUS } from './wire-protocol.ts';

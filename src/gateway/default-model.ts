@@ -10,7 +10,7 @@ import { defined } from '../core/json.ts';
 import type { StopReason, Turn } from '../core/types.ts';
 import { Refusal } from '../http/refusal.ts';
 import type { Assistant } from '../tokens/response-parser.ts';
-import { beforeStop, type Piece, piecesOf } from '../tokens/response-stream.ts';
+import { beforeStop, type Piece, piecesOf } from '../tokens/response-parser.ts';
 import { isCount } from './chat-client.ts';
 import { invalid, type ModelRequest } from './dialects/dialect.ts';
 import { askServer, ServerFailure } from './model-server.ts';

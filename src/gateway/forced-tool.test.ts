@@ -1,10 +1,10 @@
 import { readFile } from 'node:fs/promises';
 import { describe, expect, it } from 'vitest';
+import { scriptedEngine } from '../../packages/testing/src/trajectories.ts';
 import { ASKERS } from '../../test/fixtures/gateway/askers.ts';
 import { ANSWER, ask, clientOf, open, renderer, say, specOf, tokenizer, tools } from '../../test/fixtures/gateway/streams.ts';
 import { strictTemplate } from '../../test/fixtures/tokens/templates.ts';
 import type { Turn } from '../core/types.ts';
-import { scriptedEngine } from '../testing/trajectories.ts';
 import { createRenderer } from '../tokens/renderer.ts';
 import { stitch } from '../tokens/stitch.ts';
 import { createTokenizer } from '../tokens/tokenizer.ts';

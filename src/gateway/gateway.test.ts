@@ -1,10 +1,10 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
+import { scriptedLogprob } from '../../packages/testing/src/trajectories.ts';
 import { answerTo, open as openWith, ask as question, renderer, say, tools } from '../../test/fixtures/gateway/streams.ts';
 import type { Role, Session, SessionSpec } from '../core/contracts.ts';
 import type { Turn } from '../core/types.ts';
-import { scriptedLogprob } from '../testing/trajectories.ts';
 import { listen } from './gateway.ts';
 
 const LOOKUP = '<tool_call>{"name":"lookup","arguments":{"item": "Binklex glove"}}</tool_call><|im_end|>';

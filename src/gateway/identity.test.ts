@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
+import { scriptedEngine } from '../../packages/testing/src/trajectories.ts';
 import { bearer, call, MINIMAL } from '../../test/fixtures/gateway/callers.ts';
 import { ANSWER, open, renderer, say, specOf } from '../../test/fixtures/gateway/streams.ts';
-import { scriptedEngine } from '../testing/trajectories.ts';
 import { DIALECTS, Gateway, listen } from './gateway.ts';
 import { CAPABILITIES, ROUTES } from './wire-protocol.ts';
 

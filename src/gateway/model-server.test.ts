@@ -179,7 +179,7 @@ describe('a server that is busy', () => {
 
   it('keeps the other calls waiting as well, for as long as it says', async () => {
     await using house = await serve((call) =>
-      call.count === 1 ? refuses(call, 429, '', { 'retry-after': '0.2' }) : answers(call),
+      call.count === 1 ? refuses(call, 429, '', { 'retry-after': '1' }) : answers(call),
     );
     const first = asked(house);
     while (house.calls.length === 0) await sleep(1);

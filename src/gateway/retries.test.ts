@@ -2,10 +2,10 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import Anthropic from '@anthropic-ai/sdk';
 import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
+import { scriptedEngine } from '../../packages/testing/src/trajectories.ts';
 import { ANSWER, answerTo, ask, body, open, post, renderer, say, specOf, until } from '../../test/fixtures/gateway/streams.ts';
 import type { ModelHandle } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { scriptedEngine } from '../testing/trajectories.ts';
 import { Gateway, listen } from './gateway.ts';
 
 const whole = JSON.stringify({ messages: ask });
@@ -29,9 +29,13 @@ describe('a retry that itself comes too late', () => {
 describe('the second of two identical questions, when its first attempt timed out', () => {
   it('is sampled for its retry, from the seed it would have had undisturbed', async () => {
     const seedsOf = async (isDisturbed: boolean) => {
+      const late = new AbortController();
       const { gateway, session } = open({
         reply: async (_, call, signal) => {
-          if (isDisturbed && call === 1) await sleep(5000, undefined, signal ? { signal } : {});
+          if (isDisturbed && call === 1) {
+            late.abort(new DOMException('waited for too long', 'TimeoutError'));
+            await sleep(240_000, undefined, signal ? { signal } : {});
+          }
           return say(ANSWER);
         },
       });
@@ -49,7 +53,7 @@ describe('the second of two identical questions, when its first attempt timed ou
           signal: signal ?? null,
         }).then((response) => response.json());
       await send(0);
-      if (isDisturbed) await expect(send(0, AbortSignal.timeout(50))).rejects.toMatchObject({ name: 'TimeoutError' });
+      if (isDisturbed) await expect(send(0, late.signal)).rejects.toMatchObject({ name: 'TimeoutError' });
       await send(isDisturbed ? 1 : 0);
       return session.seal().map(({ sampling }) => sampling.seed);
     };

@@ -17,8 +17,7 @@ import { askDefaultModel, defaultModelOf, type Sampled } from './default-model.t
 import type { ModelRequest } from './dialects/dialect.ts';
 import type { StreamPiece } from './event-stream.ts';
 import { conversationOf, type PrefilledPrompt, promptOf, sharedWith } from './prompt.ts';
-import type { Draw } from './seeds.ts';
-import { type Caller, effectiveSampling, type ModelCall, sealed } from './sessions.ts';
+import { type Caller, type Draw, effectiveSampling, type ModelCall, sealed } from './sessions.ts';
 
 export interface TokenPolicy {
   readonly engine: Engine;
@@ -68,7 +67,7 @@ export interface StreamListener {
   push(choice: number, pieces: readonly StreamPiece[]): void;
 }
 
-export interface Asking {
+interface Asking {
   readonly caller: Caller;
   /** Absent for calls in process. */
   readonly dialect?: DialectName | undefined;
@@ -274,10 +273,8 @@ async function sample(
   const constraint = how && constraintOf(renderer, how, wanted.tools);
   const asked = { promptIds, sampling: { ...sampling }, stopIds: renderer.stopIds, seed, affinity };
   const request = constraint ? { ...asked, constraint } : asked;
-  const servedBefore = engine.policyVersion;
-  const given = await sampledBy(engine, request, signal, view && onTokens);
+  const { given, versions } = await sampledBy(engine, request, signal, view && onTokens);
   const kept = view?.stoppedAt === undefined ? undefined : seen;
-  const versions = [servedBefore, engine.policyVersion];
   const expected = { engine, request: { ...request, sampling }, versions, kept };
   const { ids, logprobs, policyVersion, stopReason } = checkSampled(given, expected);
   await yieldToEventLoop();
@@ -289,10 +286,12 @@ async function sample(
   return { assistant, stopReason, ids: { sampledIds: ids, logprobs, policyVersion, ...constrained } };
 }
 
-/** Whatever an engine throws is its failure, for the client as in `unanswered`; a call that was given up ends with its signal's reason. */
-async function sampledBy(engine: Engine, ...asked: Parameters<Engine['sample']>): Promise<SampleResult> {
+/** With the policy's versions before and after. Whatever an engine throws is its failure, for the client as in `unanswered`; a call that was given up ends with its signal's reason. */
+async function sampledBy(engine: Engine, ...asked: Parameters<Engine['sample']>) {
+  const before = engine.policyVersion;
   try {
-    return await engine.sample(...asked);
+    const given = await engine.sample(...asked);
+    return { given, versions: [before, engine.policyVersion] };
   } catch (cause) {
     if (cause instanceof TrainyardError || asked[1]?.aborted) throw cause;
     throw new TrainyardError('ENGINE_FAILED', messageOf(cause), { cause });

@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
+import { scriptedLogprob } from '../../packages/testing/src/trajectories.ts';
 import {
   ANSWER,
   all,
@@ -15,7 +16,6 @@ import {
   tools,
   until,
 } from '../../test/fixtures/gateway/streams.ts';
-import { scriptedLogprob } from '../testing/trajectories.ts';
 import { stitch } from '../tokens/stitch.ts';
 import { listen } from './gateway.ts';
 

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
+import { scriptedEngine } from '../../packages/testing/src/trajectories.ts';
 import { ANSWER, ask, LOOKUP, post, renderer, say, specOf, until } from '../../test/fixtures/gateway/streams.ts';
 import type { Message, Turn } from '../core/types.ts';
-import { scriptedEngine } from '../testing/trajectories.ts';
 import { createRenderer, type Renderer } from '../tokens/renderer.ts';
 import { createTokenizer } from '../tokens/tokenizer.ts';
 import { readTokenizerFiles } from '../tokens/tokenizer-files.ts';

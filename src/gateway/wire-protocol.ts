@@ -1,19 +1,19 @@
 /**
- * The gateway's protocol as data: routes and who may use them, limits, and HTTP errors before a dialect formats them. A test keeps it equal
- * to docs/reference/wire-protocol.md. Model routes are served below `/`, `/v1` and both below `/r/<rollout>`, and also with a second `/v1`,
+ * The gateway's protocol as data: routes and who may use them, limits, and HTTP errors before a dialect formats them. `npm run build:docs`
+ * prints it into docs/reference/routes.md. Model routes are served below `/`, `/v1` and both below `/r/<rollout>`, and also with a second `/v1`,
  * since some clients append their own. Routes ignore the query.
  */
-import type { ErrorCode, TrainyardError } from '../core/errors.ts';
+import type { ErrorCode } from '../core/error-codes.ts';
+import type { TrainyardError } from '../core/errors.ts';
 import { MAX_NESTING } from '../core/json.ts';
 import { HTTP_LIMITS } from '../http/guard.ts';
-import { type RouteMatch, Router } from '../http/message.ts';
 import { type ErrorRow, type Failure, failureOf, HTTP_REFUSALS, refusals } from '../http/refusal.ts';
 
 /** `agent` calls the model. `flow` is a rollout's trusted code. `grader` gives rewards. `viewer` reads. `admin` opens and seals. */
 export const CAPABILITIES = ['agent', 'flow', 'grader', 'viewer', 'admin'] as const;
 export type Capability = (typeof CAPABILITIES)[number];
 
-export type Action = 'ask' | 'count_tokens' | 'ids' | 'models' | 'model' | 'health' | 'ready' | 'list' | 'show' | 'open' | 'seal';
+type Action = 'ask' | 'count_tokens' | 'ids' | 'models' | 'model' | 'health' | 'ready' | 'list' | 'show' | 'open' | 'seal';
 
 export interface Route {
   readonly method: 'GET' | 'POST' | 'DELETE';
@@ -44,21 +44,6 @@ export const ROUTES: readonly Route[] = [
   { method: 'GET', path: 'sessions/{rollout+}', model: false, who: READERS, does: 'show' },
   { method: 'DELETE', path: 'sessions/{rollout+}', model: false, who: ['admin'], does: 'seal' },
 ];
-
-export interface MatchedPath extends RouteMatch<Route> {
-  /** Percent-encoded. */
-  readonly rollout: string | undefined;
-}
-
-const PREFIXED = /^(?:\/r\/([^/]+))?((?:\/v1){0,2})\/(.+)$/;
-const ROUTER = new Router(ROUTES);
-
-export function matchPath(pathname: string): MatchedPath | undefined {
-  const [, rollout, version, path = ''] = PREFIXED.exec(pathname) ?? [];
-  const match = ROUTER.match(path);
-  if (match === undefined || (!match.routes[0]!.model && (rollout !== undefined || version))) return undefined;
-  return { routes: match.routes, segments: match.segments, rollout };
-}
 
 const MiB = 1024 * 1024;
 

@@ -2,7 +2,8 @@
  * Errors over HTTP. A refusal is an error with its own status and code. Each server has a table of its refusals and one that maps other
  * errors, and formats the body itself. Statuses steer clients: they retry 408, 409, 429 and 5xx; other 4xx are final.
  */
-import { type ErrorCode, messageOf, TrainyardError } from '../core/errors.ts';
+import type { ErrorCode } from '../core/error-codes.ts';
+import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Json } from '../core/types.ts';
 
 export interface ErrorRow {

@@ -3,9 +3,11 @@
  * channel; with Node's own IPC they would throw in the reader, and any module of the child could listen and send. A child serves one call
  * at a time. An answer must carry its call's unguessable id, because an isolated agent shares its process with the child's end.
  */
+
 import type { Duplex } from 'node:stream';
 import { deserialize, serialize } from 'node:v8';
-import { ERROR_CODES, type ErrorCode, type TrainyardError } from '../core/errors.ts';
+import { ERROR_CODES, type ErrorCode } from '../core/error-codes.ts';
+import type { TrainyardError } from '../core/errors.ts';
 import { isObject } from '../core/json.ts';
 
 /** File descriptors of the channel, and of the pipe whose closing tells a child that its parent is gone. */

@@ -3,8 +3,10 @@
  * replaced; a crash affects only its own call. Both are returned as values, not thrown. Calls are not retried. Arguments and results are
  * structured clones. Closures cannot be sent to another process, so the function must be a module's export.
  */
+
 import { availableParallelism } from 'node:os';
-import { type ErrorCode, TrainyardError } from '../core/errors.ts';
+import type { ErrorCode } from '../core/error-codes.ts';
+import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import { type Answer, poolKind } from './channel.ts';
 import { checkedDeadline } from './limits.ts';

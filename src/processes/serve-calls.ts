@@ -3,10 +3,12 @@
  * until the parent is gone. It communicates only over its channel and dies with its parent, along with everything it started. The exit code
  * has no meaning; only an answer on the channel counts.
  */
+
 import { Socket } from 'node:net';
 import { Worker } from 'node:worker_threads';
 import { describeThrown } from '../core/describe.ts';
-import { type ErrorCode, messageOf, TrainyardError, tried } from '../core/errors.ts';
+import type { ErrorCode } from '../core/error-codes.ts';
+import { messageOf, TrainyardError, tried } from '../core/errors.ts';
 import {
   CHANNEL_FD,
   type FromChild,

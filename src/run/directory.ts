@@ -3,11 +3,13 @@
  * system holds the lock while the process lives, so a killed run leaves no stale lock. A directory with a run.json can be resumed; that
  * file is written first, and atomically. Every event except progress is in events.jsonl before it is shown.
  */
+
 import { randomUUID } from 'node:crypto';
 import { closeSync, existsSync, ftruncateSync, openSync, readFileSync, statSync, writeSync } from 'node:fs';
 import { mkdir, readdir, rm } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
-import { boundary, type ErrorCode, messageOf, TrainyardError, tried } from '../core/errors.ts';
+import type { ErrorCode } from '../core/error-codes.ts';
+import { boundary, messageOf, TrainyardError, tried } from '../core/errors.ts';
 import { type Emit, errorEvent, type LoggedEvent, lineOf, type RunEvent } from '../core/events.ts';
 import { checkpointName, savedSteps } from '../engines/checkpoint.ts';
 import { resumeCommand } from '../settings/settings.ts';
@@ -18,8 +20,8 @@ const EVENTS_FILE = 'events.jsonl';
 
 export interface RunDirectory extends AsyncDisposable {
   readonly path: string;
-  /** Unique. Undefined for runs from before ids existed. */
-  readonly id: string | undefined;
+  /** Unique. */
+  readonly id: string;
   readonly storePath: string;
   readonly checkpoints: string;
   /** Relative to the path as the user gave it. */
@@ -68,7 +70,7 @@ export async function requireEmpty(path: string): Promise<void> {
 
 export async function reopenRunDirectory(path: string, { trains = true } = {}): Promise<RunDirectory> {
   const root = resolve(path);
-  const { id } = readRunFile(path) as { readonly id?: string };
+  const { id } = readRunFile(path) as { readonly id: string };
   return await locked(path, root, id, async () => {
     if (trains) await mkdir(join(root, 'checkpoints'), { recursive: true });
     cutTornLine(join(root, EVENTS_FILE));
@@ -127,7 +129,7 @@ function verbOf(root: string): 'train' | 'eval' {
   }
 }
 
-async function locked(path: string, root: string, id: string | undefined, prepare: () => Promise<void>): Promise<RunDirectory> {
+async function locked(path: string, root: string, id: string, prepare: () => Promise<void>): Promise<RunDirectory> {
   const lock = takeLock(root, '--run');
   await prepare().catch((thrown: unknown) => {
     lock.close();
@@ -240,7 +242,7 @@ const WORTH_RESUMING: ReadonlySet<string> = new Set([
   ...['POLICY_UNREACHABLE', 'POLICY_REFUSED', 'POLICY_GARBLED', 'POLICY_LOST'],
 ]);
 
-export interface EventLog extends Emit {
+interface EventLog extends Emit {
   /** Also writes events to the directory while `work` runs, including an error that ends it. */
   during<T>(directory: RunDirectory, work: () => Promise<T>): Promise<T>;
 }

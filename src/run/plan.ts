@@ -6,13 +6,13 @@
  */
 import { hash } from 'node:crypto';
 import { existsSync, statSync } from 'node:fs';
-import { basename, dirname, join, resolve } from 'node:path';
+import { join, resolve } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import { TrainyardError } from '../core/errors.ts';
 import { defined, digestOf } from '../core/json.ts';
 import type { Task } from '../core/types.ts';
-import { digestOfFiles, modelDigest } from '../engines/checkpoint.ts';
+import { modelDigest } from '../engines/checkpoint.ts';
 import { bestVariant, isRunnable } from '../engines/embedded/compile.ts';
 import { KERNEL_VARIANTS, type KernelVariant } from '../engines/embedded/wasm.ts';
 import { withModelPath } from '../engines/model-path.ts';
@@ -70,9 +70,8 @@ const trainRecordSchema = z.object({
   tasks: z.string(),
   heldOut: z.string(),
   model: z.string(),
-  entry: z.string(),
-  /** Missing in older runs. */
-  sources: z.record(z.string(), z.string()).optional(),
+  /** None of an entry that was given as a value. */
+  sources: z.record(z.string(), z.string()),
   kernels: z.enum(KERNEL_VARIANTS),
 });
 const evaluationRecordSchema = z.object({
@@ -84,8 +83,8 @@ const evaluationRecordSchema = z.object({
   kernels: z.enum(KERNEL_VARIANTS),
 });
 /** Settings with absolute paths; digests of tasks, model folder and code files; and the kernels. */
-export type TrainRecord = z.infer<typeof trainRecordSchema>;
-export type EvaluationRecord = z.infer<typeof evaluationRecordSchema>;
+type TrainRecord = z.infer<typeof trainRecordSchema>;
+type EvaluationRecord = z.infer<typeof evaluationRecordSchema>;
 
 /** They affect how much is done, how fast, and what is shown, but not the results. */
 const MAY_CHANGE: ReadonlySet<string> = new Set<keyof TrainSettings>([
@@ -134,7 +133,7 @@ export async function planResumedTraining(request: ResumeRequest): Promise<Train
     const hint = 'put it back as it was, or begin a new run from one of this one’s checkpoints with --model';
     throw impossible(`${changed} changed since the run began`, hint);
   }
-  const record = { ...begun, settings: { ...begun.settings, steps: settings.steps }, entry: now.entry, sources: now.sources };
+  const record = { ...begun, settings: { ...begun.settings, steps: settings.steps }, sources: now.sources };
   return {
     settings,
     ...checked,
@@ -158,7 +157,7 @@ export async function planEvaluation(request: EvaluationRequest): Promise<Evalua
   }
   const record = await evaluationRecord(settings, entry, tasks);
   const message = `${n} rollouts of a task at temperature 0 are most likely all the same: give --temperature 1`;
-  const alike = n > 1 && temperature === 0 ? [{ code: 'SAME_ROLLOUTS', message }] : [];
+  const alike: Checked['warnings'] = n > 1 && temperature === 0 ? [{ code: 'SAME_ROLLOUTS', message }] : [];
   return { settings, entry, tasks, record, isResumed: false, kernels: record.kernels, warnings: [...warnings, ...alike] };
 }
 
@@ -201,7 +200,7 @@ export async function planReplay(
   const settings = merged as unknown as TrainSettings;
   const { entry, tasks, heldOut } = await preflight(settings);
   const sources = given.entry === undefined ? await sourcesOf(settings.entry, settings.flows, entry) : undefined;
-  const ofCode = sources && begun.sources ? changedSources(begun.sources, sources, settings.entry) : [];
+  const ofCode = sources ? changedSources(begun.sources, sources, settings.entry) : [];
   const digest = (of: unknown): string => digestOf([JSON.stringify(of)]);
   const areTasksSame = evaluation
     ? evaluation.tasks.every(({ row, digest: was }) => digest(heldOut[row - 1]) === was)
@@ -270,11 +269,11 @@ function keptKernels(begun: KernelVariant, what: string, warnings: Checked['warn
   return { kernels: bestVariant(), warnings: [...warnings, { code: 'OTHER_KERNELS', message }] };
 }
 
-/** Training may continue with changed code, but its readers must know. An entry given as a value has no files to compare. */
+/** Training may continue with changed code, but its readers must know. */
 function codeWarnings(begun: TrainRecord, now: TrainRecord): Checked['warnings'] {
-  const isComparable = begun.entry !== '' && now.entry !== '' && begun.sources !== undefined && now.sources !== undefined;
-  const ofEntry = begun.entry === now.entry ? [] : ['the entry has changed'];
-  const changed = isComparable ? changedSources(begun.sources!, now.sources!, now.settings['entry']) : ofEntry;
+  const isValue = ({ sources }: TrainRecord): boolean => Object.keys(sources).length === 0;
+  const isComparable = isValue(begun) === isValue(now);
+  const changed = isComparable ? changedSources(begun.sources, now.sources, now.settings['entry']) : ['the entry has changed'];
   if (changed.length === 0) return [];
   const message = `since the run began: ${listed(changed, ' more files')}; it goes on with the code as it is now, rollouts made before are kept`;
   return [{ code: 'ENTRY_CHANGED', message }];
@@ -322,7 +321,7 @@ function changesIn(begun: EvaluationRecord, now: EvaluationRecord): readonly str
   ];
 }
 
-function identityOf({ settings, entry: _, sources: _sources, ...record }: TrainRecord): string {
+function identityOf({ settings, sources: _, ...record }: TrainRecord): string {
   const decisive = Object.entries(settings).filter(([name]) => !MAY_CHANGE.has(name));
   return hash('sha256', JSON.stringify({ ...record, settings: decisive.toSorted() }), 'hex');
 }
@@ -336,7 +335,6 @@ async function trainRecord(settings: TrainSettings, { entry: found, tasks, heldO
     tasks: digestOf([JSON.stringify(tasks)]),
     heldOut: digestOf([JSON.stringify(heldOut)]),
     model: await modelDigest(settings.model),
-    entry: typeof entry === 'string' ? await digestOfFiles(dirname(entry), [basename(entry)]) : '',
     sources: await sourcesOf(entry, settings.flows, found),
     kernels: bestVariant(),
   };

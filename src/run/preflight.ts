@@ -92,7 +92,7 @@ async function inspectTasks({ tasks, heldOut, minTasks, split, seed = 0 }: Files
   const sides = isSplit ? await attempt(() => splitTasks(train.tasks, { share: split, seed, minTasks }), given) : given;
   const seen = seenInTraining(sides);
   const message = `${seen} of ${sides.heldOut.length} held-out tasks ask what a training task asks: success on them says little`;
-  const seenBefore = seen === 0 ? [] : [{ code: 'HELD_OUT_SEEN', message }];
+  const seenBefore: Warnings = seen === 0 ? [] : [{ code: 'HELD_OUT_SEEN', message }];
   return { ...sides, warnings: [...train.warnings, ...held.warnings, ...seenBefore], problems };
 }
 
@@ -120,11 +120,8 @@ export function answerWarnings(
   if (grader === undefined) return [...tasks, ...heldOut].some(hasAnswer) ? [{ code: 'ANSWERS_UNUSED', message: UNUSED }] : [];
   const numbers = isCsvOfNumbers(sources.tasks, tasks) || isCsvOfNumbers(sources.heldOut, heldOut);
   const message = 'all answers of a CSV file look like numbers, and are texts: compare with String(…), or use numberMatch';
-  return [
-    ...withoutAnswer(tasks, 'task'),
-    ...withoutAnswer(heldOut, 'held-out task'),
-    ...(numbers ? [{ code: 'NUMBERS_ARE_TEXTS', message }] : []),
-  ];
+  const asTexts: Warnings = numbers ? [{ code: 'NUMBERS_ARE_TEXTS', message }] : [];
+  return [...withoutAnswer(tasks, 'task'), ...withoutAnswer(heldOut, 'held-out task'), ...asTexts];
 }
 
 function hasAnswer({ answer }: Task): boolean {
@@ -162,7 +159,7 @@ export async function sourcesOf(given: unknown, flows: string | undefined, entry
 }
 
 /** Files beside an entry, with the versions of packages that its modules import. */
-export interface Beside {
+interface Beside {
   /** Of one folder on one machine: what its rollouts write there is everyone's at once. */
   readonly folder: string;
   readonly files: Sources;

@@ -17,7 +17,7 @@ const FILE = 'store.sqlite';
 /** In the directory of a server. */
 const SERVED = 'store.json';
 
-export interface KeptStore {
+interface KeptStore {
   /** Without its password. Undefined for a file. */
   readonly url?: string | undefined;
   /** Of the run within a database. */

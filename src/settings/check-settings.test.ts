@@ -1,6 +1,5 @@
 import { describe, expect, it } from 'vitest';
 import { defaultThreads } from '../engines/embedded/embedded-model.ts';
-import { DEFAULT_RETRIES } from '../grading/call.ts';
 import { DEFAULT_MEMORY_MB } from '../grading/pool.ts';
 import { evaluationSettings, trainSettings } from './check-settings.ts';
 import { rowsOf, tidyRows } from './row-ranges.ts';
@@ -73,7 +72,7 @@ describe('a loss', () => {
 it('has the defaults and names of those who compute and grade', () => {
   expect([ALGORITHM_NAMES, WEIGHTING_NAMES, KL_ESTIMATOR_NAMES]).toEqual([ALGORITHMS, WEIGHTINGS, KL_ESTIMATORS]);
   const { threads, graderRetries, graderMemoryMb } = TRAIN_DEFAULTS;
-  expect([threads, graderRetries, graderMemoryMb]).toEqual([defaultThreads(), DEFAULT_RETRIES, DEFAULT_MEMORY_MB]);
+  expect([threads, graderRetries, graderMemoryMb]).toEqual([defaultThreads(), 1, DEFAULT_MEMORY_MB]);
 });
 
 it('the learning rate is scaled up over the first steps and falls to a tenth', () => {

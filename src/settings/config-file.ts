@@ -72,7 +72,7 @@ export async function readConfig(path: string, waitMs = WAIT_MS): Promise<Config
     ...named.flatMap(([name, run]) => problemsIn(run, `runs.${name}`)),
   ];
   if (all.length > 0) {
-    const hint = 'trainyard help config says what a config file holds, trainyard help settings lists every setting';
+    const hint = 'trainyard help cli says what a config file holds, trainyard help settings lists every setting';
     throw new TrainyardError('USAGE', `${path}: ${all.join('; ')}`, { hint });
   }
   const placed = (settings: unknown): ConfigSettings => located(settings as ConfigSettings, dirname(path));

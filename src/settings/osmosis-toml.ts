@@ -1,6 +1,6 @@
 /**
  * The TOML files of Osmosis, for training and for evaluations, as our settings. Keys without a counterpart here are warned about; keys that
- * Osmosis does not know, or knows in another section, are problems. docs/guide/11-coming-from-osmosis.md has the table.
+ * Osmosis does not know, or knows in another section, are problems. docs/coming-from/osmosis.md has the table.
  */
 import { existsSync } from 'node:fs';
 import { isAbsolute, join, normalize } from 'node:path';

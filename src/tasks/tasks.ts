@@ -8,6 +8,7 @@ import { hash } from 'node:crypto';
 import { type FileHandle, stat } from 'node:fs/promises';
 import { extname } from 'node:path';
 import { getHeapStatistics } from 'node:v8';
+import type { WarningCode } from '../core/error-codes.ts';
 import type { Task } from '../core/types.ts';
 import { givenRows, invalid, type RawRow, type TaskSource } from './rows.ts';
 import { columnProblems, difference, type LabelPlace, labelPlaces, MetadataRules } from './rules.ts';
@@ -32,7 +33,7 @@ export interface DatasetOptions {
 
 export interface Dataset {
   readonly tasks: readonly Task[];
-  readonly warnings: readonly { readonly code: string; readonly message: string }[];
+  readonly warnings: readonly { readonly code: WarningCode; readonly message: string }[];
 }
 
 export async function readTasks(source: TaskSource, options?: DatasetOptions): Promise<readonly Task[]> {
@@ -177,7 +178,7 @@ class Reading {
   }
 
   #warnings(): Dataset['warnings'] {
-    const told = (code: string, [first, ...others]: readonly string[], what: string): Dataset['warnings'] => {
+    const told = (code: WarningCode, [first, ...others]: readonly string[], what: string): Dataset['warnings'] => {
       const more = others.length;
       const rest = more === 0 ? '' : ` (and ${more} more ${more === 1 ? 'row' : 'rows'})`;
       return first === undefined ? [] : [{ code, message: `${this.#name} ${first}: ${what}${rest}` }];

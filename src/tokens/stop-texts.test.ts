@@ -2,7 +2,7 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { createRenderer } from './renderer.ts';
-import { beforeStop } from './response-stream.ts';
+import { beforeStop } from './response-parser.ts';
 import { loadTokenizer } from './tokenizer.ts';
 
 const tokenizer = await loadTokenizer(join(import.meta.dirname, '../../models/base'));

@@ -23,7 +23,7 @@ export interface Demonstrations {
   readonly leftOut: Readonly<Record<string, number>>;
 }
 
-export interface TeachOptions {
+interface TeachOptions {
   readonly renderer: Renderer;
   readonly contextLength: number;
   /** Tasks that the policy will be measured on, and those that it will be trained on. */
@@ -221,6 +221,6 @@ function callsIn({ messages, tools, taught }: Conversation): readonly AnsweredCa
 
 function unreadable(path: string, found: string): TrainyardError {
   return new TrainyardError('DATASET_INVALID', `${path}, ${found}`, {
-    hint: 'a line is {"messages": [{"role", "content", "tool_calls"?, "weight"?}, …], "tools"?: […]}: trainyard help warm-start',
+    hint: 'a line is {"messages": [{"role", "content", "tool_calls"?, "weight"?}, …], "tools"?: […]}: trainyard help guide/train',
   });
 }

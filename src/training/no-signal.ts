@@ -96,7 +96,7 @@ function causeOf(batch: Tried, { model, workflow }: Trained): { readonly why: st
     };
   }
   const general =
-    'see one rollout and its grading with trainyard try <entry>; then tasks that the policy solves sometimes but not always, a larger --group, or a grader with partial credit help; a policy that solves none can be taught first what a stronger model did: --warm-start (trainyard help warm-start)';
+    'see one rollout and its grading with trainyard try <entry>; then tasks that the policy solves sometimes but not always, a larger --group, or a grader with partial credit help; a policy that solves none can be taught first what a stronger model did: --warm-start (trainyard help guide/train)';
   return { why, hint: isShipped(model) ? MEASURE_OR_CHANGE : general };
 }
 

@@ -24,7 +24,7 @@ import { inPasses, shuffled } from './groups.ts';
 import { crossEntropy } from './losses.ts';
 import { samplesDigest } from './step.ts';
 
-export interface SftOptions {
+interface SftOptions {
   /** Ends after the current step. */
   readonly finish?: AbortSignal;
   /** Ends at once. */

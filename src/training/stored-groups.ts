@@ -36,7 +36,7 @@ export interface GroupSource {
   close(): Promise<void>;
 }
 
-export interface StoredGroupsOptions {
+interface StoredGroupsOptions {
   /** Of the new run. */
   readonly directory: Pick<RunDirectory, 'storePath'>;
   readonly plan: Pick<TrainPlan, 'settings' | 'heldOut' | 'tasks' | 'record'>;

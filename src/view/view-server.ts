@@ -32,7 +32,7 @@ import { Changes } from './changes.ts';
 import { pageFile, shell } from './page-files.ts';
 import type { ShownRun } from './shown-run.ts';
 
-export interface ViewOptions {
+interface ViewOptions {
   readonly runs: readonly ShownRun[];
   readonly host?: string | undefined;
   readonly port?: number | undefined;

@@ -1,4 +1,6 @@
 /** The agent-flow routes on a gateway with a scripted engine, as a server has them: with a store, a grader and tasks. */
+
+import { scriptedEngine } from '../../packages/testing/src/trajectories.ts';
 import { AgentFlowManager, type FlowClass, flowRegistry, type ManagerOptions } from '../../src/agent-flow.ts';
 import type { Store } from '../../src/core/contracts.ts';
 import { defineGrader } from '../../src/core/define.ts';
@@ -7,7 +9,6 @@ import { Gateway } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grading/inline.ts';
 import { mountAgentFlow } from '../../src/shapes/flows/flow-routes.ts';
 import type { GroupPool } from '../../src/shapes/flows/group-pool.ts';
-import { scriptedEngine } from '../../src/testing/trajectories.ts';
 import { renderer, say } from '../fixtures/gateway/streams.ts';
 import { memoryStore } from '../fixtures/store/memory-store.ts';
 

@@ -3,12 +3,12 @@ import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, it, onTestFinished } from 'vitest';
+import { randomTrajectory } from '../../packages/testing/src/trajectories.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { type LiveSession, SessionTable } from '../../src/gateway/sessions.ts';
 import { OpenRollouts } from '../../src/serve/open-rollouts.ts';
 import { GroupPool } from '../../src/shapes/flows/group-pool.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
-import { randomTrajectory } from '../../src/testing/trajectories.ts';
 
 const MANY = 6000;
 const { turns } = Array.from({ length: 100 }, (_, seed) => randomTrajectory(seed)).find((one) => one.turns.length > 0)!;

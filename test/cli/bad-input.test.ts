@@ -52,7 +52,7 @@ describe('usage', () => {
     [['train', 'x.ts', '--loss', 'grpo'], 'did you mean --algorithm grpo?'],
     [['train', 'x.ts', '--clip-high', '-1', '--overlong-factor', '0'], '--clip-high: Too small'],
     [['eval', 'x.ts', '--price', '1'], 'expected two prices'],
-    [['help', 'first-rum'], 'trainyard help first-run?'],
+    [['help', 'troubleshoting'], 'trainyard help troubleshooting?'],
   ])('%j exits 2', async (args, message) => {
     const { code, stderr } = await sharedTrainyard(...args);
     expect(stderr).toContain(message);

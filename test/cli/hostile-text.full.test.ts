@@ -4,9 +4,9 @@
  */
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
+import { randomTrajectory } from '../../packages/testing/src/trajectories.ts';
 import type { Trajectory, Turn } from '../../src/core/types.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
-import { randomTrajectory } from '../../src/testing/trajectories.ts';
 import { hubServer } from '../fixtures/hub-server.ts';
 import { localServer } from '../fixtures/local-server.ts';
 import { type Ended, ROOT, saidIn, start, useScratch } from './command.ts';

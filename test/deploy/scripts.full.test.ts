@@ -9,13 +9,13 @@ import { WorkQueue } from '../../src/places/workers/queue.ts';
 import { openPostgresStore } from '../../src/store/postgres.ts';
 import { useScratch } from '../cli/command.ts';
 import { readText, repository } from '../house/sources.ts';
-import { binaries, type PostgresServer, startPostgres } from '../postgres/server.ts';
+import { binaries, needsPostgresServer, type PostgresServer, startPostgres } from '../postgres/server.ts';
 
 const run = promisify(execFile);
 const home = useScratch();
 const script = (name: string): string => join(repository, 'deploy', name);
 
-describe.skipIf(binaries() === undefined)('in a database of its own', () => {
+describe('in a database of its own', needsPostgresServer, () => {
   let server: PostgresServer;
   const psql = (...args: readonly string[]) =>
     run(join(binaries()!, 'psql'), ['-U', 'postgres', '-h', '127.0.0.1', '-p', String(server.port), ...args]);
@@ -61,12 +61,11 @@ describe.skipIf(binaries() === undefined)('in a database of its own', () => {
     }
   });
 
-  it('the guide hands one over that belonged to a superuser', async () => {
+  it('hand-over.sql hands one over that belonged to a superuser', async () => {
     await psql('-c', 'CREATE DATABASE trainyard');
     const [superuser, worker] = [url('postgres', '', 'trainyard'), url('trainyard_worker', 'another "secret"', 'trainyard')];
     expect(await opened(superuser, worker)).toEqual([expect.stringContaining('postgres, is a superuser')]);
-    const [, sql] = /```sql\n([\s\S]*?\n)```/.exec(readText('docs/guide/scale.md'))!;
-    await psql('-d', 'trainyard', '-v', 'ON_ERROR_STOP=1', '-f', await home.write('hand-over.sql', sql!));
+    await psql('-d', 'trainyard', '-v', 'ON_ERROR_STOP=1', '-f', script('hand-over.sql'));
     await psql('-c', "ALTER ROLE me PASSWORD 'mine'");
     expect(await opened(url('me', 'mine', 'trainyard'), worker)).toEqual([]);
   });

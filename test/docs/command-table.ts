@@ -1,5 +1,5 @@
 /**
- * How each command of README.md and the guides is executed by commands.full.test.ts. The first row whose pattern matches decides; a command
+ * How each command of README.md, the guide and the pages on other systems is executed by commands.full.test.ts. The first row whose pattern matches decides; a command
  * without a row fails the test, and so does a row without a command.
  *
  * Commands are written here as `trainyard …`, without comments, however the page calls the program. Models of the hub and servers are stand-ins on
@@ -23,12 +23,13 @@ const served = (flags: string, until = 'http://'): Way => ({ kind: 'served', wit
 const parsed = (why: string): Way => ({ kind: 'parsed', why });
 const left = (why: string): Way => ({ kind: 'left', why });
 
-const FEW = '--steps 1 --groups-per-step 2 --eval-every 0';
+const FEW = '--steps 1 --set groups-per-step=2 --set eval-every=0';
 /** The shop's 500 held-out tasks would take longer than the step. */
 const FEW_SHOP = `${FEW} --held-out few/shop.jsonl`;
 
 export const TABLE: readonly (readonly [RegExp, Way])[] = [
-  [/^npm (ci|test)$/, left('installs and tests this repository; the tests are what runs here')],
+  [/^npm (ci|test|pack)$/, left('installs, tests and packs this repository; the tests are what runs here')],
+  [/^npm install \.\.\/trainyard\//, left('test/packed installs the package')],
   [/^npm install$/, { kind: 'linked' }],
   [/^npm install --save-dev tsx$/, left('test/packages/typescript installs it and loads entries with it')],
   [/^npm install @opentelemetry/, left('the SDK of the tracing tool; src/integrations/opentelemetry.test.ts registers a tracer')],
@@ -37,8 +38,6 @@ export const TABLE: readonly (readonly [RegExp, Way])[] = [
   [/^docker /, left('no Docker here; test/deploy checks the files')],
   [/^trainyard train examples\/shop\/agent\.ts --transcripts/, executed(FEW_SHOP)],
   [/^trainyard skyrl /, parsed('needs an NVIDIA GPU, and installs several GB')],
-  [/^uv run .*skyrl|^export TINKER_BASE_URL=/, left('needs several GPUs and a checkout of SkyRL')],
-  [/--model \.\/qwen2\.5-7b /, parsed('needs a server on several GPUs')],
   [/^trainyard .*bartowski\//, parsed('the stand-in has no GGUF files; src/engines/model-download.test.ts downloads them')],
   [/^trainyard model get /, executed()],
   [/^trainyard tinker /, served('--port 0 --threads 1')],
@@ -48,7 +47,7 @@ export const TABLE: readonly (readonly [RegExp, Way])[] = [
   [/^trainyard replay /, parsed('the page shows a rollout of an agent that was changed; test/cli/replay.full.test.ts does that')],
   [/^trainyard train --resume /, executed('--steps 2')],
   [/^trainyard train .*examples\/(shop|tuner\/math)/, executed(FEW_SHOP)],
-  [/^trainyard train .*werewolves/, executed('--steps 1 --groups-per-step 1 --group 2 --refill 1 --eval-every 0')],
+  [/^trainyard train .*werewolves/, executed('--steps 1 --group 2 --set groups-per-step=1 --set refill=1 --set eval-every=0')],
   [/^trainyard train /, executed(FEW)],
   [/^trainyard sft /, executed('--epochs 1')],
   [/^trainyard (eval|try|preflight)( |$)/, executed()],
@@ -57,23 +56,24 @@ export const TABLE: readonly (readonly [RegExp, Way])[] = [
 
 /** What a page's commands need that the reader has by then: commands that are executed before them. */
 export const BEFORE: Readonly<Record<string, readonly string[]>> = {
-  'docs/guide/scale.md': ['trainyard train agent.ts --run runs/shop'],
-  'docs/guide/04-long-runs.md': ['trainyard train my-agent.ts --run runs/shop-20261115-081703'],
-  'docs/guide/15-use-what-you-trained.md': [
+  'docs/guide/train.md': [
+    'trainyard train my-agent.ts --run runs/shop-20261115-081703',
     'trainyard model get HuggingFaceTB/SmolLM2-135M-Instruct',
-    'trainyard train my-agent.ts --model HuggingFaceTB/SmolLM2-135M-Instruct --trained adapters --run runs/mine',
-    'trainyard eval my-agent.ts --engine openai --model gpt-4o-mini --run runs/gpt',
   ],
-  'docs/guide/16-warm-start.md': ['trainyard model get HuggingFaceTB/SmolLM2-135M-Instruct'],
-  'docs/guide/18-into-your-tools.md': ['trainyard train my-agent.ts --run runs/my-run'],
-  'docs/guide/19-troubleshooting.md': ['trainyard train my-agent.ts --run runs/mine'],
+  'docs/guide/take-it-out.md': [
+    'trainyard model get HuggingFaceTB/SmolLM2-135M-Instruct',
+    'trainyard train my-agent.ts --model HuggingFaceTB/SmolLM2-135M-Instruct --set trained=adapters --run runs/mine',
+    'trainyard eval my-agent.ts --engine openai --model gpt-4o-mini --run runs/gpt',
+    'trainyard train my-agent.ts --run runs/my-run',
+  ],
+  'docs/guide/troubleshooting.md': ['trainyard train my-agent.ts --run runs/mine'],
 };
 
 /** Said on a page for a real model or a real task file; here both are small. */
 export const SMALLER: readonly (readonly [RegExp, string])[] = [
-  [/--context 1024/, '--context 256'],
+  [/context([ =])1024/, 'context$1256'],
   [/--rows 1-200/, '--rows 1-24'],
-  [/--base-model Qwen\/Qwen3-8B/, ''],
+  [/--set base-model=Qwen\/Qwen3-8B/, ''],
   [/--adapter out\/adapter --base/, '--adapter out/named --base'],
   [/(--held-out )examples\/(\w+)\/held-out\.jsonl/, '$1few/$2.jsonl'],
 ];

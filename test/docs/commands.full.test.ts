@@ -1,5 +1,5 @@
 /**
- * Every command that README.md and the guides show is executed, in a folder such as a reader has: an agent, its tasks, and what the commands
+ * Every command of README.md, the guide and the pages on other systems is executed, in a folder such as a reader has: an agent, its tasks, and what the commands
  * before it on the same page made. `command-table.ts` says how; what cannot be executed is at least parsed by the real command line.
  */
 import { mkdir, readdir, readFile, symlink, writeFile } from 'node:fs/promises';
@@ -13,7 +13,7 @@ import { fencedBlocks } from '../house/markdown.ts';
 import { listFiles, readText } from '../house/sources.ts';
 import { BEFORE, SMALLER, TABLE, type Way } from './command-table.ts';
 
-const PAGES = ['README.md', ...listFiles('docs/guide', '.md')];
+const PAGES = ['README.md', ...['guide', 'coming-from'].flatMap((folder) => listFiles(`docs/${folder}`, '.md'))];
 const scripts = (JSON.parse(readText('package.json')) as { readonly scripts: Readonly<Record<string, string>> }).scripts;
 const MAIN = 'node --conditions=trainyard-source src/cli/main.ts';
 
@@ -63,7 +63,7 @@ async function reader(dir: string): Promise<void> {
     'held-out.jsonl': rows('examples/triage/held-out.jsonl', 16),
     'few/shop.jsonl': rows('examples/shop/held-out.jsonl', 16),
     'few/triage.jsonl': rows('examples/triage/held-out.jsonl', 16),
-    'talks.jsonl': `${fencedBlocks(readText('docs/guide/16-warm-start.md'), 'json').join('\n')}\n`.repeat(8),
+    'talks.jsonl': `${fencedBlocks(readText('docs/guide/train.md'), 'json').join('\n')}\n`.repeat(8),
   };
   await mkdir(join(dir, 'few'));
   for (const [name, text] of Object.entries(files)) await writeFile(join(dir, name), text);

@@ -6,7 +6,7 @@ import type { Task } from '../../src/core/types.ts';
 import { callGrader } from '../../src/grading/call.ts';
 import { jsonLines, ROOT, trainyard, useScratch } from '../cli/command.ts';
 import { inputFor } from '../fixtures/graders/graded-code.ts';
-import { hasSandbox } from '../fixtures/sandbox.ts';
+import { needsSandbox } from '../fixtures/sandbox.ts';
 
 const EXAMPLE = join(ROOT, 'examples/graders/code.ts');
 const TASKS = join(ROOT, 'examples/graders/code.jsonl');
@@ -15,7 +15,7 @@ const SOLUTIONS: Readonly<Record<string, { readonly right: string; readonly half
   add: { right: 'const add = (a, b) => a + b;', half: 'const add = (a, b) => Math.round(a + b);', share: 2 / 3 },
   unique: {
     right: 'const unique = (list) => [...new Set(list)];',
-    half: 'const unique = (list) => list.splice(0, list.length, ...new Set(list)) && list;',
+    half: 'const unique = (list) => [...new Set(list)].sort();',
     share: 2 / 3,
   },
   'sum-lines': {
@@ -28,7 +28,7 @@ const SOLUTIONS: Readonly<Record<string, { readonly right: string; readonly half
 
 const home = useScratch();
 
-describe.skipIf(!hasSandbox)('examples/graders/code.ts, in a sandbox that this system has', () => {
+describe('examples/graders/code.ts, in a sandbox that this system has', needsSandbox, () => {
   it('grades what the policy says: no code is a 0, and no failure', async () => {
     const run = await trainyard('eval', EXAMPLE, '--held-out', TASKS, '--run', join(home.dir, 'run'), '--json');
     expect(run).toMatchObject({ code: 0, stderr: '' });

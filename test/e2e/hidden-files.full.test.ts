@@ -14,8 +14,8 @@ import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { ROOT, start } from '../cli/command.ts';
 import { localServer } from '../fixtures/local-server.ts';
-import { hasSandbox } from '../fixtures/sandbox.ts';
-import { databaseFor, postgresMissing } from '../postgres/server.ts';
+import { needsSandbox } from '../fixtures/sandbox.ts';
+import { databaseFor, needsPostgres } from '../postgres/server.ts';
 
 const SECRET = 'SECRET-6b1f';
 /** Says what it reads at each path of its task, and what it finds of the run in its environment. The grader writes that down. */
@@ -118,7 +118,7 @@ function said(): readonly { readonly found: Record<string, string>; readonly env
     .map((line) => JSON.parse(line));
 }
 
-describe.skipIf(!hasSandbox)('an isolated rollout', () => {
+describe('an isolated rollout', needsSandbox, () => {
   it('alone finds no answers and no passwords, in their usual places and where flags, variables and its workflow name them', async () => {
     const readable = at('here/tasks/t1/environment/README');
     const paths = [...secretsIn('here'), ...passwords.slice(0, -1), at('runs/earlier'), at('runs/alone'), at('tmp'), readable];
@@ -131,8 +131,9 @@ describe.skipIf(!hasSandbox)('an isolated rollout', () => {
     expect(environment).not.toContain(SECRET);
   });
 
-  it.skipIf(postgresMissing !== undefined)(
+  it(
     'on an external worker finds none either: not in the worker’s copy, nor where the coordinator has them on this machine',
+    needsPostgres,
     async () => {
       await using database = await databaseFor();
       // Nobody answers there with TLS: the key is only named.

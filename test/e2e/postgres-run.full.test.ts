@@ -9,7 +9,7 @@ import { ShownRun } from '../../src/view/shown-run.ts';
 import { serveView } from '../../src/view/view-server.ts';
 import { killedAt, saidIn, sharedTrainyard, start, trainyard } from '../cli/command.ts';
 import { viewKeyOf } from '../fixtures/view-key.ts';
-import { databaseFor, postgresMissing } from '../postgres/server.ts';
+import { databaseFor, needsPostgres } from '../postgres/server.ts';
 import { type Home, smallHome } from './small-run.ts';
 
 const PASSWORD = 'PLANTED-7d21';
@@ -39,7 +39,7 @@ async function rowsIn(table: string): Promise<number> {
   }
 }
 
-describe.skipIf(postgresMissing !== undefined)('a run with its store in PostgreSQL', () => {
+describe('a run with its store in PostgreSQL', needsPostgres, () => {
   beforeAll(async () => {
     [home, database] = [await smallHome(), await databaseFor()];
     const parsed = new URL(database.url);

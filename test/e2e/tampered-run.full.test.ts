@@ -1,4 +1,4 @@
-/** Lies of every kind in a run that ended: `verify` finds each, or docs/reference/verify.md says that it does not look there, and why. */
+/** Lies of every kind in a run that ended: `verify` finds each, or docs/reference/store.md says that it does not look there, and why. */
 import { cp } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -22,7 +22,7 @@ afterAll(() => home.remove());
 
 /** What the page says is not checked. */
 function isListed(field: string): boolean {
-  const [, table = ''] = readText('docs/reference/verify.md').split('### What is not checked');
+  const [, table = ''] = readText('docs/reference/store.md').split('### What is not checked');
   const rows = table.split('\n').filter((line) => line.startsWith('| `'));
   const patterns = rows.flatMap((row) => [...row.split(' | ')[0]!.matchAll(/`([^`]+)`/g)].map(([, pattern]) => pattern!));
   const bare = field.replace(/^(?:trained|untrained|evaluated) /, '');

@@ -3,8 +3,9 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { cp, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
+import { digestBytes } from '../../src/core/json.ts';
 import type { BatchManifest, Mark, Trajectory } from '../../src/core/types.ts';
-import { encodeRecord, encodeTrajectory } from '../../src/store/records.ts';
+import { encodeRecord, encodeTurn } from '../../src/store/records.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 
 type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
@@ -88,9 +89,13 @@ export function inStore(run: string, work: (database: DatabaseSync) => void): vo
   work(database);
 }
 
-/** In place of the one with this id. */
+/** In place of the one with this id. Unlike a store's, this encoding takes what no record may hold. */
 export function keepTrajectory(run: string, rolloutId: string, trajectory: Trajectory): void {
-  const { record, turns, digest } = encodeTrajectory(trajectory);
+  const { turns: said, ...rest } = trajectory;
+  const record = JSON.stringify(rest);
+  const turns = said.map(encodeTurn);
+  const pieces = turns.flatMap((turn) => [turn.words, turn.promptIds, turn.sampledIds, turn.logprobs]);
+  const digest = digestBytes([record, ...pieces]);
   inStore(run, (database) => {
     const { seq } = database.prepare('SELECT seq FROM trajectories WHERE rollout_id = ?').get(rolloutId) as {
       readonly seq: number;

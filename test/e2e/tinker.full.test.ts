@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { RunEvent } from '../../src/core/events.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { jsonLines, start } from '../cli/command.ts';
-import { databaseFor, postgresMissing } from '../postgres/server.ts';
+import { databaseFor, needsPostgres } from '../postgres/server.ts';
 import { type Home, smallHome } from './small-run.ts';
 import { API_KEY, type ServerProcess, startServer } from './tinker-server.ts';
 
@@ -75,22 +75,19 @@ describe('a run through a Tinker server', () => {
     expect(again).toMatchObject({ score: (after as RunEvent & { type: 'eval-end' }).score });
   });
 
-  it.skipIf(postgresMissing !== undefined)(
-    'has its rollouts run by workers, on weights that it saved for them, to the same bytes',
-    async () => {
-      await using database = await databaseFor();
-      const worker = begin(['worker', '--store', database.url, '--json']);
-      const shared = begin(flags('workers', '--store', database.url, '--workers', 'external'));
-      await shared.prints('"type":"step-end","step":2,');
-      await restartServer();
-      expect(await shared.ended).toMatchObject({ code: 0, stderr: '' });
-      expect(await lastState('workers')).toEqual(await lastState('whole'));
-      worker.child.kill('SIGTERM');
-      expect(await worker.ended).toMatchObject({ code: 0, stdout: expect.stringMatching(/"type":"left","rollouts":[1-9]/) });
-      const left = await readdir(join(home.dir, 'state'), { recursive: true });
-      expect(left.filter((path) => path.includes('sampler_weights/trainyard-'))).toEqual([]);
-    },
-  );
+  it('has its rollouts run by workers, on weights that it saved for them, to the same bytes', needsPostgres, async () => {
+    await using database = await databaseFor();
+    const worker = begin(['worker', '--store', database.url, '--json']);
+    const shared = begin(flags('workers', '--store', database.url, '--workers', 'external'));
+    await shared.prints('"type":"step-end","step":2,');
+    await restartServer();
+    expect(await shared.ended).toMatchObject({ code: 0, stderr: '' });
+    expect(await lastState('workers')).toEqual(await lastState('whole'));
+    worker.child.kill('SIGTERM');
+    expect(await worker.ended).toMatchObject({ code: 0, stdout: expect.stringMatching(/"type":"left","rollouts":[1-9]/) });
+    const left = await readdir(join(home.dir, 'state'), { recursive: true });
+    expect(left.filter((path) => path.includes('sampler_weights/trainyard-'))).toEqual([]);
+  });
 
   it('goes on by itself when the server is killed and started again, to the same bytes', async () => {
     const { ended, prints, stdout } = begin(flags('forgotten'));

@@ -18,4 +18,4 @@ export const CAPS = {
 export const WORDS: Readonly<Record<string, number>> = { 'README.md': 1_030, 'CHANGELOG.md': 6_300, 'ARCHITECTURE.md': 1_840 };
 
 /** Files that are loaded with one, itself included. */
-export const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/training/train.ts': 127 };
+export const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/training/train.ts': 132 };

@@ -8,10 +8,10 @@ import { readText } from './sources.ts';
 
 /** Page → the folder of its examples, and how many samples its document has. */
 const ORIGINS = [
-  { page: 'docs/guide/10-coming-from-areal.md', folder: 'areal', samples: 3 },
-  { page: 'docs/guide/11-coming-from-osmosis.md', folder: 'osmosis', samples: 6 },
-  { page: 'docs/guide/12-coming-from-claw-r1.md', folder: 'agent-flow', samples: 6 },
-  { page: 'docs/guide/13-coming-from-agentscope.md', folder: 'tuner', samples: 11 },
+  { page: 'docs/coming-from/areal.md', folder: 'areal', samples: 3 },
+  { page: 'docs/coming-from/osmosis.md', folder: 'osmosis', samples: 6 },
+  { page: 'docs/coming-from/claw-r1.md', folder: 'agent-flow', samples: 6 },
+  { page: 'docs/coming-from/agentscope.md', folder: 'tuner', samples: 11 },
 ] as const;
 
 const TESTS = readdirSync(join(ROOT, 'test/e2e')).map((file) => readText(`test/e2e/${file}`));

@@ -306,7 +306,7 @@ describe('a connection', () => {
     await using connection = await TinkerConnection.open({ baseURL: `${server.url}/services/prod/`, apiKey: KEY });
     expect(connection.sessionId).toBe('s-9');
     expect(connection.address).toBe(`${server.url}/services/prod`);
-    expect(await connection.supportedModels()).toEqual([
+    expect((await connection.capabilities()).offered).toEqual([
       { name: 'a', contextLength: 64 },
       { name: 'b', contextLength: undefined },
     ]);

@@ -1,4 +1,4 @@
-/** The program in docs/reference/tinker-client.md, run as it stands there against a server of our own. */
+/** The program in docs/reference/tinker.md, run as it stands there against a server of our own. */
 import { execFile } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -19,7 +19,7 @@ afterAll(async () => {
 });
 
 it('learns what it sampled', async () => {
-  const page = await readFile(join(ROOT, 'docs/reference/tinker-client.md'), 'utf8');
+  const page = await readFile(join(ROOT, 'docs/reference/tinker.md'), 'utf8');
   const path = await home.write('client.ts', /```ts\n([\s\S]*?)```/.exec(page)![1]!);
   const env = { ...process.env, TINKER_BASE_URL: server.baseURL, TINKER_API_KEY: API_KEY };
   const { stdout } = await promisify(execFile)(process.execPath, ['--conditions=trainyard-source', path], { cwd: ROOT, env });

@@ -4,7 +4,7 @@
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, vi } from 'vitest';
+import { afterAll, beforeAll, describe, expect } from 'vitest';
 import type { AdamSettings } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
 import { TinkerTrainer } from '../../src/engines/tinker/client/tinker-trainer.ts';
@@ -294,7 +294,7 @@ describe('a loss', () => {
       await trainer.checkLoss(importanceSampling(), []);
       const probe = played.computed.filter(({ loss, forwardOnly }) => loss === 'importance_sampling' && !forwardOnly);
       expect(probe.map((request) => inputsOf(request)['advantages'])).toEqual([[0, 0, 0, 0, 0]]);
-      await vi.waitFor(() => expect([server.of('create_model').length, server.of('unload_model').length]).toEqual([2, 1]));
+      await expect.poll(() => [server.of('create_model').length, server.of('unload_model').length]).toEqual([2, 1]);
       expect(notices).toEqual([
         expect.stringMatching(takesWeights ? /does not say.*sent as weights$/ : /does not say.*not sent$/),
       ]);
@@ -503,7 +503,7 @@ describe('verbs', () => {
     await trainer.forwardBackward([sample], crossEntropy());
     server.instead('retrieve_future', { json: { type: 'try_again' } });
     const results = Promise.all([trainer.forwardBackward([sample], crossEntropy()), trainer.optimStep(ADAM), trainer.publish(4)]);
-    await vi.waitFor(() => expect(server.of('save_weights_for_sampler')).toHaveLength(1));
+    await expect.poll(() => server.of('save_weights_for_sampler')).toHaveLength(1);
     server.script = played.script;
     await results;
     expect(played.passes.map(({ seqId }) => seqId)).toEqual([1, 2, 3]);

@@ -9,7 +9,7 @@ import type { Message, Trajectory } from '../../src/core/types.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { start, trainyard, useScratch } from '../cli/command.ts';
 import { localServer } from '../fixtures/local-server.ts';
-import { buildPage, hasBrowser, launch, pageAt, type Viewed, viewOf } from './browser.ts';
+import { buildPage, launch, needsBrowser, pageAt, type Viewed, viewOf } from './browser.ts';
 
 /** Only ends what hangs. */
 const SOON = { timeout: 240_000 };
@@ -48,7 +48,7 @@ async function cable(to: number) {
   return { port: (server.address() as AddressInfo).port, cut, close: () => server.close() };
 }
 
-describe.skipIf(!hasBrowser)('the page of trainyard view (needs /usr/bin/chromium)', () => {
+describe('the page of trainyard view', needsBrowser, () => {
   const home = useScratch();
   let browser: Browser;
   let run: string;

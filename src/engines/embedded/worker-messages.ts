@@ -2,7 +2,7 @@
  * The messages between the main thread and the workers of an embedded model. Bulk data is in the shared memory; messages carry addresses
  * and small arrays.
  */
-import type { ErrorCode } from '../../core/errors.ts';
+import type { ErrorCode } from '../../core/error-codes.ts';
 import type { AdamSettings, SampleRequest, SampleResult } from '../../core/policy.ts';
 import type { Arena } from './arena.ts';
 import type { LoraLayout } from './lora.ts';

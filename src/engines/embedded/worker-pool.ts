@@ -2,8 +2,10 @@
  * The worker threads of one model: calls with results, and failure if a thread dies. A thread that ends unexpectedly fails the whole pool:
  * all current and later calls reject, and none hangs. Threads end with `close()`.
  */
+
 import { Worker } from 'node:worker_threads';
-import { type ErrorCode, messageOf, TrainyardError } from '../../core/errors.ts';
+import type { ErrorCode } from '../../core/error-codes.ts';
+import { messageOf, TrainyardError } from '../../core/errors.ts';
 import type { CallKind, Calls, FromWorker, StreamedTokens, ToWorker, WorkerSetup } from './worker-messages.ts';
 
 /** One token of a streaming sequence, and the policy version that sampled it. */

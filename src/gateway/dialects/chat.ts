@@ -195,16 +195,19 @@ export function areUsual(messages: unknown): messages is Wire['messages'] {
 
 const isTextOrAbsent = (value: unknown): boolean => value == null || typeof value === 'string';
 
+type WireFields = Readonly<Record<string, unknown>>;
+
 /** Unread fields may hold anything, as in the schema. */
 function isUsual(given: unknown): boolean {
-  if (!isObject(given) || !isTextOrAbsent(given['name'])) return false;
-  const { role, content: said, tool_calls: calls } = given;
+  const wire = (given ?? {}) as WireFields;
+  const { role, content: said, tool_calls: calls } = wire;
+  if (!isTextOrAbsent(wire['name'])) return false;
   if (role === 'assistant') {
-    if (!isTextOrAbsent(given['reasoning']) || !isTextOrAbsent(given['reasoning_content'])) return false;
+    if (!isTextOrAbsent(wire['reasoning']) || !isTextOrAbsent(wire['reasoning_content'])) return false;
     const isCalling = Array.isArray(calls) && calls.length > 0 && calls.every(isUsualCall);
     return typeof said === 'string' ? calls == null || isCalling : said == null && isCalling;
   }
-  if (role === 'tool') return isTextOrAbsent(said) && isTextOrAbsent(given['tool_call_id']);
+  if (role === 'tool') return isTextOrAbsent(said) && isTextOrAbsent(wire['tool_call_id']);
   return (role === 'system' || role === 'user' || role === 'developer') && typeof said === 'string';
 }
 

@@ -362,7 +362,7 @@ const TYPES: Readonly<Record<number, string>> = {
 };
 
 /** Anthropic's error body. The type follows from the status. It carries our code, field and hint, or the failure's details. */
-export function anthropicError({ status, code, message, hint, param, details }: Failure): object {
+function anthropicError({ status, code, message, hint, param, details }: Failure): object {
   const type = TYPES[status] ?? (status >= 500 ? 'api_error' : 'invalid_request_error');
   // Agents recognise an overflow by these words.
   const said = code === 'context_length_exceeded' ? `prompt is too long: ${message}` : message;

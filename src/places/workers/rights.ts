@@ -182,7 +182,7 @@ async function migrate(client: PoolClient, hasWorkers: boolean): Promise<void> {
 
 async function superuser(client: PoolClient): Promise<readonly string[]> {
   const { rows } = await client.query("SELECT current_user AS name WHERE current_setting('is_superuser') = 'on'");
-  const advice = 'so a mistake would be one of the whole server. One that owns the database is enough: trainyard help scale';
+  const advice = 'so a mistake would reach the whole server. One that owns the database is enough: trainyard help many-machines';
   return rows.map(({ name }) => `the database user of this coordinator, ${name}, is a superuser, ${advice}`);
 }
 

@@ -1,5 +1,5 @@
 /**
- * The agent-flow protocol as data: routes, refusals, names and request bodies. A test keeps docs/reference/agent-flow.md in sync. Bodies
+ * The agent-flow protocol as data: routes, refusals, names and request bodies. `npm run build:docs` prints it into docs/reference/routes.md. Bodies
  * are strict: unknown names are refused, because a reward or a limit under a misspelt name would be lost silently. Messages and tools are
  * checked by the dialect that reads them.
  */

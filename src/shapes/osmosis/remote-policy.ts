@@ -6,7 +6,8 @@
  */
 import { sendThrough } from '../../core/context.ts';
 import type { DefaultModelAnswer, DefaultModelRequest, ModelHandle, SeatOptions, SessionSpec } from '../../core/contracts.ts';
-import { type ErrorCode, messageOf, TrainyardError } from '../../core/errors.ts';
+import type { ErrorCode } from '../../core/error-codes.ts';
+import { messageOf, TrainyardError } from '../../core/errors.ts';
 import { defined, isObject, parsedJson } from '../../core/json.ts';
 import type { Turn } from '../../core/types.ts';
 import { chatAnswerIn, chatRequest, clientFields, refusalOf } from '../../gateway/chat-client.ts';

@@ -2,16 +2,18 @@
  * Runs one rollout for a controller, from the queue to its grade. It always ends, and calls each hook at most once: `completed`, then
  * `graded`. It holds its concurrency permit until grading is over.
  */
+
 import { deadlineSignal, orAborted, type Semaphore } from '../../core/async.ts';
 import type { Grader, GraderInput, WorkflowResult } from '../../core/contracts.ts';
 import { describeValue, printable } from '../../core/describe.ts';
-import { type ErrorCode, messageOf, TrainyardError } from '../../core/errors.ts';
+import type { ErrorCode } from '../../core/error-codes.ts';
+import { messageOf, TrainyardError } from '../../core/errors.ts';
 import { asJson, defined, isObject } from '../../core/json.ts';
 import { toReward } from '../../core/reward.ts';
 import { meanOf } from '../../core/statistics.ts';
 import type { Message, Reward, RolloutIdentity, Task, Turn } from '../../core/types.ts';
 import { graderInput, ungradedOf } from '../../grading/call.ts';
-import { resultOf, type SettledResult } from '../../rollout/result.ts';
+import { resultOf, type SettledResult } from '../../rollout/record.ts';
 import { runInSession, type StartedWorkflow } from '../../rollout/runner.ts';
 import { jsonOnly } from './callbacks.ts';
 import type {

@@ -2,10 +2,10 @@
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
 import { streamText } from 'ai';
 import { expect, it } from 'vitest';
+import { scriptedEngine } from '../../../packages/testing/src/trajectories.ts';
 import { defineGrader, defineWorkflow } from '../../../src/core/define.ts';
 import type { Trajectory } from '../../../src/core/types.ts';
 import { Gateway } from '../../../src/gateway/gateway.ts';
-import { scriptedEngine } from '../../../src/testing/trajectories.ts';
 import { renderer, tokenizer } from '../../fixtures/gateway/streams.ts';
 import { rolloutsThrough } from '../../fixtures/scripted-gateway.ts';
 

@@ -28,7 +28,7 @@ function once<T>(load: () => Promise<T>): () => Promise<T> {
   };
 }
 
-/** The same word as in the table of docs/reference/templates.md. */
+/** The same word as in the table of docs/reference/gateway.md. */
 export const MODELS = {
   'models/base': once(() => modelOf(join(import.meta.dirname, '../../../models/base'))),
   'Qwen2.5': once(() => modelOf(folderOf('qwen2_5'))),

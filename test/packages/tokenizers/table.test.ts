@@ -1,5 +1,5 @@
 /**
- * The table of docs/reference/templates.md says what is found when these models are loaded.
+ * The table of docs/reference/gateway.md says what is found when these models are loaded.
  */
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -9,9 +9,10 @@ import { responseFormatOf } from '../../../src/tokens/extension.ts';
 import type { Renderer } from '../../../src/tokens/renderer.ts';
 import { MODELS, type ModelName } from './models.ts';
 
-const text = await readFile(join(import.meta.dirname, '../../../docs/reference/templates.md'), 'utf8');
+const text = await readFile(join(import.meta.dirname, '../../../docs/reference/gateway.md'), 'utf8');
 const documented = text
-  .split('\n\n')[2]!
+  .split('## Chat templates\n\n')[1]!
+  .split('\n\n')[1]!
   .split('\n')
   .slice(2)
   .map((row) =>

@@ -5,12 +5,14 @@
  * for a limited time; callers judge all other responses. A request that may have arrived is resent only if that is harmless. Otherwise its
  * effect is unknown, and what it was meant for counts as lost.
  */
+
 import http from 'node:http';
 import https from 'node:https';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { z } from 'zod';
 import { type Downtime, Semaphore, yieldToEventLoop } from '../../../core/async.ts';
-import { type ErrorCode, messageOf, TrainyardError } from '../../../core/errors.ts';
+import type { ErrorCode } from '../../../core/error-codes.ts';
+import { messageOf, TrainyardError } from '../../../core/errors.ts';
 import { isObject, parsedJson } from '../../../core/json.ts';
 import { readBytes, retryAfterMs } from '../../../http/message.ts';
 import { Refusal } from '../../../http/refusal.ts';
@@ -37,7 +39,7 @@ export interface ConnectionSettings {
   readonly signal?: AbortSignal;
 }
 
-export interface ClientRequest {
+interface ClientRequest {
   readonly method: 'GET' | 'POST' | 'DELETE';
   /** Below /api/v1/. */
   readonly path: string;
@@ -64,7 +66,7 @@ export interface ServerReply {
 }
 
 /** `unsent`: the server never got the request. `broken`: it may have. `silent`: it got it but did not answer in time. */
-export interface ExchangeFailure {
+interface ExchangeFailure {
   readonly kind: 'unsent' | 'broken' | 'silent';
   readonly message: string;
 }

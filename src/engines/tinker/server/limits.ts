@@ -1,7 +1,7 @@
 /** The Tinker server's limits on one request, one model and the whole process, and its timeouts. */
 const MiB = 1024 * 1024;
 
-/** docs/reference/tinker-server.md publishes these values; a test keeps the two equal. */
+/** `npm run build:docs` prints these values into docs/reference/routes.md. */
 export const TINKER_LIMITS = {
   /** Bytes of a request body, both before and after decompression. */
   bodyBytes: 64 * MiB,

@@ -23,7 +23,7 @@ import { type BaseModel, openBaseModel, WeightsFolder, weightsRoutes } from './w
 
 type OnFailure = (failure: TinkerFailure, path: string) => void;
 
-export interface TinkerServerOptions {
+interface TinkerServerOptions {
   readonly model: string;
   /** Folder for saved weights. It must exist, and no other process may use it. */
   readonly state: string;
@@ -128,7 +128,7 @@ export class TinkerServer extends KeyedServer<TinkerFailure> implements AsyncDis
   }
 }
 
-export interface TinkerServerSettings {
+interface TinkerServerSettings {
   readonly model: string;
   readonly host: string;
   readonly port: number;
