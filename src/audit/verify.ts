@@ -34,7 +34,8 @@ import {
   type TrainPlan,
 } from '../run/plan.ts';
 import { openStoreOf, requireDirectory } from '../run/run-store.ts';
-import { isApi, TRAIN_DEFAULTS } from '../settings/settings.ts';
+import { TRAIN_DEFAULTS } from '../settings/setting-rows.ts';
+import { isApi } from '../settings/settings.ts';
 import { takeLock } from '../store/files.ts';
 import { loadRenderer, type Renderer } from '../tokens/renderer.ts';
 import { AgreementBound } from '../training/agreement.ts';

@@ -28,10 +28,11 @@ import {
 import type { Rollouts } from '../run/rollouts.ts';
 import { openRunStore } from '../run/run-store.ts';
 import type { EvaluationRequest, EvaluationSettings, TrainSettings } from '../settings/check-settings.ts';
-import { costOf, EVAL_DEFAULTS, hiddenFiles, plannedFor, samplingAt, shortPath, usualHeldOut } from '../settings/settings.ts';
+import { EVAL_DEFAULTS } from '../settings/setting-rows.ts';
+import { costOf, hiddenFiles, plannedFor, samplingAt, shortPath, usualHeldOut } from '../settings/settings.ts';
 import { writeWhole } from '../store/files.ts';
-import { withoutPassword } from '../store/open.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
+import { withoutPassword } from '../store/url.ts';
 import { endingOf, type Pending, Results, reportOf, scoreOf, type TaskResult } from './results.ts';
 
 export interface EvaluationResult extends EvaluationReport {

@@ -25,8 +25,9 @@ import { lockFolder } from '../run/directory.ts';
 import { openGrader } from '../run/parts.ts';
 import { openServedStore } from '../run/run-store.ts';
 import { evaluationSettings, type RunSettings } from '../settings/check-settings.ts';
-import { EVAL_DEFAULTS, isApi } from '../settings/settings.ts';
-import { checkStoreUrl } from '../store/open.ts';
+import { EVAL_DEFAULTS } from '../settings/setting-rows.ts';
+import { isApi } from '../settings/settings.ts';
+import { checkStoreUrl } from '../store/url.ts';
 import { readTasks } from '../tasks/tasks.ts';
 import { type OpenRollout, OpenRollouts } from './open-rollouts.ts';
 

@@ -18,8 +18,9 @@ import {
 } from '../../test/postgres/server.ts';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { openStore, withoutPassword } from './open.ts';
+import { openStore } from './open.ts';
 import { openPostgresStore } from './postgres.ts';
+import { withoutPassword } from './url.ts';
 
 const SECRET = 'p@ss/word';
 

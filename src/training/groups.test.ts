@@ -6,7 +6,7 @@ import { type GroupBatch, START } from '../rollout/scheduler.ts';
 import type { TrainPlan } from '../run/plan.ts';
 import type { Rollouts } from '../run/rollouts.ts';
 import type { TrainSettings } from '../settings/check-settings.ts';
-import { TRAIN_DEFAULTS } from '../settings/settings.ts';
+import { TRAIN_DEFAULTS } from '../settings/setting-rows.ts';
 import { makeBatch } from './batch.ts';
 import { groupsOf, isAccepted } from './groups.ts';
 

@@ -17,7 +17,8 @@ import { createRunDirectory, eventLog, eventsIn, type RunDirectory, readRunFile,
 import { openGrader } from '../run/parts.ts';
 import { startingWith, type TrainPlan } from '../run/plan.ts';
 import { adamFor, type SftRequest, type SftSettings, sftSettings } from '../settings/check-settings.ts';
-import { learningRateAt, TRAIN_DEFAULTS } from '../settings/settings.ts';
+import { TRAIN_DEFAULTS } from '../settings/setting-rows.ts';
+import { learningRateAt } from '../settings/settings.ts';
 import { tokensIn } from './batch.ts';
 import { type Demonstrations, readDemonstrations } from './demonstrations.ts';
 import { inPasses, shuffled } from './groups.ts';

@@ -8,7 +8,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { WorkQueue } from '../../src/places/workers/queue.ts';
 import { openPostgresStore } from '../../src/store/postgres.ts';
 import { useScratch } from '../cli/command.ts';
-import { readText, repository } from '../house/sources.ts';
+import { repository } from '../house/sources.ts';
 import { binaries, needsPostgresServer, type PostgresServer, startPostgres } from '../postgres/server.ts';
 
 const run = promisify(execFile);

@@ -139,28 +139,13 @@ describe('an isolated rollout', needsSandbox, () => {
       // Nobody answers there with TLS: the key is only named.
       const url = `${database.url}?sslkey=${at('named/url.key')}&sslmode=disable`;
       const run = at('runs/workers');
-      const paths = [
-        ...secretsIn('here'),
-        ...secretsIn('copy'),
-        ...passwords,
-        at('runs/earlier'),
-        at('tmp'),
-        run,
-        at('copy/tasks/t1/environment/README'),
-      ];
+      const readable = at('copy/tasks/t1/environment/README');
+      const secrets = [...secretsIn('here'), ...secretsIn('copy'), ...passwords];
+      const paths = [...secrets, at('runs/earlier'), at('tmp'), run, readable];
       giveTasks([{ paths }]);
       writeFileSync(at('copy/data/more.jsonl'), SECRET);
-      const worker = trainyardHere(
-        'worker',
-        at('copy/agent.ts'),
-        '--store',
-        url,
-        '--json',
-        '--concurrency',
-        '1',
-        '--threads',
-        '1',
-      );
+      const small = ['--concurrency', '1', '--threads', '1'];
+      const worker = trainyardHere('worker', at('copy/agent.ts'), '--store', url, '--json', ...small);
       const ended = await trainyardHere(...evaluation('workers'), '--store', url, '--workers', 'external').ended;
       worker.child.kill('SIGTERM');
       await worker.ended;
@@ -168,7 +153,7 @@ describe('an isolated rollout', needsSandbox, () => {
       const [{ found, environment } = { found: {}, environment: '' }] = said();
       expect(Object.keys(found).sort()).toEqual(paths.toSorted());
       expect(Object.entries(found).filter(([, text]) => text.includes(SECRET))).toEqual([]);
-      expect(found).toMatchObject({ [run]: 'ENOENT', [at('copy/tasks/t1/environment/README')]: 'readable' });
+      expect(found).toMatchObject({ [run]: 'ENOENT', [readable]: 'readable' });
       expect(environment).not.toContain(SECRET);
     },
   );

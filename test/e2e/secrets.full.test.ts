@@ -103,19 +103,8 @@ describe('secrets', needsPostgres, () => {
   it('are in no output, event, file, table or export of a measurement on workers whose servers repeat them', async () => {
     const worker = begin('worker', '--store', store(), '--json');
     const api = ['--engine', 'openai', '--base-url', server.baseURL, '--model', 'm', '--max-error-share', '1'];
-    const run = [
-      '--held-out',
-      at('tasks.jsonl'),
-      '--run',
-      at('run'),
-      '--store',
-      store(),
-      '--workers',
-      'external',
-      '--report',
-      at('r.json'),
-    ];
-    await begin('eval', entry, ...api, ...run, '--json').ended;
+    const run = ['--held-out', at('tasks.jsonl'), '--run', at('run'), '--report', at('r.json')];
+    await begin('eval', entry, ...api, ...run, '--store', store(), '--workers', 'external', '--json').ended;
     worker.child.kill('SIGTERM');
     await worker.ended;
     expect(server.calls()).toBeGreaterThan(8);

@@ -20,16 +20,8 @@ export interface Lie {
 
 /** What a word may be turned into and still be a record. */
 const OTHER: Readonly<Record<string, string>> = {
-  ...{
-    stop: 'length',
-    length: 'stop',
-    train: 'eval',
-    eval: 'train',
-    system: 'user',
-    user: 'system',
-    tool: 'user',
-    assistant: 'user',
-  },
+  ...{ stop: 'length', length: 'stop', train: 'eval', eval: 'train' },
+  ...{ system: 'user', user: 'system', tool: 'user', assistant: 'user' },
   ...{ before: 'after', during: 'after', after: 'during', steps: 'max-time', chat: 'responses' },
 };
 
@@ -145,31 +137,14 @@ async function changesIn(run: string): Promise<readonly Lie[]> {
   const lies: Lie[] = [];
   for (const type of new Set(events.map((event) => (event as { type: string }).type))) {
     const own = events.flatMap((event, place) => ((event as { type: string }).type === type ? [{ event, place }] : []));
-    for (const [name, { place, path }] of fieldsOf(
-      own.map(({ event }) => event),
-      'last',
-    )) {
-      const at = own[place]!.place;
-      lies.push({
-        field: `event.${type}.${name}`,
-        tell: async (copy) =>
-          keepEvents(
-            copy,
-            events.map((event, i) => (i === at ? changed(event, path) : event)),
-          ),
-      });
+    const records = own.map(({ event }) => event);
+    for (const [name, { place, path }] of fieldsOf(records, 'last')) {
+      const lie = events.map((event, i) => (i === own[place]!.place ? changed(event, path) : event));
+      lies.push({ field: `event.${type}.${name}`, tell: async (copy) => keepEvents(copy, lie) });
     }
     for (const { place } of own) {
-      const field = `event.${type}`;
-      lies.push({
-        field,
-        deletes: true,
-        tell: async (copy) =>
-          keepEvents(
-            copy,
-            events.filter((_, i) => i !== place),
-          ),
-      });
+      const rest = events.filter((_, i) => i !== place);
+      lies.push({ field: `event.${type}`, deletes: true, tell: async (copy) => keepEvents(copy, rest) });
     }
   }
   lies.push({ field: 'events.jsonl', deletes: true, tell: (copy) => rm(join(copy, 'events.jsonl')) });

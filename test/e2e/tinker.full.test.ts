@@ -1,29 +1,20 @@
 /** Training through a Tinker server in another process: undisturbed, with the server killed, with the run killed. */
 import { cp, readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import type { RunEvent } from '../../src/core/events.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { jsonLines, start } from '../cli/command.ts';
 import { databaseFor, needsPostgres } from '../postgres/server.ts';
-import { type Home, smallHome } from './small-run.ts';
-import { API_KEY, type ServerProcess, startServer } from './tinker-server.ts';
+import { useSmallHome } from './small-run.ts';
+import { API_KEY, startServer, useServer } from './tinker-server.ts';
 
 const STEPS = 5;
-let home: Home;
-let server: ServerProcess;
-
-beforeAll(async () => {
-  home = await smallHome();
-  server = await startServer(home.dir);
-});
-afterAll(async () => {
-  await server.kill();
-  await home.remove();
-});
+const home = useSmallHome();
+const used = useServer(home);
 
 function begin(args: readonly string[], key = API_KEY) {
-  return start(args, undefined, `export TINKER_BASE_URL=${server.baseURL} TINKER_API_KEY=${key}`);
+  return start(args, undefined, `export TINKER_BASE_URL=${used.server.baseURL} TINKER_API_KEY=${key}`);
 }
 
 function flags(name: string, ...more: readonly string[]): string[] {
@@ -53,8 +44,8 @@ async function trainedOnce(name: string): Promise<void> {
 }
 
 async function restartServer(): Promise<void> {
-  await server.kill();
-  server = await startServer(home.dir, server.port);
+  await used.server.kill();
+  used.server = await startServer(home.dir, used.server.port);
 }
 
 describe('a run through a Tinker server', () => {
@@ -133,8 +124,8 @@ describe('a run through a Tinker server', () => {
 
   it('names the server in its output, and does not say that weights are where they are not', async () => {
     const { stdout } = await begin([...flags('plain', '--steps', '1').filter((flag) => flag !== '--json')]).ended;
-    expect(stdout).toContain(`Policy base at 127.0.0.1:${server.port}`);
-    expect(stdout).toContain(`The trained model is at ${server.baseURL}, by the name in `);
+    expect(stdout).toContain(`Policy base at 127.0.0.1:${used.server.port}`);
+    expect(stdout).toContain(`The trained model is at ${used.server.baseURL}, by the name in `);
     const checkpoint = join(home.dir, 'whole/checkpoints/step-000005');
     const embedded = await begin(['eval', home.entry, '--engine', 'embedded', '--model', checkpoint]).ended;
     expect(`${embedded.code} ${embedded.stderr}`).toMatch(

@@ -1,27 +1,20 @@
 /** What a Tinker server refuses, and how it says so: a status that clients understand, and where in the request the trouble is. */
 import { promisify } from 'node:util';
 import { zstdCompress } from 'node:zlib';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
 import type { Sample } from '../../src/core/types.ts';
 import { TINKER_LIMITS } from '../../src/engines/tinker/server/limits.ts';
 import { encodePassRequest } from '../../src/engines/tinker/wire/protobuf.ts';
 import { type Datum, type PassRequest, PROTOBUF, type Tensor } from '../../src/engines/tinker/wire/tinker-messages.ts';
 import { REGULAR, randomSample } from '../fixtures/nn/models.ts';
-import { ADAM, BASE, datumOf, KEY, type PlainClient, passOf, scratch, serve } from '../fixtures/tinker/server.ts';
+import { ADAM, BASE, datumOf, KEY, type PlainClient, passOf, useServer } from '../fixtures/tinker/server.ts';
 
-let home: Awaited<ReturnType<typeof scratch>>;
-let served: Awaited<ReturnType<typeof serve>>;
+const used = useServer();
 let client: PlainClient;
 let modelId: string;
 beforeAll(async () => {
-  home = await scratch();
-  served = await serve(home);
-  client = served.client;
+  client = used.client;
   modelId = await client.model();
-});
-afterAll(async () => {
-  await served.close();
-  await home.remove();
 });
 
 const SAMPLE: Sample = randomSample(REGULAR, 12, 1, { prompt: 4 });
@@ -188,7 +181,7 @@ describe('what is not there', () => {
       status: 400,
       json: { detail: expect.stringContaining('expected "small"') },
     });
-    expect((await create(1, home.model)).status).toBe(200);
+    expect((await create(1, used.model)).status).toBe(200);
   });
 });
 
