@@ -1,7 +1,8 @@
 /** Recorded answers in the policy's place: through the real gateway and runner, without a program or a model. */
 import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
-import { renderer, rolloutsThrough, type Says, scriptedGateway } from '../../test/fixtures/scripted-gateway.ts';
+import { renderer } from '../../test/fixtures/gateway/streams.ts';
+import { rolloutsThrough, type Says, scriptedGateway } from '../../test/fixtures/scripted-gateway.ts';
 import type { DefaultModelLike, WorkflowContext, WorkflowResult } from '../core/contracts.ts';
 import { defineWorkflow } from '../core/define.ts';
 import type { Message, Trajectory } from '../core/types.ts';

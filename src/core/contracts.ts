@@ -79,12 +79,19 @@ export interface DefaultModelRequest {
   readonly format?: { readonly schema?: Json };
   readonly sampling: Partial<SamplingSettings>;
   readonly signal: AbortSignal;
+  /** The name of the conversation. */
+  readonly thread?: string;
+  /** The request as its agent wrote it, if that was in Chat Completions. */
+  readonly chat?: Readonly<Record<string, unknown>>;
+  /** For a model that streams: what it says, while it says it. Absent if nobody listens, or if a stop sequence may cut it. */
+  readonly tell?: (piece: { readonly kind: 'reasoning' | 'text'; readonly text: string }) => void;
 }
 
 export interface DefaultModelAnswer {
   readonly content: string | null;
-  /** Without ids: the gateway assigns them. */
-  readonly toolCalls?: readonly ToolCall['function'][];
+  readonly reasoning?: string;
+  /** The gateway assigns ids to those that have none. */
+  readonly toolCalls?: readonly (ToolCall['function'] & { readonly id?: string })[];
   readonly stopReason?: StopReason;
   /** As the model counted them. */
   readonly usage?: { readonly promptTokens: number; readonly completionTokens: number };

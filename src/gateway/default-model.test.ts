@@ -1,6 +1,3 @@
-import { once } from 'node:events';
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { inspect } from 'node:util';
 import Anthropic from '@anthropic-ai/sdk';
@@ -8,7 +5,7 @@ import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
 import { ASKERS } from '../../test/fixtures/gateway/askers.ts';
 import { ANSWER, all, ask, clientOf, LOOKUP, open, post, type specOf, tools } from '../../test/fixtures/gateway/streams.ts';
-import { answering } from '../../test/fixtures/http/answering.ts';
+import { localServer } from '../../test/fixtures/local-server.ts';
 import type { DefaultModelLike, DefaultModelRequest, Role, Session } from '../core/contracts.ts';
 import type { Turn } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';
@@ -32,16 +29,12 @@ function played(reply: (request: DefaultModelRequest) => unknown = () => SAID, s
 /** A server on this machine that answers so. */
 async function serve(reply: (request: Request) => Response) {
   let requests = 0;
-  const server = createServer(
-    answering(async ({ url, headers }, answer) => {
-      requests++;
-      const response = reply(new Request(`${origin}${url}`, { headers: headers as Record<string, string> }));
-      answer.writeHead(response.status, Object.fromEntries(response.headers)).end(await response.text());
-    }),
-  );
-  await once(server.listen(0, '127.0.0.1'), 'listening');
-  const origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
-  return { origin, requests: () => requests, [Symbol.asyncDispose]: async () => void server.close() };
+  const server = await localServer(async ({ url, headers }, answer) => {
+    requests++;
+    const response = reply(new Request(`${server.origin}${url}`, { headers: headers as Record<string, string> }));
+    answer.writeHead(response.status, Object.fromEntries(response.headers)).end(await response.text());
+  });
+  return { ...server, requests: () => requests };
 }
 
 const anthropicOf = (session: Session) => new Anthropic(session.model().anthropic());

@@ -10,9 +10,8 @@ import { messageOf, TrainyardError } from '../core/errors.ts';
 import { deepCopy } from '../core/json.ts';
 import { completionId } from '../core/turns.ts';
 import type { Turn } from '../core/types.ts';
-import { KeyedServer, type Listener, serve, type Timeouts } from '../http/http-server.ts';
+import { KeyedServer, type KeyedServerOptions, type Listener, serve, type Timeouts } from '../http/http-server.ts';
 import {
-  fetchWith,
   type HttpReply,
   type HttpRequest,
   jsonReply,
@@ -40,7 +39,7 @@ import { type Capability, GATEWAY_LIMITS, gatewayFailure, openAIError, ROUTES, t
 
 export type { Listener };
 
-interface CommonOptions {
+interface CommonOptions extends KeyedServerOptions {
   /** The model name reported to clients. */
   readonly modelName: string;
   readonly clock?: Clock;
@@ -52,8 +51,6 @@ interface CommonOptions {
   readonly journal?: SessionJournal & { readonly secret: Uint8Array };
   /** If absent, no session can be opened over HTTP. */
   readonly sessionDefaults?: SessionDefaults;
-  /** Called for every call that is answered with an error. */
-  readonly onFailure?: (failure: Failure, path: string) => void;
 }
 
 export type GatewayOptions = CommonOptions & (TokenPolicy | ServedPolicy) & Pick<SamplerParts, 'recorded'>;
@@ -81,7 +78,7 @@ export class Gateway extends KeyedServer implements SessionHost {
   origin = 'http://trainyard.invalid';
 
   constructor(options: GatewayOptions) {
-    super(options.clock);
+    super(options);
     this.#options = { clock: { now: Date.now, elapsed: () => performance.now() }, ...options };
     const { clock, idleMs = IDLE_MS, ready, journal } = this.#options;
     this.#keyring = new Keyring(journal?.secret);
@@ -162,9 +159,6 @@ export class Gateway extends KeyedServer implements SessionHost {
     this.#keyring.accept(token, { capability });
   }
 
-  /** Like the global `fetch`, for the gateway's own URLs. */
-  readonly fetch = fetchWith((request) => this.answer(request));
-
   protected route(call: HttpRequest): Promise<HttpReply> {
     if (GEMINI.test(call.path)) throw refused('not_found', NO_GEMINI);
     const match = matchPath(call.path);
@@ -223,10 +217,10 @@ export class Gateway extends KeyedServer implements SessionHost {
     return models(this.#options.modelName, Boolean(call.header('anthropic-version')), id);
   }
 
+  protected readonly failureOf = gatewayFailure;
+
   /** In the dialect's format. */
-  protected failed(thrown: unknown, { path, header }: Pick<HttpRequest, 'path' | 'header'>): HttpReply {
-    const failure = gatewayFailure(thrown);
-    this.#options.onFailure?.(failure, path);
+  protected replyTo(failure: Failure, { path, header }: Pick<HttpRequest, 'path' | 'header'>): HttpReply {
     const own = dialectOf(matchPath(path)?.routes[0]?.path ?? '') ?? (header('anthropic-version') ? messages : undefined);
     return jsonReply(failure.status, (own?.failure ?? openAIError)(failure), failure.headers);
   }

@@ -18,7 +18,7 @@ import { GATEWAY_LIMITS, gatewayFailure } from './wire-protocol.ts';
 
 type ModelCallParts = SamplerParts & {
   readonly modelName: string;
-  readonly onFailure?: (failure: Failure, path: string) => void;
+  readonly onFailure?: ((failure: Failure, path: string) => void) | undefined;
 };
 
 /** Length, in characters, of the header that names ignored parameters. */

@@ -29,6 +29,8 @@ export interface ServedPolicy {
   readonly model: DefaultModelLike;
   /** Overrides what agents ask for. Default: what they ask for, else the run's. */
   readonly temperature?: number | undefined;
+  /** Whether it is asked in its agents' own words, with their settings only. */
+  readonly asAsked?: true;
 }
 
 /** What was said before. Answers every role's calls in place of the policy and of default models. */
@@ -113,6 +115,8 @@ function wantedOf(
   }
   if (logprobs) tokenPolicy(parts, 'logprobs', 'logprobs');
   if (promptIds !== undefined) tokenPolicy(parts, 'promptIds', 'promptIds');
+  if (parts.asAsked)
+    return { model: defaultModelOf(parts.model), sampling: { ...run, ...requested }, sent: requested, reserved: 1 };
   // A judge that asks the policy keeps its own temperature.
   const temperature = (role.trainable ? parts.temperature : undefined) ?? requested.temperature ?? run.temperature;
   const maxTokens = Math.min(run.maxTokens, requested.maxTokens ?? run.maxTokens);
@@ -196,7 +200,12 @@ function turnsFrom(parts: SamplerParts, asking: Asking, source: Source, seeds: r
   return async (seed, choice, signal) => {
     const onPieces = push && ((pieces: readonly StreamPiece[]) => push(choice, pieces));
     const said = model
-      ? await askDefaultModel(model, { ...request, requested: source.sent }, { signal, waits: session.spec.waits }, onPieces)
+      ? await askDefaultModel(
+          model,
+          { ...request, requested: source.sent },
+          { signal, waits: session.spec.waits, thread },
+          onPieces,
+        )
       : await sample(tokenPolicy(parts, 'sampling'), asking, source, { seed, signal, onPieces });
     return {
       ...prompt,
@@ -309,8 +318,8 @@ function responseOf(parts: SamplerParts, { caller, request }: Asking, seed: numb
 
 /** What was said, as a message: the same for a response and for the verification of its turn. */
 export function spokenMessage(parts: PartsOfIds, rolloutId: string, seed: number, said: Assistant): Message {
-  const calls = said.toolCalls.map((call, i) => {
-    return { id: toolCallId(parts, rolloutId, seed, i), type: 'function' as const, function: call };
+  const calls = said.toolCalls.map(({ id, ...call }, i) => {
+    return { id: id ?? toolCallId(parts, rolloutId, seed, i), type: 'function' as const, function: call };
   });
   return {
     role: 'assistant',

@@ -114,7 +114,7 @@ export function gatewayFailure(thrown: unknown): Failure {
   const { cause } = (thrown ?? {}) as { readonly cause?: Partial<TrainyardError> };
   const mayPass = code === 'not_ready' || (code === 'engine_failed' && cause?.code !== 'DEFAULT_MODEL_FAILED');
   const isFinal = status === 409 || USED_UP.includes(code) || (status >= 500 && !mayPass);
-  return isFinal ? { ...failure, headers: { ...failure.headers, 'x-should-retry': 'false' } } : failure;
+  return isFinal ? { ...failure, headers: { 'x-should-retry': 'false', ...failure.headers } } : failure;
 }
 
 /** OpenAI's error body, also used by routes without a dialect. */

@@ -6,6 +6,8 @@
  */
 
 export interface ParsedCall {
+  /** Of a model that names its calls itself. */
+  readonly id?: string;
   readonly name: string;
   readonly arguments: string;
 }

@@ -12,8 +12,6 @@ import type { GroupPool } from '../../src/shapes/flows/group-pool.ts';
 import { renderer, say } from '../fixtures/gateway/streams.ts';
 import { memoryStore } from '../fixtures/store/memory-store.ts';
 
-export { renderer, say };
-
 export const SAMPLING = { temperature: 1, topP: 1, topK: 0, maxTokens: 64 };
 const LIMITS: Limits = { turns: 40, tokens: 100_000, deadlineMs: 60_000 };
 export const ANSWER = 'SECRET-ANSWER-7f';

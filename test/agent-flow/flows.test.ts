@@ -25,9 +25,10 @@ import { inlineGrader } from '../../src/grading/inline.ts';
 import { startWorkflow } from '../../src/rollout/runner.ts';
 import { flowWorkflow } from '../../src/shapes/flows/flow-workflow.ts';
 import { train } from '../../src/training/train.ts';
+import { renderer } from '../fixtures/gateway/streams.ts';
 import { refusal } from '../fixtures/refusal.ts';
 import { rolloutsThrough } from '../fixtures/scripted-gateway.ts';
-import { ANSWER, LOOKUP, renderer, replying, SAID, SAMPLING } from './bench.ts';
+import { ANSWER, LOOKUP, replying, SAID, SAMPLING } from './bench.ts';
 
 async function temporaryRun(): Promise<string> {
   const folder = await mkdtemp(join(tmpdir(), 'trainyard-flows-'));

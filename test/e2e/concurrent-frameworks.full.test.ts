@@ -19,7 +19,8 @@ import { defineWorkflow } from '../../src/core/define.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import * as agents from '../../src/openai-agents.ts';
 import * as strands from '../../src/strands.ts';
-import { renderer, rolloutsThrough, tokenizer } from '../fixtures/scripted-gateway.ts';
+import { renderer, tokenizer } from '../fixtures/gateway/streams.ts';
+import { rolloutsThrough } from '../fixtures/scripted-gateway.ts';
 
 const ROLLOUTS = Number(process.env['TRAINYARD_CONCURRENT_ROLLOUTS'] ?? 500);
 const SYSTEM = 'You sell.';

@@ -10,11 +10,10 @@ import {
   symlinkSync,
   writeFileSync,
 } from 'node:fs';
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { ROOT, start } from '../cli/command.ts';
+import { localServer } from '../fixtures/local-server.ts';
 import { needsSandbox } from '../fixtures/sandbox.ts';
 import { databaseFor, needsPostgres } from '../postgres/server.ts';
 
@@ -161,14 +160,12 @@ describe('an isolated rollout', needsSandbox, () => {
 
   /** Evaluates three tasks, one after the other. `meanwhile` happens during the first. */
   async function during(paths: readonly string[], run: readonly string[], meanwhile: () => void): Promise<string> {
-    const server = createServer((_, response) => {
+    await using server = await localServer((_, response) => {
       meanwhile();
       response.end();
     });
-    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-    giveTasks([{ paths, waitsFor: `http://127.0.0.1:${(server.address() as AddressInfo).port}` }, { paths }, { paths }]);
+    giveTasks([{ paths, waitsFor: server.origin }, { paths }, { paths }]);
     const { stdout } = await trainyardHere(...run, '--concurrency', '1').ended;
-    server.close();
     return stdout;
   }
 

@@ -1,14 +1,12 @@
 /** A run whose rollouts have processes of their own and give their own rewards, killed for real and taken up again. */
 import { execFileSync } from 'node:child_process';
-import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { scratch, start, trainyard } from '../cli/command.ts';
 import { eventually } from '../fixtures/grader/processes.ts';
+import { localServer } from '../fixtures/local-server.ts';
 import { needsSandbox } from '../fixtures/sandbox.ts';
 
 /** Rewards by turn and by thread, found from what was said, so that they differ; a program is left running, and the end is told. */
@@ -47,12 +45,11 @@ it('ends as one that nothing disturbed, to the byte, and leaves no process behin
     ...['--workflow-workers', '2', '--json'],
   ];
   let tornDown = 0;
-  const server = createServer((_, response) => {
+  await using server = await localServer((_, response) => {
     tornDown += 1;
     response.end();
-  }).listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  });
+  const url = server.origin;
   process.env['TEST_URL'] = url;
   // By what they were started with: in a namespace of their own they know other numbers.
   const running = (): readonly string[] =>
@@ -82,6 +79,5 @@ it('ends as one that nothing disturbed, to the byte, and leaves no process behin
   expect(await graded(other)).toEqual(await graded(one));
   expect((await graded(one)).every((line) => line.includes('"kind":"graded"'))).toBe(true);
   expect(running()).toEqual([]);
-  server.close();
   await home.remove();
 });

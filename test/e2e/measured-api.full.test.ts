@@ -1,8 +1,5 @@
 /** Models behind an API, measured: our own server is one of each kind, so the same model must do the same there and in this process. */
-import { once } from 'node:events';
 import { readdirSync, readFileSync } from 'node:fs';
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -17,7 +14,7 @@ import { type Served, serve } from '../../src/serve/serve.ts';
 import { SERVE_DEFAULTS } from '../../src/settings/server-defaults.ts';
 import { train } from '../../src/training/train.ts';
 import { sharedFolder } from '../fixtures/folder.ts';
-import { answering } from '../fixtures/http/answering.ts';
+import { localServer } from '../fixtures/local-server.ts';
 import { refusal } from '../fixtures/refusal.ts';
 
 const folder = sharedFolder();
@@ -43,20 +40,15 @@ afterAll(async () => {
 /** Passes requests on to the server unless `before` answers them. */
 async function proxy(before: (call: number) => Promise<{ status: number; headers?: Record<string, string> } | undefined>) {
   let calls = 0;
-  const server = createServer(
-    // The server may close a connection that was idle just when it is used again: the client repeats the call, as it would anywhere.
-    answering(async (request, reply) => {
-      const body = await Array.fromAsync(request);
-      const own = await before(++calls);
-      if (own !== undefined) return void reply.writeHead(own.status, own.headers).end('{"error":{"message":"not now"}}');
-      const headers = { authorization: request.headers.authorization ?? '', 'content-type': 'application/json' };
-      const answer = await fetch(`${served.origin}${request.url}`, { method: 'POST', headers, body: Buffer.concat(body) });
-      reply.writeHead(answer.status, { 'content-type': 'application/json' }).end(await answer.text());
-    }),
-  );
-  await once(server.listen(0, '127.0.0.1'), 'listening');
-  const baseURL = served.baseURL.replace(served.origin, `http://127.0.0.1:${(server.address() as AddressInfo).port}`);
-  return { baseURL, calls: () => calls, [Symbol.asyncDispose]: async () => void server.close() };
+  // The server may close a connection that was idle just when it is used again: the client then repeats the call after a 502, as it would anywhere.
+  const server = await localServer(async (request, reply, body) => {
+    const own = await before(++calls);
+    if (own !== undefined) return void reply.writeHead(own.status, own.headers).end('{"error":{"message":"not now"}}');
+    const headers = { authorization: request.headers.authorization ?? '', 'content-type': 'application/json' };
+    const answer = await fetch(`${served.origin}${request.url}`, { method: 'POST', headers, body: Uint8Array.from(body) });
+    reply.writeHead(answer.status, { 'content-type': 'application/json' }).end(await answer.text());
+  });
+  return { ...server, baseURL: served.baseURL.replace(served.origin, server.origin), calls: () => calls };
 }
 
 const rewardsOf = ({ tasks }: Awaited<ReturnType<typeof evaluateOnly>>) =>

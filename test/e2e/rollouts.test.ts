@@ -10,7 +10,8 @@ import type { WorkflowContext, WorkflowResult } from '../../src/core/contracts.t
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Limits, Message, Task, Trajectory } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
-import { renderer, rolloutsThrough, tokenizer } from '../fixtures/scripted-gateway.ts';
+import { renderer, tokenizer } from '../fixtures/gateway/streams.ts';
+import { rolloutsThrough } from '../fixtures/scripted-gateway.ts';
 import { memoryStore } from '../fixtures/store/memory-store.ts';
 
 type Run = (ctx: WorkflowContext<undefined>) => Promise<unknown>;

@@ -2,15 +2,12 @@
  * Secrets planted wherever one can be, with servers that repeat them in their errors: keys of the policy, the judge and a server, and
  * passwords of databases. Afterwards they are looked for in all that was printed, written, stored and exported.
  */
-import { once } from 'node:events';
 import { readdirSync, readFileSync } from 'node:fs';
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { jsonLines, ROOT, type scratch, start, useScratch } from '../cli/command.ts';
-import { answering } from '../fixtures/http/answering.ts';
+import { localServer } from '../fixtures/local-server.ts';
 import { databaseFor, needsPostgres } from '../postgres/server.ts';
 
 const SECRETS = {
@@ -41,26 +38,21 @@ export const grader = judge({ model: { baseURL: '${baseURL}', model: 'judge', ap
 /** Answers every other call, and refuses the others with what it was sent. */
 async function repeatingServer() {
   let calls = 0;
-  const server = createServer(
-    answering(async (request, reply) => {
-      await Array.fromAsync(request);
-      const answer = {
-        id: 'a',
-        object: 'chat.completion',
-        created: 1,
-        model: 'm',
-        usage: { prompt_tokens: 1, completion_tokens: 1 },
-      };
-      const choices = [{ index: 0, finish_reason: 'stop', message: { role: 'assistant', content: 'all right' } }];
-      const isAnswered = calls++ % 2 === 0;
-      const error = { message: `Incorrect API key provided: ${request.headers.authorization}`, type: 'invalid_request_error' };
-      reply.writeHead(isAnswered ? 200 : 400, { 'content-type': 'application/json' });
-      reply.end(JSON.stringify(isAnswered ? { ...answer, choices } : { error }));
-    }),
-  );
-  await once(server.listen(0, '127.0.0.1'), 'listening');
-  const { port } = server.address() as AddressInfo;
-  return { baseURL: `http://127.0.0.1:${port}/v1`, calls: () => calls, close: () => void server.close() };
+  const server = await localServer((request, reply) => {
+    const answer = {
+      id: 'a',
+      object: 'chat.completion',
+      created: 1,
+      model: 'm',
+      usage: { prompt_tokens: 1, completion_tokens: 1 },
+    };
+    const choices = [{ index: 0, finish_reason: 'stop', message: { role: 'assistant', content: 'all right' } }];
+    const isAnswered = calls++ % 2 === 0;
+    const error = { message: `Incorrect API key provided: ${request.headers.authorization}`, type: 'invalid_request_error' };
+    reply.writeHead(isAnswered ? 200 : 400, { 'content-type': 'application/json' });
+    reply.end(JSON.stringify(isAnswered ? { ...answer, choices } : { error }));
+  });
+  return { ...server, baseURL: `${server.origin}/v1`, calls: () => calls };
 }
 
 const found = (text: string): string[] =>
@@ -104,7 +96,7 @@ describe('secrets', needsPostgres, () => {
     await home.write('tasks.jsonl', rows.join('\n'));
   });
   afterAll(async () => {
-    server.close();
+    await server[Symbol.asyncDispose]();
     await database[Symbol.asyncDispose]();
   });
 

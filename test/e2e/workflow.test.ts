@@ -9,8 +9,9 @@ import type { GraderInput, Workflow } from '../../src/core/contracts.ts';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Task, Trajectory } from '../../src/core/types.ts';
 import { startWorkflow } from '../../src/rollout/runner.ts';
+import { tokenizer } from '../fixtures/gateway/streams.ts';
 import { refusal } from '../fixtures/refusal.ts';
-import { rolloutsThrough, scriptedGateway, tokenizer } from '../fixtures/scripted-gateway.ts';
+import { rolloutsThrough, scriptedGateway } from '../fixtures/scripted-gateway.ts';
 
 let dir: string;
 beforeAll(async () => {

@@ -115,7 +115,11 @@ export const chat: Dialect = {
     const wire = wireOf(raw);
     if (wire.stream_options && !wire.stream) throw invalid('stream_options', 'only allowed where `stream` is true');
     const includeUsage = wire.stream_options?.include_usage ?? false;
-    const request: ModelRequest = { messages: wire.messages.map(toMessage), ...restOf(wire, raw) };
+    const request: ModelRequest = {
+      messages: wire.messages.map(toMessage),
+      ...restOf(wire, raw),
+      chat: raw as ModelRequest['chat'],
+    };
     const writer: Writer = {
       whole: (turns, head) => chatBody(turns, head, request.logprobs),
       events: (head) => chatEvents(head, request, includeUsage),
@@ -279,7 +283,8 @@ function chatEvents(head: AnswerHead, { count, logprobs }: ModelRequest, include
     if (piece.kind === 'reasoning') return chunk(choice, { reasoning_content: piece.text });
     if (piece.kind === 'text') return chunk(choice, { content: piece.text });
     const { index, call } = piece;
-    const opening = { index, id: head.toolCallId(choice, index), type: 'function', function: { name: call.name, arguments: '' } };
+    const id = call.id ?? head.toolCallId(choice, index);
+    const opening = { index, id, type: 'function', function: { name: call.name, arguments: '' } };
     return (
       chunk(choice, { tool_calls: [opening] }) +
       chunk(choice, { tool_calls: [{ index, function: { arguments: call.arguments } }] })

@@ -29,6 +29,8 @@ export interface ModelRequest {
   /** Whether the writer needs tokens with log-probabilities. */
   readonly logprobs: boolean;
   readonly ignored: readonly string[];
+  /** As it was written, in Chat Completions: for a policy that is asked in its agent's words. */
+  readonly chat?: Readonly<Record<string, unknown>> | undefined;
   /** Returns what is wrong with the content; present if the client requested a format. */
   readonly formatErrorOf?: FormatChecker | undefined;
 }

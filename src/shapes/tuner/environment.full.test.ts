@@ -1,14 +1,12 @@
 /** A real HTTP service with the routes of AgentScope's env_service: as it should be, and one that lies. */
-import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
-import { text } from 'node:stream/consumers';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import { gzipSync } from 'node:zlib';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { answering } from '../../../test/fixtures/http/answering.ts';
+import { jsonOf, type LocalServer, localServer } from '../../../test/fixtures/local-server.ts';
 import { readTasks } from '../../tasks/tasks.ts';
 import { EnvironmentClient, environmentTasks } from './environment.ts';
 
-let server: Server;
+let server: LocalServer;
 let url = '';
 let asked: { readonly route: string; readonly body: Record<string, unknown> }[] = [];
 /** What a route answers, where it is not the usual. */
@@ -23,9 +21,9 @@ const usual: Record<string, unknown> = {
   get_info: ['tool'],
 };
 
-async function serve(request: IncomingMessage, response: ServerResponse): Promise<void> {
+async function serve(request: IncomingMessage, response: ServerResponse, body: Buffer): Promise<void> {
   const route = request.url?.slice(1) ?? '';
-  asked.push({ route, body: JSON.parse(await text(request)) as Record<string, unknown> });
+  asked.push({ route, body: jsonOf(body) });
   const nth = asked.filter((call) => call.route === route).length;
   const own = special[route];
   if (own !== undefined) return own(response, nth);
@@ -34,14 +32,10 @@ async function serve(request: IncomingMessage, response: ServerResponse): Promis
 
 beforeEach(async () => {
   [asked, special] = [[], {}];
-  server = createServer(answering(serve));
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  server = await localServer(serve);
+  url = server.origin;
 });
-afterEach(() => {
-  server.closeAllConnections();
-  server.close();
-});
+afterEach(() => server[Symbol.asyncDispose]());
 
 const routes = () => asked.map(({ route }) => route);
 const client = (more: object = {}) => new EnvironmentClient({ url, envType: 'maze', ...more });
@@ -105,8 +99,7 @@ it('says what failed: not successful, not there, cancelled', async () => {
   await expect(client().taskIds()).rejects.toThrow('unknown env');
   const reason = new Error('the rollout was cut');
   await expect(client({ signal: AbortSignal.abort(reason) }).taskIds()).rejects.toThrow(reason);
-  server.close();
-  server.closeAllConnections();
+  await server[Symbol.asyncDispose]();
   await expect(readTasks(environmentTasks({ url, envType: 'maze' }))).rejects.toMatchObject({
     code: 'DATASET_INVALID',
     message: expect.stringContaining('ECONNREFUSED'),
