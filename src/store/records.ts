@@ -56,6 +56,53 @@ interface Trail {
 
 const trailOf = (what: string): Trail => ({ at: [what], texts: new Map() });
 
+/** The names that nearly all records have, as JSON. */
+const NAMES: ReadonlyMap<string, string> = new Map(
+  [
+    ...[
+      'rolloutId',
+      'groupId',
+      'taskId',
+      'purpose',
+      'outcome',
+      'kind',
+      'grade',
+      'reward',
+      'value',
+      'startedAt',
+      'endedAt',
+      'output',
+    ],
+    ...[
+      'index',
+      'after',
+      'thread',
+      'role',
+      'trainable',
+      'policyVersion',
+      'stopReason',
+      'sampling',
+      'requested',
+      'effective',
+      'seed',
+    ],
+    ...[
+      'temperature',
+      'topP',
+      'topK',
+      'maxTokens',
+      'request',
+      'dialect',
+      'messages',
+      'tools',
+      'response',
+      'content',
+      'tool_calls',
+    ],
+    ...['id', 'type', 'function', 'name', 'arguments', 'tool_call_id', 'description', 'parameters', 'properties', 'required'],
+  ].map((name) => [name, `${JSON.stringify(name)}:`]),
+);
+
 /** The canonical text of a list or an object. Throws STORE_FAILED for what JSON cannot hold. */
 function textOf(value: unknown, trail: Trail): string {
   if (trail.at.length > MAX_DEPTH) {
@@ -74,12 +121,16 @@ function textOf(value: unknown, trail: Trail): string {
     const key = keys?.[i] ?? i;
     const inner = source[key];
     if (inner === undefined && !isList) continue;
-    if (text !== '') text += ',';
-    if (!isList) text += `${JSON.stringify(key)}:`;
-    const isWord = inner === null || typeof inner === 'string' || typeof inner === 'boolean' || Number.isFinite(inner);
-    trail.at.push(key);
-    text += isWord ? JSON.stringify(inner) : textOf(inner, trail);
-    trail.at.pop();
+    let plain: string;
+    if (typeof inner === 'string') plain = JSON.stringify(inner);
+    else if (inner === null || typeof inner === 'boolean' || Number.isFinite(inner)) plain = inner === 0 ? '0' : `${inner}`;
+    else {
+      trail.at.push(key);
+      plain = textOf(inner, trail);
+      trail.at.pop();
+    }
+    const before = isList ? '' : (NAMES.get(key as string) ?? `${JSON.stringify(key)}:`);
+    text += text === '' ? before + plain : `,${before}${plain}`;
   }
   text = isList ? `[${text}]` : `{${text}}`;
   // Only once complete, so that a cycle does not find itself here.
