@@ -148,9 +148,10 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
       files,
       sources: sourcesOfModule(module),
     };
-    const ofEngine = (own: Engine): Engine => (server === undefined ? own : first.ofEngine(own));
     const answering =
-      'engine' in sampled ? { ...sampled, engine: ofEngine(through(sampled.engine, engine, recovery)) } : first.ofServer(sampled);
+      'engine' in sampled
+        ? { ...sampled, engine: first.ofEngine(through(sampled.engine, engine, recovery)) }
+        : first.ofServer(sampled);
     const gateway = new Gateway({ ...answering, modelName: 'policy', ...defined({ recorded: options.again?.recorded }) });
     const grading = grader && withPolicy(grader, entry.grader!, { sessions: gateway, seed, signal });
     const started =
