@@ -1,20 +1,14 @@
 import { existsSync } from 'node:fs';
-import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { asyncBufferFromFile, parquetReadObjects } from 'hyparquet';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
+import { folderOfEach } from '../../test/fixtures/folder.ts';
 import type { Store } from '../core/contracts.ts';
 import type { Message, Reward, Trajectory, Turn } from '../core/types.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { type DataRequest, exportData, rowsOf } from './export-data.ts';
 
-let home: string;
-const at = (name: string): string => join(home, name);
-beforeEach(async () => {
-  home = await mkdtemp(join(tmpdir(), 'trainyard-data-'));
-});
-afterEach(() => rm(home, { recursive: true }));
+const at = folderOfEach();
 
 const effective = { temperature: 1, topP: 1, topK: 0, maxTokens: 64 };
 const asked: readonly Message[] = [{ role: 'user', content: 'How many?' }];
@@ -183,7 +177,7 @@ describe('exported data', () => {
     await expect(exportData({ from, format: 'trl', to: at('none') })).rejects.toThrow(none);
     await expect(exportData({ from, format: 'jsonl', to: at('none') }, AbortSignal.abort())).rejects.toThrow();
     expect(existsSync(at('none'))).toBe(false);
-    expect((await readdir(home)).filter((name) => name.includes('unfinished'))).toEqual([]);
+    expect((await readdir(at())).filter((name) => name.includes('unfinished'))).toEqual([]);
   });
 
   it('reads one group at a time, and only those of the purpose', async () => {

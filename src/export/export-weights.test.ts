@@ -1,11 +1,11 @@
 import { hash } from 'node:crypto';
 import { existsSync } from 'node:fs';
-import { copyFile, mkdir, mkdtemp, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { copyFile, mkdir, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { seededRandom } from '../../models/random.ts';
+import { folderOfEach } from '../../test/fixtures/folder.ts';
 import { toollessTemplate } from '../../test/fixtures/tokens/templates.ts';
 import type { Sample } from '../core/types.ts';
 import { checkModelFolder } from '../engines/checkpoint.ts';
@@ -46,24 +46,20 @@ const loraTensors = (layers = 2): Tensor[] =>
     }),
   ).flat();
 
-let home: string;
-beforeEach(async () => {
-  home = await mkdtemp(join(tmpdir(), 'trainyard-export-'));
-});
-afterEach(() => rm(home, { recursive: true }));
+const at = folderOfEach();
 
 interface Given {
   readonly config?: object;
   readonly tensors?: readonly Tensor[];
   readonly base?: object | null;
-  readonly at?: string;
+  readonly name?: string;
   /** Of the base. */
   readonly digest?: string;
 }
 /** A checkpoint as a LoRA run writes it. */
 async function checkpoint(given: Given = {}): Promise<string> {
-  const { config = CONFIG, tensors = loraTensors(), base = BASE, at = 'checkpoint', digest } = given;
-  const dir = join(home, at);
+  const { config = CONFIG, tensors = loraTensors(), base = BASE, name = 'checkpoint', digest } = given;
+  const dir = at(name);
   await mkdir(dir, { recursive: true });
   await writeFile(join(dir, 'adapter_config.json'), JSON.stringify(config));
   await writeSafetensors(join(dir, 'adapter_model.safetensors'), tensors, { format: 'pt', ...(digest && { base: digest }) });
@@ -73,8 +69,8 @@ async function checkpoint(given: Given = {}): Promise<string> {
   await writeFile(join(dir, 'checkpoint.json'), 'label');
   return dir;
 }
-const out = (name = 'out'): string => join(home, name);
-const leftovers = async (): Promise<readonly string[]> => (await readdir(home)).filter((name) => name !== 'checkpoint');
+const out = (name = 'out'): string => at(name);
+const leftovers = async (): Promise<readonly string[]> => (await readdir(at())).filter((name) => name !== 'checkpoint');
 
 describe('the adapter as a PEFT folder', () => {
   it('has the weights as they are and every module named, and neither optimizer nor label nor a whole model’s config.json', async () => {
@@ -95,8 +91,8 @@ describe('the adapter as a PEFT folder', () => {
   });
 
   it('of a run directory is of its best checkpoint, or else of its last, and says which', async () => {
-    const run = join(home, 'run');
-    for (const step of ['step-000002', 'step-000004']) await checkpoint({ at: `run/checkpoints/${step}` });
+    const run = at('run');
+    for (const step of ['step-000002', 'step-000004']) await checkpoint({ name: `run/checkpoints/${step}` });
     const folder = (step: number): string => join(run, `checkpoints/step-00000${step}`);
     expect(await exportCheckpoint({ from: run, adapter: out('a') })).toMatchObject({ folder: folder(4), chosen: 'last' });
     await writeFile(join(run, 'events.jsonl'), '{"type":"done","best":{"step":2}}\n');
@@ -203,8 +199,8 @@ const baseTensors = [
     ...Object.entries(MODULES).map(([module, shape]) => tensor(`model.layers.${layer}.${module}.weight`, ...shape)),
   ]),
 ];
-async function baseFolder(at = 'base', config: object = BASE): Promise<string> {
-  const dir = join(home, at);
+async function baseFolder(name = 'base', config: object = BASE): Promise<string> {
+  const dir = at(name);
   await mkdir(dir);
   await writeFile(join(dir, 'config.json'), JSON.stringify(config));
   await writeSafetensors(join(dir, 'model.safetensors'), baseTensors, { format: 'pt' });
@@ -342,8 +338,8 @@ describe('the whole model as a Hugging Face folder', () => {
   it('refuses a value that the format cannot hold, and what is NaN', async () => {
     await mkdir(out());
     const one = (value: number): ModelSource => inMemory([{ name: 'x', shape: [1], data: Float32Array.of(value) }]);
-    const writing = (value: number, at: string) => writeMerged(join(home, at), { ...plain, dtype: 'f16', source: one(value) });
-    for (const at of ['a', 'b']) await mkdir(join(home, at));
+    const writing = (value: number, to: string) => writeMerged(at(to), { ...plain, dtype: 'f16', source: one(value) });
+    for (const to of ['a', 'b']) await mkdir(at(to));
     await expect(writing(65520, 'a')).rejects.toMatchObject({ code: 'MODEL_INVALID', hint: 'give --dtype f32' });
     await expect(writing(Number.NaN, 'b')).rejects.toMatchObject({
       code: 'MODEL_INVALID',
@@ -358,7 +354,7 @@ describe('the whole model as a Hugging Face folder', () => {
     await expect(stopped).rejects.toThrow('stopped');
     await truncate(join(base, 'model.safetensors'), 3000);
     await expect(exportCheckpoint({ from, merged: out() })).rejects.toMatchObject({ code: 'SAFETENSORS_INVALID' });
-    expect((await readdir(home)).toSorted()).toEqual(['base', 'checkpoint']);
+    expect((await readdir(at())).toSorted()).toEqual(['base', 'checkpoint']);
   });
 
   it('is refused if the base changed since, unless the base is named', async () => {
@@ -373,7 +369,7 @@ describe('the whole model as a Hugging Face folder', () => {
   });
 
   it('is refused with another base than the adapter’s', async () => {
-    const other = join(home, 'other');
+    const other = at('other');
     await mkdir(other);
     const fewer = baseTensors.filter(({ name }) => !name.includes('layers.1'));
     await writeSafetensors(join(other, 'model.safetensors'), fewer, {});
@@ -431,14 +427,14 @@ describe('what cannot be exported is refused by name, and nothing is written', (
   });
 
   it('a whole model, weights at a server, a folder without either, and none', async () => {
-    const dir = join(home, 'checkpoint');
+    const dir = at('checkpoint');
     await mkdir(dir);
     await refuses(dir, { code: 'FILE_NOT_FOUND' });
     await writeFile(join(dir, 'config.json'), JSON.stringify(BASE));
     await refuses(dir, { code: 'MODEL_INVALID', hint: expect.stringContaining('--merged <dir> only') });
     await writeFile(join(dir, 'tinker.json'), '{}');
     await refuses(dir, { code: 'CHECKPOINT_MISMATCH', message: expect.stringContaining('tinker.json') });
-    await refuses(join(home, 'nowhere'), { code: 'FILE_NOT_FOUND' });
+    await refuses(at('nowhere'), { code: 'FILE_NOT_FOUND' });
   });
 
   it('without a flag that says what to write', async () => {
@@ -465,14 +461,14 @@ describe('the place to write to', () => {
     const refusal = { code: 'USAGE', message: expect.stringContaining('already exists') };
     await expect(exportCheckpoint({ from, adapter: out() })).rejects.toMatchObject(refusal);
     await expect(exportCheckpoint({ from, ggufAdapter: out('deep/a.gguf'), adapter: out('b') })).rejects.toMatchObject(refusal);
-    expect((await readdir(home)).toSorted()).toEqual(['checkpoint', 'deep', 'out', 'out.unfinished']);
+    expect((await readdir(at())).toSorted()).toEqual(['checkpoint', 'deep', 'out', 'out.unfinished']);
   });
 });
 
 describe('an adapter that was trained here', () => {
   it('gives the same log-probabilities when it is merged', async () => {
     const dir = fileURLToPath(new URL('../../models/base', import.meta.url));
-    const [folder, row] = [join(home, 'trained'), Int32Array.from({ length: 40 }, (_, i) => (i * 37) % 300)];
+    const [folder, row] = [at('trained'), Int32Array.from({ length: 40 }, (_, i) => (i * 37) % 300)];
     await mkdir(folder);
     const sample: Sample = {
       ...{ tokens: row, temperature: 1, weight: 1, rolloutId: 'r', groupId: 'g', logprobs: new Float32Array(row.length) },

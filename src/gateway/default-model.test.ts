@@ -8,6 +8,7 @@ import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
 import { ASKERS } from '../../test/fixtures/gateway/askers.ts';
 import { ANSWER, all, ask, clientOf, LOOKUP, open, post, type specOf, tools } from '../../test/fixtures/gateway/streams.ts';
+import { refusal } from '../../test/fixtures/refusal.ts';
 import type { DefaultModelLike, DefaultModelRequest, Role, Session } from '../core/contracts.ts';
 import type { Turn } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';
@@ -176,10 +177,7 @@ describe('a default model that fails', () => {
 
   it.each(Object.entries(wrong))('%s: the client is told, nothing is recorded', async (_, reply) => {
     const { session } = played(reply);
-    await expect(session.model().generate({ messages: ask })).rejects.toMatchObject({
-      code: 'DEFAULT_MODEL_FAILED',
-      message: expect.stringMatching('house'),
-    });
+    await expect(session.model().generate({ messages: ask })).rejects.toMatchObject(refusal('DEFAULT_MODEL_FAILED', 'house'));
     for (const stream of [false, true]) {
       const asked = clientOf(session, true).chat.completions.create({ model: 'policy', messages: ask, stream });
       await expect(asked).rejects.toMatchObject({ status: 502, code: 'default_model_failed' });
@@ -205,10 +203,7 @@ describe('a default model at a server', () => {
     expect(toolCalls).toMatchObject([{ function: { name: 'lookup', arguments: '{"item": "Binklex glove"}' } }]);
     expect(turn).toMatchObject({ model: 'house', ...EMPTY });
     expect(house.session.turns[0]).toMatchObject({ sampling: { requested: { temperature: 0.5 } }, request: { tools } });
-    await expect(session.model('lost').generate({ messages: ask })).rejects.toMatchObject({
-      code: 'DEFAULT_MODEL_FAILED',
-      message: expect.stringMatching('401'),
-    });
+    await expect(session.model('lost').generate({ messages: ask })).rejects.toMatchObject(refusal('DEFAULT_MODEL_FAILED', '401'));
   });
 });
 
@@ -232,10 +227,7 @@ describe('what a server answers', () => {
 
   it('is a failure where its content filter withheld it, and not an empty answer', async () => {
     const { answer, sent } = await asked({ choices: [{ finish_reason: 'content_filter', message: { content: null } }] });
-    await expect(answer).rejects.toMatchObject({
-      code: 'DEFAULT_MODEL_FAILED',
-      message: expect.stringMatching(/its content filter withheld/),
-    });
+    await expect(answer).rejects.toMatchObject(refusal('DEFAULT_MODEL_FAILED', /its content filter withheld/));
     expect(sent).toHaveLength(1);
   });
 });

@@ -2,6 +2,7 @@ import { readFile } from 'node:fs/promises';
 import { describe, expect, it } from 'vitest';
 import { ASKERS } from '../../test/fixtures/gateway/askers.ts';
 import { ANSWER, ask, clientOf, open, renderer, say, specOf, tokenizer, tools } from '../../test/fixtures/gateway/streams.ts';
+import { refusal } from '../../test/fixtures/refusal.ts';
 import { strictTemplate } from '../../test/fixtures/tokens/templates.ts';
 import type { Turn } from '../core/types.ts';
 import { scriptedEngine } from '../testing/trajectories.ts';
@@ -107,10 +108,9 @@ describe('a tool that cannot be forced', () => {
     const words = createRenderer(createTokenizer({ ...files, chatTemplate }));
     const engine = scriptedEngine({ vocabSize: words.vocabSize, contextLength: 999, reply: () => say(REST) });
     const session = new Gateway({ engine, renderer: words, modelName: 'policy' }).open(specOf('r1'));
-    await expect(session.model().generate({ messages: ask, tools, tool: 'lookup' })).rejects.toMatchObject({
-      code: 'REQUEST_INVALID',
-      message: expect.stringMatching('cannot be forced on this model'),
-    });
+    await expect(session.model().generate({ messages: ask, tools, tool: 'lookup' })).rejects.toMatchObject(
+      refusal('REQUEST_INVALID', 'cannot be forced on this model'),
+    );
     expect(session.turns).toEqual([]);
   });
 });

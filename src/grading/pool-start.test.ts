@@ -1,22 +1,22 @@
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterAll, afterEach, describe, expect, it } from 'vitest';
+import { afterEach, describe, expect, it } from 'vitest';
+import { sharedFolder } from '../../test/fixtures/folder.ts';
 import { inputFor } from '../../test/fixtures/grader/input-for.ts';
 import { eventually } from '../../test/fixtures/grader/processes.ts';
+import { refusal } from '../../test/fixtures/refusal.ts';
 import { PooledProcess } from '../processes/pooled-process.ts';
 import { startError } from '../processes/process-pool.ts';
 import { graderProgram, openGraderPool } from './pool.ts';
 
-const folder = mkdtempSync(join(tmpdir(), 'grader-start-'));
+const folder = sharedFolder();
 const permit = join(folder, 'permit');
 process.env.TEST_PERMIT_FILE = permit;
 
 afterEach(() => {
   for (const file of [permit, `${permit}.imports`]) rmSync(file, { force: true });
 });
-afterAll(() => rmSync(folder, { recursive: true }));
 
 const fixture = (name: string): string => new URL(`../../test/fixtures/grader/${name}.ts`, import.meta.url).href;
 
@@ -45,10 +45,7 @@ describe('opening a pool', () => {
     const program = graderProgram(fixture('hangs-on-import'), 'grader');
     const child = new PooledProcess(program);
     const failure = await child.ready(300);
-    expect(failure && startError(failure, program.words)).toMatchObject({
-      code: 'GRADER_TIMEOUT',
-      message: expect.stringMatching(/within 300 ms/),
-    });
+    expect(failure && startError(failure, program.words)).toMatchObject(refusal('GRADER_TIMEOUT', /within 300 ms/));
     await child.gone;
     expect(child.ending).toMatch(/killed by SIGKILL/);
   });

@@ -1,26 +1,26 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { sharedFolder } from '../../test/fixtures/folder.ts';
 import { inputFor } from '../../test/fixtures/grader/input-for.ts';
 import type { Order } from '../../test/fixtures/grader/obedient.ts';
 import { eventually, living, saidIn } from '../../test/fixtures/grader/processes.ts';
+import { refusal } from '../../test/fixtures/refusal.ts';
 import { limitsMemory } from '../../test/fixtures/system.ts';
 import type { GraderRunner } from '../core/contracts.ts';
 import type { Grade } from '../core/types.ts';
 import { type GraderPool, type GraderPoolOptions, openGraderPool } from './pool.ts';
 
 const module = new URL('../../test/fixtures/grader/obedient.ts', import.meta.url).href;
-const folder = mkdtempSync(join(tmpdir(), 'grader-pool-'));
+const folder = sharedFolder();
 const opened: GraderPool[] = [];
 let files = 0;
 
 afterEach(async () => {
   for (const pool of opened.splice(0)) await pool[Symbol.asyncDispose]();
 });
-afterAll(() => rmSync(folder, { recursive: true }));
 
 async function open(options: Partial<GraderPoolOptions> = {}): Promise<GraderPool> {
   const pool = await openGraderPool({ module, exportName: 'obedient', workers: 1, ...options });
@@ -269,10 +269,9 @@ describe('a grading that failed', () => {
       message:
         "tried 2 times: the grader did not answer within 700 ms; then the grader's process exited with code 3 before it answered",
     });
-    expect(await ask(await open({ retries: 2 }), 'throw')).toMatchObject({
-      code: 'GRADER_FAILED',
-      message: expect.stringMatching(/^tried 3 times, each time: the grader threw Error: no such unit/),
-    });
+    expect(await ask(await open({ retries: 2 }), 'throw')).toMatchObject(
+      refusal('GRADER_FAILED', /^tried 3 times, each time: the grader threw Error: no such unit/),
+    );
   });
 
   it('is not tried again where none was asked for', async () => {
@@ -313,10 +312,7 @@ describe('the memory of a grading process', () => {
 
   it('is limited for the heap too', async () => {
     const pool = await open({ memoryMb: 128 });
-    expect(await ask(pool, 'use up the heap')).toMatchObject({
-      code: 'GRADER_FAILED',
-      message: expect.stringMatching(/heap out of memory|more than 128 MB/),
-    });
+    expect(await ask(pool, 'use up the heap')).toMatchObject(refusal('GRADER_FAILED', /heap out of memory|more than 128 MB/));
   });
 });
 

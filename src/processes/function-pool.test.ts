@@ -1,13 +1,12 @@
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
+import { sharedFolder } from '../../test/fixtures/folder.ts';
 import { eventually, isRunning, pidsIn } from '../../test/fixtures/grader/processes.ts';
+import { refusal } from '../../test/fixtures/refusal.ts';
 import { type FunctionPool, openFunctionPool } from './function-pool.ts';
 
 const module = new URL('../../test/fixtures/processes/functions.ts', import.meta.url).href;
-const folder = mkdtempSync(join(tmpdir(), 'function-pool-'));
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = sharedFolder();
 
 const open = (exportName: string, deadlineMs = 20_000, workers = 1): Promise<FunctionPool> =>
   openFunctionPool({ module, exportName, deadlineMs, workers });
@@ -55,10 +54,7 @@ describe('a function called in another process', () => {
   });
 
   it('must be there', async () => {
-    await expect(open('missing')).rejects.toMatchObject({
-      code: 'USAGE',
-      message: expect.stringMatching(/"missing" .* is not a function; it exports .*add/),
-    });
+    await expect(open('missing')).rejects.toMatchObject(refusal('USAGE', /"missing" .* is not a function; it exports .*add/));
     await expect(open('notAFunction')).rejects.toMatchObject({ code: 'USAGE' });
     await expect(openFunctionPool({ module: './nowhere.ts', exportName: 'a', deadlineMs: 1000 })).rejects.toMatchObject({
       message: expect.stringMatching(/cannot be imported/),

@@ -1,7 +1,7 @@
-import { existsSync, mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { existsSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
+import { sharedFolder } from '../../test/fixtures/folder.ts';
 import { eventually, isRunning } from '../../test/fixtures/grader/processes.ts';
 import { openProcessPool, type ProcessPool } from './process-pool.ts';
 
@@ -10,8 +10,7 @@ const test = {
   script: new URL('../../test/fixtures/processes/served.ts', import.meta.url),
   words: { whose: 'it', starting: '', code: 'USAGE', late: { code: 'USAGE', what: '' }, hint: '' },
 } as const;
-const folder = mkdtempSync(join(tmpdir(), 'process-pool-'));
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = sharedFolder();
 
 const open = (closedFile = join(folder, 'unnamed')): Promise<ProcessPool> =>
   openProcessPool({ program: { ...test, args: [closedFile] }, workers: 1 });

@@ -1,17 +1,13 @@
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { mkdirSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
+import { sharedFolder } from '../../test/fixtures/folder.ts';
 import { sourceDigests } from '../processes/user-modules.ts';
 import { checkpointIn } from './directory.ts';
 import { besideOf, changedBeside } from './preflight.ts';
 
-let folder: string;
+const folder = sharedFolder();
 const write = (name: string, text: string): void => writeFileSync(join(folder, name), text);
-beforeAll(() => {
-  folder = mkdtempSync(join(tmpdir(), 'sources-'));
-});
-afterAll(() => rmSync(folder, { recursive: true }));
 
 describe('the user’s code', () => {
   it('is the entry and what it imports from beside it, however that is written, loops included', async () => {

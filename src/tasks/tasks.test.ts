@@ -1,25 +1,22 @@
 /** Files and other sources of tasks: what is read, and how what is none is told, without a word of an answer. */
 import { execFileSync } from 'node:child_process';
-import { mkdtemp, open, rm, symlink, utimes, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { open, rm, symlink, utimes, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { gzipSync, zstdCompressSync } from 'node:zlib';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { sharedFolder } from '../../test/fixtures/folder.ts';
+import { refusal } from '../../test/fixtures/refusal.ts';
 import { givenRows, type TaskSource } from './rows.ts';
 import { readJsonl } from './task-file.ts';
 import { readRows, readTasks } from './tasks.ts';
 
-let dir = '';
-beforeAll(async () => {
-  dir = await mkdtemp(join(tmpdir(), 'tasks-'));
-});
-afterAll(() => rm(dir, { recursive: true }));
+const dir = sharedFolder();
 
 async function read(content: string | Uint8Array, name = 'tasks.jsonl') {
   await writeFile(join(dir, name), content);
   return await readTasks(join(dir, name));
 }
-const refused = (message: string) => ({ code: 'DATASET_INVALID', message: expect.stringContaining(message) });
+const refused = (message: string) => refusal('DATASET_INVALID', message);
 
 describe('a task file', () => {
   it('takes a prompt as text or as messages', async () => {
@@ -154,20 +151,14 @@ describe('a path', () => {
     ['loop.jsonl', 'FILE_NOT_FOUND', 'ELOOP', 'leads back to itself'],
     ['good.jsonl/x', 'FILE_NOT_FOUND', 'ENOTDIR', 'put the tasks beside the entry'],
   ])('%s is refused', async (name, code, message, hint) => {
-    await expect(readTasks(join(dir, name))).rejects.toMatchObject({
-      code,
-      message: expect.stringContaining(message),
-      hint: expect.stringContaining(hint),
-    });
+    await expect(readTasks(join(dir, name))).rejects.toMatchObject(refusal(code, message, hint));
   });
 
   // Root may read every file.
   it.skipIf(process.getuid?.() === 0)('that may not be read is named, and what to allow', async () => {
     await writeFile(join(dir, 'locked.jsonl'), '{"prompt":"a"}', { mode: 0 });
-    await expect(readTasks(join(dir, 'locked.jsonl'))).rejects.toMatchObject({
-      message: expect.stringContaining('EACCES'),
-      hint: expect.stringContaining('allow this user'),
-    });
+    const locked = readTasks(join(dir, 'locked.jsonl'));
+    await expect(locked).rejects.toMatchObject(refusal('FILE_NOT_FOUND', 'EACCES', 'allow this user'));
   });
 
   it('is no URL', async () => {

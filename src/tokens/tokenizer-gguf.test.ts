@@ -1,7 +1,7 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { describe, expect, it, onTestFinished } from 'vitest';
+import { describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../../test/fixtures/folder.ts';
 import { ggufBytes } from '../../test/fixtures/nn/gguf-writer.ts';
 import { loadRenderer } from './renderer.ts';
 import { loadTokenizer } from './tokenizer.ts';
@@ -28,10 +28,8 @@ const METADATA = {
 };
 
 function write(metadata: Parameters<typeof ggufBytes>[0]): string {
-  const dir = mkdtempSync(join(tmpdir(), 'gguf-'));
-  onTestFinished(() => rmSync(dir, { recursive: true }));
   // No program asks for the ending: Ollama's files have none.
-  const path = join(dir, 'sha256-0123');
+  const path = join(temporaryFolder(), 'sha256-0123');
   writeFileSync(path, ggufBytes(metadata, []));
   return path;
 }
@@ -73,8 +71,7 @@ describe('the tokenizer of a GGUF file', () => {
   it('is made into the files that a folder has, which mean the same to everyone', async () => {
     const path = write(METADATA);
     const texts = await modelTextFiles(path);
-    const dir = mkdtempSync(join(tmpdir(), 'folder-'));
-    onTestFinished(() => rmSync(dir, { recursive: true }));
+    const dir = temporaryFolder();
     for (const [name, text] of Object.entries(texts)) writeFileSync(join(dir, name), text);
     expect(Object.keys(texts).sort()).toEqual(['chat_template.jinja', 'tokenizer.json', 'tokenizer_config.json']);
     expect(await readTokenizerFiles(dir)).toEqual(await readTokenizerFiles(path));

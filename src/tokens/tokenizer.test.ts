@@ -1,9 +1,9 @@
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Tokenizer as HuggingFaceTokenizer } from '@huggingface/tokenizers';
 import fc from 'fast-check';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
+import { sharedFolder } from '../../test/fixtures/folder.ts';
 import { awkwardText } from '../../test/fixtures/tokens/awkward-text.ts';
 import { createTokenizer, loadTokenizer } from './tokenizer.ts';
 import { readTokenizerFiles } from './tokenizer-files.ts';
@@ -92,11 +92,7 @@ describe('a tokenizer that writes a space before the text', () => {
 });
 
 describe('a folder that is not a tokenizer', () => {
-  let folder = '';
-  beforeAll(async () => {
-    folder = await mkdtemp(join(tmpdir(), 'tokenizer-'));
-  });
-  afterAll(() => rm(folder, { recursive: true }));
+  const folder = sharedFolder();
 
   const put = (name: string, content: unknown) =>
     writeFile(join(folder, name), typeof content === 'string' ? content : JSON.stringify(content));

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { REGULAR } from '../../../test/fixtures/nn/models.ts';
+import { refusal } from '../../../test/fixtures/refusal.ts';
 import { type Arena, planArena } from './arena.ts';
 import type { LlamaConfig } from './model/config.ts';
 import { planLayout } from './model/config.ts';
@@ -75,10 +76,7 @@ describe('the plan of the memory', () => {
 
   it('refuses a model that WASM cannot address, and says what it would need', () => {
     expect(() => plan({ ...larger, hiddenSize: 2048, intermediateSize: 5504 }, 4)).toThrow(
-      expect.objectContaining({
-        code: 'MODEL_INVALID',
-        message: expect.stringMatching(/needs \d+\.\d GiB, expected at most 4/) as string,
-      }),
+      refusal('MODEL_INVALID', /needs \d+\.\d GiB, expected at most 4/),
     );
   });
 

@@ -1,8 +1,9 @@
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import type * as rewards from '../../../test/fixtures/areal/rewards.ts';
+import { sharedFolder } from '../../../test/fixtures/folder.ts';
+import { refusal } from '../../../test/fixtures/refusal.ts';
 import { scriptedRollouts } from '../../../test/fixtures/scripted-rollouts.ts';
 import { runInRollout } from '../../core/context.ts';
 import type { WorkflowContext } from '../../core/contracts.ts';
@@ -15,12 +16,8 @@ const module = new URL('../../../test/fixtures/areal/rewards.ts', import.meta.ur
 const wrap = <Name extends Exclude<keyof typeof rewards, 'half'>>(exportName: Name, options: AsyncRewardOptions = {}) =>
   new AsyncRewardWrapper<(typeof rewards)[Name]>({ module, exportName }, { maxWorkers: 1, ...options });
 
-let dir: string;
+const dir = sharedFolder();
 let files = 0;
-beforeAll(async () => {
-  dir = await mkdtemp(join(tmpdir(), 'trainyard-rewards-'));
-});
-afterAll(() => rm(dir, { recursive: true, force: true }));
 
 const attemptsFile = (): string => join(dir, String(files++));
 const pidsIn = async (file: string): Promise<string[]> => (await readFile(file, 'utf8')).trim().split('\n');
@@ -90,10 +87,9 @@ describe('a wrapped reward function', () => {
   it('that always hangs throws after the retries and the first attempt; it is never a reward of its own accord', async () => {
     const file = attemptsFile();
     await using reward = wrap('blocks', quick);
-    await expect(reward(file, 99)).rejects.toMatchObject({
-      code: 'GRADER_TIMEOUT',
-      message: expect.stringMatching(/blocks did not return within 400 ms \(attempt 3 of 3\)/),
-    });
+    await expect(reward(file, 99)).rejects.toMatchObject(
+      refusal('GRADER_TIMEOUT', /blocks did not return within 400 ms \(attempt 3 of 3\)/),
+    );
     expect((await pidsIn(file)).length).toBe(3);
     const once = attemptsFile();
     await using zero = wrap('blocks', { ...quick, maxRetries: 0, onTimeout: 0 });

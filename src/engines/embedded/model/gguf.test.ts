@@ -1,7 +1,8 @@
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it, onTestFinished } from 'vitest';
+import { temporaryFolder } from '../../../../test/fixtures/folder.ts';
 import { ggufBytes, type WrittenTensor } from '../../../../test/fixtures/nn/gguf-writer.ts';
 import { knowsItself } from '../../../../test/fixtures/system.ts';
 import { parseConfig } from './config.ts';
@@ -43,10 +44,9 @@ const TENSORS = [
 ];
 
 function write(bytes: Uint8Array): string {
-  const folder = mkdtempSync(join(tmpdir(), 'gguf-'));
-  onTestFinished(() => rmSync(folder, { recursive: true }));
-  writeFileSync(join(folder, 'tiny.gguf'), bytes);
-  return join(folder, 'tiny.gguf');
+  const path = join(temporaryFolder(), 'tiny.gguf');
+  writeFileSync(path, bytes);
+  return path;
 }
 
 async function openBytes(bytes: Uint8Array): Promise<ModelSource> {
