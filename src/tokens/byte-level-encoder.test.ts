@@ -1,12 +1,11 @@
-import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { awkwardText } from '../../test/fixtures/tokens/awkward-text.ts';
+import { files } from '../../test/fixtures/tokens/base.ts';
 import { byteLevelEncoder } from './byte-level.ts';
 import { createPlainLibrary, createTokenizer, withoutControl } from './tokenizer.ts';
-import { readTokenizerFiles, type TokenizerDefinition } from './tokenizer-files.ts';
+import type { TokenizerDefinition } from './tokenizer-files.ts';
 
-const files = await readTokenizerFiles(join(import.meta.dirname, '../../models/base'));
 const base = withoutControl(files.definition, files.definition.added_tokens);
 const model = (changed: object): TokenizerDefinition => ({ ...base, model: { ...base.model, ...changed } });
 

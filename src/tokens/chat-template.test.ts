@@ -1,20 +1,17 @@
-import { join } from 'node:path';
 import { Template } from '@huggingface/jinja';
 import { Tokenizer as HuggingFaceTokenizer } from '@huggingface/tokenizers';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { refusal } from '../../test/fixtures/refusal.ts';
+import { files, tokenizerWith } from '../../test/fixtures/tokens/base.ts';
 import { gluingTemplate, strictTemplate } from '../../test/fixtures/tokens/templates.ts';
 import type { Message, Tool } from '../core/types.ts';
 import { createChatTemplate } from './chat-template.ts';
-import { createTokenizer } from './tokenizer.ts';
-import { readTokenizerFiles } from './tokenizer-files.ts';
 
-const files = await readTokenizerFiles(join(import.meta.dirname, '../../models/base'));
 const reference = new HuggingFaceTokenizer(files.definition, files.config);
 
 function setUp(chatTemplate: string) {
-  const tokenizer = createTokenizer({ ...files, chatTemplate });
+  const tokenizer = tokenizerWith(chatTemplate);
   const controlIds = new Set(tokenizer.controlTokens.map((token) => tokenizer.idOf(token)!));
   const template = createChatTemplate(tokenizer);
   const controlsOf = (ids: Int32Array) => [...ids].filter((id) => controlIds.has(id));
@@ -143,8 +140,9 @@ describe('what cannot be rendered', () => {
   });
 
   it('is found when the template is not Jinja', () => {
-    const tokenizer = createTokenizer({ ...files, chatTemplate: '{% for m in messages %}' });
-    expect(() => createChatTemplate(tokenizer)).toThrow(expect.objectContaining({ code: 'TOKENIZER_INVALID' }));
+    expect(() => createChatTemplate(tokenizerWith('{% for m in messages %}'))).toThrow(
+      expect.objectContaining({ code: 'TOKENIZER_INVALID' }),
+    );
   });
 });
 

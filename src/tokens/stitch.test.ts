@@ -1,10 +1,8 @@
-import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { endOfTurn, renderer, tokenizer } from '../../test/fixtures/tokens/base.ts';
 import type { Sample, Turn } from '../core/types.ts';
-import { createRenderer } from './renderer.ts';
 import { type StitchOptions, stitch } from './stitch.ts';
-import { loadTokenizer } from './tokenizer.ts';
 
 const options: StitchOptions = { advantageOf: (turn) => turn.index + 0.5, weight: 0.25, rolloutId: 'r1', groupId: 'g1' };
 
@@ -186,9 +184,7 @@ describe('a conversation', () => {
     expect(samplesOf(first, changed)).toHaveLength(2);
   });
 
-  it('with a turn that was cut off does not train the end-of-turn token put after it', async () => {
-    const tokenizer = await loadTokenizer(join(import.meta.dirname, '../../models/base'));
-    const renderer = createRenderer(tokenizer);
+  it('with a turn that was cut off does not train the end-of-turn token put after it', () => {
     const promptIds = renderer.open([{ role: 'user', content: 'a' }], []);
     const sampledIds = tokenizer.encodeText('It costs');
     const next = renderer.extend({ promptIds, sampledIds, stopReason: 'length' }, [{ role: 'user', content: 'Go on.' }])!;
@@ -199,7 +195,7 @@ describe('a conversation', () => {
     const [sample, ...more] = stitch(turns, options);
     expect(more).toEqual([]);
     const end = promptIds.length + sampledIds.length;
-    expect(sample!.tokens[end]).toBe(tokenizer.idOf('<|im_end|>'));
+    expect(sample!.tokens[end]).toBe(endOfTurn);
     expect(sample!.mask[end]).toBe(0);
     expect(sum(sample!.mask)).toBe(sampledIds.length + 2);
   });

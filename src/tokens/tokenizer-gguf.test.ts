@@ -3,13 +3,12 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../../test/fixtures/folder.ts';
 import { ggufBytes } from '../../test/fixtures/nn/gguf-writer.ts';
+import { files, folder } from '../../test/fixtures/tokens/base.ts';
 import { loadRenderer } from './renderer.ts';
 import { loadTokenizer } from './tokenizer.ts';
 import { modelTextFiles, readTokenizerFiles } from './tokenizer-files.ts';
 
-const folder = join(import.meta.dirname, '../../models/base');
-const { definition, chatTemplate } = await readTokenizerFiles(folder);
-const vocabulary = definition.model.vocab as Readonly<Record<string, number>>;
+const vocabulary = files.definition.model.vocab as Readonly<Record<string, number>>;
 
 /** One token for each byte, then these; the last three are control, user-defined and unused. */
 const BYTES = Object.keys(vocabulary).filter((token) => [...token].length === 1);
@@ -76,7 +75,7 @@ describe('the tokenizer of a GGUF file', () => {
     expect(Object.keys(texts).sort()).toEqual(['chat_template.jinja', 'tokenizer.json', 'tokenizer_config.json']);
     expect(await readTokenizerFiles(dir)).toEqual(await readTokenizerFiles(path));
     expect(await modelTextFiles(dir)).toEqual(texts);
-    expect((await modelTextFiles(folder))['chat_template.jinja'] ?? chatTemplate).toBe(chatTemplate);
+    expect((await modelTextFiles(folder))['chat_template.jinja'] ?? files.chatTemplate).toBe(files.chatTemplate);
   });
 
   it.each([
