@@ -3,6 +3,7 @@ import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { asyncBufferFromFile, parquetReadObjects } from 'hyparquet';
 import { describe, expect, it } from 'vitest';
 import { folderOfEach } from '../../test/fixtures/folder.ts';
+import { gradedRollout, trainedTurn } from '../../test/fixtures/trained-rows.ts';
 import type { Store } from '../core/contracts.ts';
 import type { Message, Reward, Trajectory, Turn } from '../core/types.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
@@ -13,25 +14,19 @@ const at = folderOfEach();
 const effective = { temperature: 1, topP: 1, topK: 0, maxTokens: 64 };
 const asked: readonly Message[] = [{ role: 'user', content: 'How many?' }];
 
-function turn(index: number, prompt: readonly number[], sampled: readonly number[], more: Partial<Turn> = {}): Turn {
-  return {
-    ...{ index, thread: 'main', role: 'policy', trainable: true, policyVersion: 3, stopReason: 'stop' },
-    ...{ promptIds: Int32Array.from(prompt), sampledIds: Int32Array.from(sampled) },
+const turn = (index: number, prompt: readonly number[], sampled: readonly number[], more: Partial<Turn> = {}): Turn =>
+  trainedTurn(index, {
+    ...{ policyVersion: 3, promptIds: Int32Array.from(prompt), sampledIds: Int32Array.from(sampled) },
     // No float32 of these has a short decimal form.
     logprobs: Float32Array.from(sampled, (id) => -1 / (3 + id)),
-    sampling: { requested: {}, effective, seed: index },
     request: { messages: asked, tools: [] },
     response: { role: 'assistant', content: `answer ${index}` },
-    ...{ startedAt: 0, endedAt: 1, ...more },
-  };
-}
+    ...more,
+  });
 
 function rollout(rolloutId: string, reward: Reward | undefined, turns: readonly Turn[], groupId = 'g1'): Trajectory {
-  const grade = reward
-    ? ({ kind: 'graded', reward } as const)
-    : ({ kind: 'failed', code: 'GRADER_TIMEOUT', message: 'late' } as const);
-  const identity = { rolloutId, groupId, taskId: 't1', purpose: 'train' } as const;
-  return { ...identity, outcome: { kind: 'completed' }, grade, turns, startedAt: 0, endedAt: 2 };
+  const graded = { ...gradedRollout(rolloutId, reward ?? { value: 0 }, turns, groupId), taskId: 't1' };
+  return reward ? graded : { ...graded, grade: { kind: 'failed', code: 'GRADER_TIMEOUT', message: 'late' } };
 }
 
 /** An answer, one after what came back, one to a rewritten history, and one that the budget cut short. */

@@ -2,17 +2,15 @@
 import { readFile, writeFile } from 'node:fs/promises';
 import { expect, it } from 'vitest';
 import { folderOfEach } from '../../test/fixtures/folder.ts';
+import { renderer, rendererWith } from '../../test/fixtures/tokens/base.ts';
 import { lastThoughtTemplate } from '../../test/fixtures/tokens/templates.ts';
+import { gradedRollout } from '../../test/fixtures/trained-rows.ts';
 import type { RunEvent } from '../core/events.ts';
 import { digestOf } from '../core/json.ts';
 import type { Message, Reward, Task, Trajectory, Turn } from '../core/types.ts';
-import { BASE_MODEL } from '../settings/settings.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { completed } from '../store/whole-output.ts';
-import { createRenderer, loadRenderer } from '../tokens/renderer.ts';
 import { areOwn, taughtTurns } from '../tokens/taught-turns.ts';
-import { createTokenizer } from '../tokens/tokenizer.ts';
-import { readTokenizerFiles } from '../tokens/tokenizer-files.ts';
 import { hasSignal } from '../training/advantages.ts';
 import { makeBatch } from '../training/batch.ts';
 import { readDemonstrations } from '../training/demonstrations.ts';
@@ -21,7 +19,6 @@ import { compared } from '../training/objective.ts';
 import { sft } from '../training/sft.ts';
 import { exportData } from './export-data.ts';
 
-const renderer = await loadRenderer(BASE_MODEL);
 const options = { renderer, contextLength: 512 };
 const at = folderOfEach();
 
@@ -30,11 +27,9 @@ const said = (content: string): Message => ({ role: 'assistant', content });
 const call = (index: number, messages: readonly Message[], response: Message, thread = 'main') => ({
   ...{ index, thread, role: 'default', stopReason: 'stop' as const, request: { messages, tools: [] }, response },
 });
-const rollout = (id: string, turns: readonly Turn[], reward: Reward, taskId = `task-${id}`): Trajectory =>
-  ({
-    ...{ rolloutId: id, groupId: 'g', taskId, purpose: 'train', outcome: { kind: 'completed' } },
-    ...{ grade: { kind: 'graded', reward }, turns, startedAt: 0, endedAt: 1 },
-  }) as Trajectory;
+const rollout = (id: string, turns: readonly Turn[], reward: Reward, taskId = `task-${id}`): Trajectory => {
+  return { ...gradedRollout(id, reward, turns), taskId };
+};
 const turnsOf = (...calls: readonly ReturnType<typeof call>[]) => taughtTurns(renderer, calls).turns;
 const one = () => turnsOf(call(0, [user('Who?')], said('Me.')));
 
@@ -95,11 +90,10 @@ it('a success that was asked for in tokens is counted where it is left out', asy
   await expect(readDemonstrations(from, options)).rejects.toThrow(/nothing to teach: 1 /);
 });
 
-it('a response that was cut off while reasoning is not taught to end its reasoning', async () => {
-  const tokenizer = createTokenizer({ ...(await readTokenizerFiles(BASE_MODEL)), chatTemplate: lastThoughtTemplate });
+it('a response that was cut off while reasoning is not taught to end its reasoning', () => {
   const cut = { ...call(0, [user('a')], { ...said(''), reasoning: 'hm, and' }), stopReason: 'length' as const };
-  const [turn] = taughtTurns(createRenderer(tokenizer), [cut]).turns;
-  expect(tokenizer.decode(turn?.sampledIds ?? [])).not.toContain('</think>');
+  const [turn] = taughtTurns(rendererWith(lastThoughtTemplate), [cut]).turns;
+  expect(renderer.text(turn!.sampledIds)).not.toContain('</think>');
 });
 
 it('conversations of a file with the same prompt are one task, on one side of the split', async () => {

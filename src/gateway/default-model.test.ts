@@ -1,17 +1,25 @@
-import { once } from 'node:events';
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { inspect } from 'node:util';
 import Anthropic from '@anthropic-ai/sdk';
 import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
 import { ASKERS } from '../../test/fixtures/gateway/askers.ts';
-import { ANSWER, all, ask, clientOf, LOOKUP, open, post, type specOf, tools } from '../../test/fixtures/gateway/streams.ts';
+import {
+  ANSWER,
+  all,
+  ask,
+  clientOf,
+  LOOKUP,
+  open,
+  post,
+  type specOf,
+  stitched,
+  tools,
+} from '../../test/fixtures/gateway/streams.ts';
+import { httpServer } from '../../test/fixtures/http-server.ts';
 import { refusal } from '../../test/fixtures/refusal.ts';
 import type { DefaultModelLike, DefaultModelRequest, Role, Session } from '../core/contracts.ts';
 import type { Turn } from '../core/types.ts';
-import { stitch } from '../tokens/stitch.ts';
 import { defaultModelOf } from './default-model.ts';
 import { listen } from './gateway.ts';
 
@@ -32,14 +40,12 @@ function played(reply: (request: DefaultModelRequest) => unknown = () => SAID, s
 /** A server on this machine that answers so. */
 async function serve(reply: (request: Request) => Response) {
   let requests = 0;
-  const server = createServer(async ({ url, headers }, answer) => {
+  const server = await httpServer(async ({ url, headers }, answer) => {
     requests++;
-    const response = reply(new Request(`${origin}${url}`, { headers: headers as Record<string, string> }));
+    const response = reply(new Request(`http://house${url}`, { headers: headers as Record<string, string> }));
     answer.writeHead(response.status, Object.fromEntries(response.headers)).end(await response.text());
   });
-  await once(server.listen(0, '127.0.0.1'), 'listening');
-  const origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
-  return { origin, requests: () => requests, [Symbol.asyncDispose]: async () => void server.close() };
+  return { ...server, requests: () => requests };
 }
 
 const anthropicOf = (session: Session) => new Anthropic(session.model().anthropic());
@@ -318,7 +324,7 @@ describe('a role that is trained at times', () => {
       ['function', false, undefined, undefined],
       [undefined, true, 0, undefined],
     ]);
-    const samples = stitch(turns, { advantageOf: () => 1, weight: 1, rolloutId: 'r1', groupId: 'g1' });
+    const samples = stitched(turns);
     expect(samples).toHaveLength(1);
     expect(samples[0]!.mask.reduce((sum, one) => sum + one, 0)).toBe(turns[0]!.sampledIds.length + turns[2]!.sampledIds.length);
   });

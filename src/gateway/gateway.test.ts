@@ -1,14 +1,22 @@
-import { request as httpRequest } from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
-import { answerTo, open as openWith, ask as question, renderer, say, tools } from '../../test/fixtures/gateway/streams.ts';
+import { postTo } from '../../test/fixtures/gateway/messages.ts';
+import {
+  answerTo,
+  LOOKUP,
+  open as openWith,
+  ask as question,
+  renderer,
+  say,
+  timeless,
+  tools,
+} from '../../test/fixtures/gateway/streams.ts';
 import type { Role, Session, SessionSpec } from '../core/contracts.ts';
 import type { Turn } from '../core/types.ts';
 import { scriptedLogprob } from '../testing/trajectories.ts';
 import { listen } from './gateway.ts';
 
-const LOOKUP = '<tool_call>{"name":"lookup","arguments":{"item": "Binklex glove"}}</tool_call><|im_end|>';
 const ANSWER = 'It costs $81.<|im_end|>';
 const ask = [{ role: 'system' as const, content: 'You are a shop assistant.' }, ...question];
 
@@ -46,17 +54,11 @@ async function converse(session: Session, fetch?: typeof globalThis.fetch): Prom
   });
 }
 
-const post = (session: Session, body: unknown, headers: Record<string, string> = {}) => {
-  const { baseURL, apiKey, fetch } = session.model();
-  return fetch(`${baseURL}/chat/completions`, {
-    method: 'POST',
-    headers: { authorization: `Bearer ${apiKey}`, ...headers },
-    body: typeof body === 'string' ? body : JSON.stringify(body),
-  });
-};
+const post = (session: Session, body: unknown, headers: Record<string, string> = {}) =>
+  postTo(session, 'chat/completions', body, headers);
 
 describe('a conversation through the gateway', () => {
-  it('gives the client structured tool calls and records the engine’s exact ids', async () => {
+  it('gives the client structured tool calls and records the engine’s exact ids, in process and over HTTP alike', async () => {
     const { session } = open({ replies: [LOOKUP, ANSWER] });
     const last = await converse(session, session.model().fetch);
     expect(last.choices[0]).toMatchObject({
@@ -64,7 +66,8 @@ describe('a conversation through the gateway', () => {
       finish_reason: 'stop',
       message: { role: 'assistant', content: 'It costs $81.' },
     });
-    const [first, second] = session.seal() as [Turn, Turn];
+    const turns = session.seal();
+    const [first, second] = turns as [Turn, Turn];
     expect(first.response.tool_calls?.[0]?.function).toEqual({ name: 'lookup', arguments: '{"item": "Binklex glove"}' });
     expect([...first.sampledIds]).toEqual(say(LOOKUP));
     expect([...first.logprobs]).toEqual(say(LOOKUP).map(scriptedLogprob));
@@ -73,17 +76,11 @@ describe('a conversation through the gateway', () => {
     const soFar = [...first.promptIds, ...first.sampledIds];
     expect([...second.promptIds.subarray(0, soFar.length)]).toEqual(soFar);
     expect([...second.promptIds]).toEqual([...renderer.extend(first, [{ role: 'tool', content: '{"price":81}' }])!]);
-  });
-
-  it('is recorded alike in process and over HTTP', async () => {
-    const inProcess = open({ replies: [LOOKUP, ANSWER] });
-    await converse(inProcess.session, inProcess.session.model().fetch);
     const overHttp = open({ replies: [LOOKUP, ANSWER] });
     await using listener = await listen(overHttp.gateway);
     expect(listener.origin).toMatch(/^http:\/\/127\.0\.0\.1:\d+$/);
     await converse(overHttp.session);
-    const bare = (turns: readonly Turn[]) => turns.map(({ startedAt, endedAt, ...turn }) => turn);
-    expect(bare(overHttp.session.seal())).toEqual(bare(inProcess.session.seal()));
+    expect(timeless(overHttp.session.seal())).toEqual(timeless(turns));
   });
 });
 
@@ -94,13 +91,6 @@ describe('the sampling rule', () => {
     const effective = { temperature: 1, topP: 1, topK: 0, maxTokens: 7 };
     expect(engine.requests[0]!.sampling).toEqual(effective);
     expect(session.seal()[0]!.sampling).toMatchObject({ requested: { temperature: 0, topP: 0.5, maxTokens: 7 }, effective });
-  });
-
-  it('a role that is not trained keeps what the agent asked for', async () => {
-    const { session, engine } = open({ roles: { default: { trainable: false } } });
-    await post(session, { messages: ask, temperature: 0.3 });
-    expect(engine.requests[0]!.sampling).toMatchObject({ temperature: 0.3, topP: 1 });
-    expect(session.seal()[0]!.trainable).toBe(false);
   });
 
   it('a call that failed or was cancelled gives its seed back; calls side by side never share one', async () => {
@@ -194,36 +184,6 @@ describe('limits', () => {
 });
 
 describe('hang-ups and retries', () => {
-  /** Sends a request over a raw socket and hangs up after `ms`. */
-  const hangUp = (session: Session, body: string, ms: number) =>
-    new Promise<void>((resolve) => {
-      const { baseURL, apiKey } = session.model();
-      const request = httpRequest(`${baseURL}/chat/completions`, {
-        method: 'POST',
-        headers: { authorization: `Bearer ${apiKey}` },
-      });
-      request.on('error', () => resolve()).on('close', () => resolve());
-      request.end(body);
-      setTimeout(() => request.destroy(), ms);
-    });
-
-  it('a client that hangs up while sampling leaves no turn, and its retry samples anew', async () => {
-    let aborted = 0;
-    const { gateway, session } = open({
-      reply: async (call, signal) => {
-        if (call === 0) await sleep(5000, undefined, signal ? { signal } : {}).catch(() => aborted++);
-        return say(ANSWER);
-      },
-    });
-    await using _ = await listen(gateway);
-    const body = JSON.stringify({ messages: ask });
-    await hangUp(session, body, 50);
-    await sleep(50);
-    expect({ aborted, turns: session.turns.length }).toEqual({ aborted: 1, turns: 0 });
-    await post(session, body);
-    expect(session.seal().length).toBe(1);
-  });
-
   it('an answer that was sampled but not delivered is given again, as the same turn, to the same seat only', async () => {
     const { gateway, session } = open();
     const send = (role?: string) => answerTo(gateway, session.model(role), JSON.stringify({ messages: ask }));

@@ -1,12 +1,11 @@
-import { once } from 'node:events';
-import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import { text } from 'node:stream/consumers';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { gzipSync } from 'node:zlib';
 import { describe, expect, it } from 'vitest';
 import { ask, open } from '../../test/fixtures/gateway/streams.ts';
 import { completion } from '../../test/fixtures/grader/judge-server.ts';
+import { httpServer } from '../../test/fixtures/http-server.ts';
 import { knowsItself } from '../../test/fixtures/system.ts';
 import { Downtime } from '../core/async.ts';
 import type { SamplingSettings } from '../core/types.ts';
@@ -23,19 +22,13 @@ interface Call {
 /** A real server that plays its part by hand. */
 async function serve(plays: (call: Call) => unknown) {
   const calls: Call[] = [];
-  const server = createServer(async (incoming, reply) => {
+  const server = await httpServer(async (incoming, reply) => {
     const body = JSON.parse(await text(incoming)) as Call['body'];
     const call = { body, reply, incoming, count: calls.length + 1 };
     calls.push(call);
     await plays(call);
   });
-  await once(server.listen(0, '127.0.0.1'), 'listening');
-  const baseURL = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`;
-  const close = async () => {
-    server.closeAllConnections();
-    server.close();
-  };
-  return { server: { name: 'house', baseURL, apiKey: 'sk-secret-0123' }, calls, [Symbol.asyncDispose]: close };
+  return { ...server, server: { name: 'house', baseURL: `${server.origin}/v1`, apiKey: 'sk-secret-0123' }, calls };
 }
 
 const SOON = { 'retry-after-ms': '5' };

@@ -1,8 +1,8 @@
 import type OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
-import { converseInChat, postTo } from '../../test/fixtures/gateway/messages.ts';
+import { converseInChat, eventsIn, postTo } from '../../test/fixtures/gateway/messages.ts';
 import { expectLinear } from '../../test/fixtures/gateway/served.ts';
-import { clientOf, open, renderer, say } from '../../test/fixtures/gateway/streams.ts';
+import { clientOf, open, renderer, say, timeless } from '../../test/fixtures/gateway/streams.ts';
 import type { Session } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Turn } from '../core/types.ts';
@@ -76,9 +76,6 @@ async function chatTurns(replies: readonly string[]): Promise<readonly Turn[]> {
   return session.seal();
 }
 
-const recorded = (turns: readonly Turn[]) =>
-  turns.map(({ startedAt, endedAt, request: { dialect, ...request }, ...turn }) => ({ ...turn, request }));
-
 describe('a conversation in the Responses API', () => {
   for (const [how, next] of Object.entries(followUps)) {
     for (const replies of [BOTH, BARE].map((calls) => [calls, ANSWER])) {
@@ -94,7 +91,7 @@ describe('a conversation in the Responses API', () => {
           const turns = session.seal() as [Turn, Turn];
           expectLinear(turns);
           expect(turns.map((turn) => turn.request.dialect)).toEqual(['responses', 'responses']);
-          expect(recorded(turns)).toEqual(recorded(await chatTurns(replies)));
+          expect(timeless(turns)).toEqual(timeless(await chatTurns(replies)));
         },
       );
     }
@@ -337,18 +334,8 @@ describe('a response', () => {
 });
 
 describe('events of a response', () => {
-  async function eventsOf(session: Session, body: object): Promise<Events[]> {
-    const text = await (await post(session, { stream: true, ...body })).text();
-    return text
-      .split('\n\n')
-      .slice(0, -1)
-      .map((event) => {
-        const [, name, data] = /^event: (\S+)\ndata: (.*)$/.exec(event)!;
-        const parsed = JSON.parse(data!) as Events;
-        expect(parsed.type).toBe(name);
-        return parsed;
-      });
-  }
+  const eventsOf = async (session: Session, body: object) =>
+    eventsIn<Events>(await (await post(session, { stream: true, ...body })).text());
 
   it('come in OpenAI’s order, numbered, and end with the items that were streamed', async () => {
     const { session } = open({ replies: [`Let me see.${call('glove')} Or${call('hat')}<|im_end|>`] });

@@ -12,16 +12,15 @@ import {
   renderer,
   say,
   slowly,
+  stitched,
   tools,
   until,
 } from '../../test/fixtures/gateway/streams.ts';
+import type { Turn } from '../core/types.ts';
 import { scriptedLogprob } from '../testing/trajectories.ts';
-import { stitch } from '../tokens/stitch.ts';
 import { listen } from './gateway.ts';
 
-const chain = (turns: Parameters<typeof stitch>[0]) => turns.map(({ after, fork }) => [after, fork?.cause]);
-const stitched = (turns: Parameters<typeof stitch>[0]) =>
-  stitch(turns, { advantageOf: () => 1, weight: 1, rolloutId: 'r1', groupId: 'g1' });
+const chain = (turns: readonly Turn[]) => turns.map(({ after, fork }) => [after, fork?.cause]);
 
 describe('several answers to one question (n)', () => {
   const words = ['One.', 'Two, three.', 'Four.'];
@@ -95,26 +94,6 @@ describe('a turn says where its prompt comes from', () => {
   const goOn = async (session: Parameters<typeof post>[0], messages: object[], more: object = {}) =>
     ((await (await post(session, JSON.stringify({ messages, tools, ...more }))).json()) as { choices: { message: object }[] })
       .choices[0]!.message;
-
-  it('a conversation that goes on is one chain and one sample', async () => {
-    const { session } = open({ replies: [LOOKUP] });
-    const called = await goOn(session, ask);
-    const said = await goOn(session, [...ask, called, { role: 'tool', content: '{"price":81}' }]);
-    await goOn(session, [...ask, called, { role: 'tool', content: '{"price":81}' }, said, { role: 'user', content: 'Sure?' }]);
-    const turns = session.seal();
-    expect(chain(turns).flat()).toEqual([undefined, undefined, 0, undefined, 1, undefined]);
-    expect(stitched(turns).length).toBe(1);
-  });
-
-  it('a rewritten answer forks with its cause, and nothing is merged', async () => {
-    const { session } = open();
-    await goOn(session, ask);
-    await goOn(session, [...ask, { role: 'assistant', content: 'It costs $82.' }, { role: 'user', content: 'Sure?' }]);
-    const turns = session.seal();
-    expect(turns[1]!.fork).toEqual({ cause: 'edited_message', from: 0, message: 1 });
-    expect(turns[1]!.after).toBeUndefined();
-    expect(stitched(turns).length).toBe(2);
-  });
 
   it('calls side by side that go on from one turn are branches, and say so', async () => {
     const { session } = open();
@@ -219,14 +198,8 @@ describe('a call whose client is gone before the answer', () => {
   it('is no turn; that it was given up, and how far it came, is kept', async () => {
     const { session, gateway } = open({ reply: (_, __, signal) => slowly(say('It costs $81.'.repeat(50)), 5, signal) });
     await using _ = await listen(gateway);
-    const { baseURL, apiKey } = session.model();
     const left = new AbortController();
-    const reply = await fetch(`${baseURL}/chat/completions`, {
-      method: 'POST',
-      headers: { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' },
-      body: JSON.stringify({ messages: ask, stream: true }),
-      signal: left.signal,
-    });
+    const reply = await post(session, undefined, { signal: left.signal }, fetch);
     await reply.body!.getReader().read();
     left.abort();
     await until(() => session.unanswered.length === 1);
@@ -292,11 +265,7 @@ describe('a call in flight when its rollout ends', () => {
     const reply = (_: unknown, __: unknown, signal?: AbortSignal) => slowly(say(ANSWER.repeat(30)), 20, signal);
     const { gateway, session, engine } = open({ reply, spec: { signal: rollout.signal } });
     await using _ = await listen(gateway);
-    const model = session.model();
-    const headers = { authorization: `Bearer ${model.apiKey}`, 'content-type': 'application/json' };
-    const body = JSON.stringify({ messages: ask, n });
-    const ownFetch = where === 'in process' ? model.fetch : fetch;
-    const answer = ownFetch(`${model.baseURL}/chat/completions`, { method: 'POST', headers, body });
+    const answer = post(session, JSON.stringify({ messages: ask, n }), {}, where === 'in process' ? undefined : fetch);
     await until(() => engine.requests.length === n);
     if (how === 'sealed') session.seal();
     else rollout.abort(new Error('too late'));

@@ -50,8 +50,10 @@ describe('opening a pool', () => {
     expect(child.ending).toMatch(/killed by SIGKILL/);
   });
 
-  it('refuses a number of workers or a deadline that means nothing', async () => {
-    for (const wrong of [{ workers: 0 }, { workers: 1.5 }, { deadlineMs: 0 }, { deadlineMs: Number.POSITIVE_INFINITY }]) {
+  it('refuses numbers that mean nothing', async () => {
+    const counts = [{ workers: 0 }, { workers: 1.5 }, { retries: -1 }, { retries: 0.5 }];
+    const limits = [{ deadlineMs: 0 }, { deadlineMs: Number.POSITIVE_INFINITY }, { memoryMb: 1 }, { memoryMb: Number.NaN }];
+    for (const wrong of [...counts, ...limits]) {
       const opening = openGraderPool({ module: fixture('obedient'), exportName: 'echo', ...wrong });
       await expect(opening).rejects.toMatchObject({ code: 'USAGE' });
     }

@@ -81,11 +81,6 @@ describe('a grader that behaves', () => {
     expect(await ask(await open({ module: fileURLToPath(module) }), 'answer 1')).toEqual(graded(1));
   });
 
-  it('is imported once and asked many times by the same process', async () => {
-    const pool = await open();
-    for (const call of [1, 2, 3]) expect(await ask(pool, 'answer with the number of calls')).toEqual(graded(call));
-  });
-
   it('answers each of 200 gradings at once on 2 processes with its own reward', async () => {
     const pool = await open({ exportName: 'echo', workers: 2 });
     const ids = Array.from({ length: 200 }, (_, index) => index);
@@ -181,13 +176,6 @@ describe('a grader that hangs', () => {
     await pool[Symbol.asyncDispose]();
     expect(await hung).toMatchObject({ code: 'CANCELLED' });
   });
-
-  it('is killed with what it spawned, also what ignores SIGTERM', async () => {
-    const { grade, said, isGone } = await begun(await open({ deadlineMs: 1_000 }), 'never resolve');
-    expect(living(said)).toHaveLength(2);
-    expect(await grade).toMatchObject({ code: 'GRADER_TIMEOUT' });
-    expect(await isGone()).toBe(true);
-  });
 });
 
 describe('a process of the pool', () => {
@@ -255,12 +243,6 @@ describe('a grading that failed', () => {
     expect(pool.counts).toEqual({ gradings: 1, attempts: 2 });
   });
 
-  it('is tried again by the same process where there is no other', async () => {
-    const onceFile = newFile();
-    const grade = await ask(await open({ retries: 1 }), 'fail once', { onceFile });
-    expect(grade).toEqual(graded(Number(readFileSync(onceFile, 'utf8'))));
-  });
-
   it('for good names the reason of every attempt', async () => {
     const pool = await open({ retries: 1, deadlineMs: 700 });
     expect(await ask(pool, 'hang once, then exit', { onceFile: newFile() })).toEqual({
@@ -290,12 +272,6 @@ describe('a grading that failed', () => {
     expect(await ask(pool, 'reject')).toEqual({ kind: 'ungraded', why: 'nothing here' });
     expect(await ask(pool, 'return NaN')).toMatchObject({ code: 'GRADER_BAD_REWARD' });
     expect(pool.counts).toEqual({ gradings: 3, attempts: 3 });
-  });
-
-  it('needs a number of retries and a limit that mean something', async () => {
-    for (const wrong of [{ retries: -1 }, { retries: 0.5 }, { memoryMb: 1 }, { memoryMb: Number.NaN }]) {
-      await expect(open(wrong)).rejects.toMatchObject({ code: 'USAGE' });
-    }
   });
 });
 

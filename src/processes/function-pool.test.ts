@@ -12,13 +12,6 @@ const open = (exportName: string, deadlineMs = 20_000, workers = 1): Promise<Fun
   openFunctionPool({ module, exportName, deadlineMs, workers });
 
 describe('a function called in another process', () => {
-  it('gets its arguments and gives its value, from a process of its own', async () => {
-    await using add = await open('add');
-    expect(await add.call([2, 3])).toEqual({ kind: 'answered', value: 5 });
-    await using pid = await open('pid');
-    expect(await pid.call([])).not.toEqual({ kind: 'answered', value: process.pid });
-  });
-
   it('gets values as they are, not as JSON; it is imported once and called many times', async () => {
     await using echo = await open('echo');
     const given = [new Map([[1, 'one']]), undefined, Number.NaN, new Float32Array([1.5]), 2n];

@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { endOfTurn, renderer, tokenizer } from '../../test/fixtures/tokens/base.ts';
+import { trainedTurn } from '../../test/fixtures/trained-rows.ts';
 import type { Sample, Turn } from '../core/types.ts';
 import { type StitchOptions, stitch } from './stitch.ts';
 
@@ -19,23 +20,13 @@ interface Draft {
 const logprobOf = (index: number, position: number) => Math.fround(-(index * 64 + position + 1) / 1024);
 
 function turnOf({ index, promptIds, sampledIds, role = 'main', trainable = true, temperature = 1 }: Draft): Turn {
-  const effective = { temperature, topP: 1, topK: 0, maxTokens: 8 };
-  return {
-    index,
-    thread: role,
-    role,
-    trainable,
+  return trainedTurn(index, {
+    ...{ thread: role, role, trainable, policyVersion: 10 + index },
     promptIds: Int32Array.from(promptIds),
     sampledIds: Int32Array.from(sampledIds),
     logprobs: Float32Array.from(sampledIds, (_, position) => logprobOf(index, position)),
-    policyVersion: 10 + index,
-    stopReason: 'stop',
-    sampling: { requested: {}, effective, seed: index },
-    request: { messages: [], tools: [] },
-    response: { role: 'assistant', content: '' },
-    startedAt: 0,
-    endedAt: 1,
-  };
+    sampling: { requested: {}, effective: { temperature, topP: 1, topK: 0, maxTokens: 8 }, seed: index },
+  });
 }
 
 /** A chain of calls that goes on from, goes back to, repeats or ignores what was there before, over an alphabet of three tokens. */

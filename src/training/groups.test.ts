@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { refusal } from '../../test/fixtures/refusal.ts';
+import { gradedRollout, trainedTurn } from '../../test/fixtures/trained-rows.ts';
 import type { Workflow } from '../core/contracts.ts';
 import { defineWorkflow } from '../core/define.ts';
 import type { Task, Trajectory } from '../core/types.ts';
@@ -12,15 +13,11 @@ import { makeBatch } from './batch.ts';
 import { groupsOf, isAccepted } from './groups.ts';
 
 const tasks: readonly Task[] = Array.from({ length: 50 }, (_, i) => ({ id: `t${i}`, prompt: [] }));
-const effective = { temperature: 1, topP: 1, topK: 0, maxTokens: 64 };
-
 function ended(rolloutId: string, groupId: string, reward: number | undefined): Trajectory {
-  const turn = { index: 0, thread: 'policy', role: 'policy', trainable: true, policyVersion: 0 };
-  const sampled = { promptIds: Int32Array.of(1), sampledIds: Int32Array.of(2, 3), logprobs: Float32Array.of(-1, -1) };
-  const grade = reward === undefined ? { kind: 'ungraded', why: 'failed' } : { kind: 'graded', reward: { value: reward } };
-  const outcome = reward === undefined ? { kind: 'failed', code: 'WORKFLOW_FAILED', message: '' } : { kind: 'completed' };
-  const turns = [{ ...turn, ...sampled, sampling: { requested: {}, effective, seed: 0 } }];
-  return { rolloutId, groupId, turns, grade, outcome } as unknown as Trajectory;
+  const graded = gradedRollout(rolloutId, { value: reward ?? 0 }, [trainedTurn(0)], groupId);
+  if (reward !== undefined) return graded;
+  const outcome = { kind: 'failed', code: 'WORKFLOW_FAILED', message: '' } as const;
+  return { ...graded, outcome, grade: { kind: 'ungraded', why: 'failed' } };
 }
 
 type RewardOf = (group: number, place: number) => number | undefined;
@@ -95,7 +92,7 @@ describe('a group with a failed rollout', () => {
     const firsts = ({ groups }: GroupBatch, group: string) => {
       const all = groups.flatMap(({ trajectories }) => trajectories);
       const { samples } = makeBatch(all, 'dr-grpo', 1);
-      return samples.flatMap(({ groupId, advantages }) => (groupId === group ? [advantages[1]] : []));
+      return samples.flatMap(({ groupId, advantages }) => (groupId === group ? [advantages.at(-1)] : []));
     };
     expect(firsts(with3, 'g000001')).toEqual([-1, 0, 1]);
     expect(firsts(with3, 'g000002')).toEqual([-1.5, -0.5, 0.5, 1.5]);

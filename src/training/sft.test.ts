@@ -3,16 +3,15 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { folderOfEach } from '../../test/fixtures/folder.ts';
 import { refusal } from '../../test/fixtures/refusal.ts';
+import { renderer } from '../../test/fixtures/tokens/base.ts';
+import { gradedRollout, trainedTurn } from '../../test/fixtures/trained-rows.ts';
 import type { RunEvent } from '../core/events.ts';
 import type { Task, Trajectory } from '../core/types.ts';
-import { BASE_MODEL } from '../settings/settings.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
-import { loadRenderer } from '../tokens/renderer.ts';
 import { taughtTurns } from '../tokens/taught-turns.ts';
 import { readDemonstrations } from './demonstrations.ts';
 import { sft } from './sft.ts';
 
-const renderer = await loadRenderer(BASE_MODEL);
 const options = { renderer, contextLength: 512 };
 const at = folderOfEach();
 
@@ -32,22 +31,11 @@ async function fileOf(rows: readonly unknown[]): Promise<string> {
 /** A rollout of a model behind an API, of which only messages are known. */
 function rollout(id: string, value: number): Trajectory {
   const [user, response] = conversation(Number(id.slice(1))).messages as [never, never];
-  const call = {
-    index: 0,
-    thread: 'main',
-    role: 'default',
-    stopReason: 'stop',
-    request: { messages: [user], tools: [] },
-    response,
-  };
-  const [turn] = taughtTurns(renderer, [call as never]).turns;
+  const call = trainedTurn(0, { role: 'default', request: { messages: [user], tools: [] }, response });
+  const [turn] = taughtTurns(renderer, [call]).turns;
   const none = { promptIds: new Int32Array(0), sampledIds: new Int32Array(0), logprobs: new Float32Array(0) };
-  return {
-    ...{ rolloutId: id, groupId: id, taskId: `task-${id}`, purpose: 'eval', outcome: { kind: 'completed' } },
-    grade: { kind: 'graded', reward: { value } },
-    turns: [{ ...turn!, ...none, model: 'gpt' }],
-    ...{ startedAt: 0, endedAt: 1 },
-  } as Trajectory;
+  const rollout = gradedRollout(id, { value }, [{ ...turn!, ...none, model: 'gpt' }], id);
+  return { ...rollout, taskId: `task-${id}`, purpose: 'eval' };
 }
 
 describe('what is read to be taught', () => {

@@ -1,5 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { eventsIn } from '../../../test/fixtures/gateway/messages.ts';
 import type { Message, Turn } from '../../core/types.ts';
 import { type Piece, piecesOf } from '../../tokens/response-stream.ts';
 import type { AnswerHead } from './dialect.ts';
@@ -44,12 +45,7 @@ function streamed(memory: object, pieces: readonly Piece[], turn: Turn, head: An
   const { writer } = responses.read({ input: [user], stream: true }, memory);
   const events = writer.events(head);
   const text = events.start() + pieces.map((piece) => events.pieces([{ choice: 0, piece }])).join('') + events.end([turn]);
-  const last = JSON.parse(
-    text
-      .split('\n\n')
-      .at(-2)!
-      .replace(/^event: .*\ndata: /, ''),
-  ) as { response: { output: Item[] } };
+  const last = eventsIn<{ type: string; response: { output: Item[] } }>(text).at(-1)!;
   return last.response.output;
 }
 

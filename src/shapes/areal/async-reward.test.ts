@@ -1,6 +1,7 @@
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { ask } from '../../../test/fixtures/areal/ask.ts';
 import type * as rewards from '../../../test/fixtures/areal/rewards.ts';
 import { sharedFolder } from '../../../test/fixtures/folder.ts';
 import { refusal } from '../../../test/fixtures/refusal.ts';
@@ -40,12 +41,8 @@ describe('a wrapped reward function', () => {
 
   it('is given the answer in the episode’s data or a copy of it, which the workflow does not see', async () => {
     await using reward = wrap('isRight');
-    const agent = agentWorkflow(async (data, { baseURL, apiKey, httpClient }) => {
-      const body = JSON.stringify({ model: 'policy', messages: data.messages });
-      const headers = { authorization: `Bearer ${apiKey}` };
-      const reply = await httpClient(`${baseURL}/chat/completions`, { method: 'POST', body, headers });
-      const { choices } = (await reply.json()) as { choices: [{ message: { content: string } }] };
-      const said = choices[0].message.content;
+    const agent = agentWorkflow(async (data, extras) => {
+      const said = await ask(extras, data);
       return (await reward('', said, data)) + (await reward('', said, { ...data }));
     });
     await using rollouts = await scriptedRollouts(agent);
@@ -101,10 +98,8 @@ describe('a wrapped reward function', () => {
     const reward = wrap('blocks', { ...quick, maxRetries: 0, onTimeout: null });
     const file = attemptsFile();
     await using rollouts = await scriptedRollouts(
-      agentWorkflow(async (data, { baseURL, apiKey, httpClient }) => {
-        const body = JSON.stringify({ model: 'policy', messages: data.messages });
-        const headers = { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' };
-        await httpClient(`${baseURL}/chat/completions`, { method: 'POST', headers, body });
+      agentWorkflow(async (data, extras) => {
+        await ask(extras, data);
         return await reward(file, 99);
       }),
     );

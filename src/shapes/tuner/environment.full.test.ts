@@ -1,14 +1,14 @@
 /** A real HTTP service with the routes of AgentScope's env_service: as it should be, and one that lies. */
-import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import { text } from 'node:stream/consumers';
 import { gzipSync } from 'node:zlib';
 import { afterEach, beforeEach, expect, it } from 'vitest';
+import { type HttpServer, httpServer } from '../../../test/fixtures/http-server.ts';
 import { refusal } from '../../../test/fixtures/refusal.ts';
 import { readTasks } from '../../tasks/tasks.ts';
 import { EnvironmentClient, environmentTasks } from './environment.ts';
 
-let server: Server;
+let server: HttpServer;
 let url = '';
 let asked: { readonly route: string; readonly body: Record<string, unknown> }[] = [];
 /** What a route answers, where it is not the usual. */
@@ -34,14 +34,10 @@ async function serve(request: IncomingMessage, response: ServerResponse): Promis
 
 beforeEach(async () => {
   [asked, special] = [[], {}];
-  server = createServer((request, response) => void serve(request, response));
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  server = await httpServer((request, response) => void serve(request, response));
+  url = server.origin;
 });
-afterEach(() => {
-  server.closeAllConnections();
-  server.close();
-});
+afterEach(() => server[Symbol.asyncDispose]());
 
 const routes = () => asked.map(({ route }) => route);
 const client = (more: object = {}) => new EnvironmentClient({ url, envType: 'maze', ...more });
@@ -105,8 +101,7 @@ it('says what failed: not successful, not there, cancelled', async () => {
   await expect(client().taskIds()).rejects.toThrow('unknown env');
   const reason = new Error('the rollout was cut');
   await expect(client({ signal: AbortSignal.abort(reason) }).taskIds()).rejects.toThrow(reason);
-  server.close();
-  server.closeAllConnections();
+  await server[Symbol.asyncDispose]();
   await expect(readTasks(environmentTasks({ url, envType: 'maze' }))).rejects.toMatchObject(
     refusal('DATASET_INVALID', 'ECONNREFUSED', 'running'),
   );
