@@ -79,11 +79,8 @@ describe('exported data', () => {
         [1, 2, 7, 8, 9, 4, 5, 6],
         [1, 2, 5, 9],
       ];
-      expect(rows.map((row) => [row['rollout_id'], row['sample'], row['group_id']])).toEqual([
-        ['a', 0, 'g1'],
-        ['a', 1, 'g1'],
-        ['b', 0, 'g1'],
-      ]);
+      const names = rows.map((row) => `${row['rollout_id']} ${row['sample']} ${row['group_id']}`);
+      expect(names).toEqual(['a 0 g1', 'a 1 g1', 'b 0 g1']);
       expect(rows.map((row) => row['tokens'])).toEqual(tokens);
       expect(rows.map((row) => row['mask'])).toEqual(masks);
       expect(rows.map((row) => bits(row['logprobs']!))).toEqual(tokens.map((ids, i) => bits(logprobsOf(ids, masks[i]!))));
@@ -116,11 +113,8 @@ describe('exported data', () => {
   });
 
   it('for OpenAI trains each answer once, none that was cut short, and none that the policy did not give', async () => {
-    const call: Message = {
-      role: 'assistant',
-      content: null,
-      tool_calls: [{ id: 'c', type: 'function', function: { name: 'f', arguments: '{' } }],
-    };
+    const made = { id: 'c', type: 'function', function: { name: 'f', arguments: '{' } } as const;
+    const call: Message = { role: 'assistant', content: null, tool_calls: [made] };
     const result: Message = { role: 'tool', content: '3', tool_call_id: 'c' };
     const other: Message = { role: 'assistant', content: 'rewritten', reasoning: 'hm' };
     const said = (index: number, messages: readonly Message[], response: Message, stopReason: Turn['stopReason'] = 'stop') =>

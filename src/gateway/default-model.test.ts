@@ -194,23 +194,21 @@ describe('a default model that fails', () => {
   });
 });
 
-describe('a default model at a server', () => {
-  it('is asked over HTTP, and its failures are the role’s', async () => {
-    const house = open({ replies: [LOOKUP] });
-    await using _listener = await listen(house.gateway);
-    const { baseURL, apiKey } = house.session.model();
-    const server: DefaultModelLike = { name: 'house', baseURL, apiKey };
-    const roles: Record<string, Role> = {
-      default: { trainable: false, default: server },
-      lost: { trainable: false, default: { ...server, apiKey: 'wrong' } },
-    };
-    const { session } = open({ spec: { roles } });
-    const { toolCalls, turn } = await session.model().generate({ messages: ask, tools, temperature: 0.5, stop: ['never'] });
-    expect(toolCalls).toMatchObject([{ function: { name: 'lookup', arguments: '{"item": "Binklex glove"}' } }]);
-    expect(turn).toMatchObject({ model: 'house', ...EMPTY });
-    expect(house.session.turns[0]).toMatchObject({ sampling: { requested: { temperature: 0.5 } }, request: { tools } });
-    await expect(session.model('lost').generate({ messages: ask })).rejects.toMatchObject(refusal('DEFAULT_MODEL_FAILED', '401'));
-  });
+it('a default model at a server is asked over HTTP, and its failures are the role’s', async () => {
+  const house = open({ replies: [LOOKUP] });
+  await using _listener = await listen(house.gateway);
+  const { baseURL, apiKey } = house.session.model();
+  const server: DefaultModelLike = { name: 'house', baseURL, apiKey };
+  const roles: Record<string, Role> = {
+    default: { trainable: false, default: server },
+    lost: { trainable: false, default: { ...server, apiKey: 'wrong' } },
+  };
+  const { session } = open({ spec: { roles } });
+  const { toolCalls, turn } = await session.model().generate({ messages: ask, tools, temperature: 0.5, stop: ['never'] });
+  expect(toolCalls).toMatchObject([{ function: { name: 'lookup', arguments: '{"item": "Binklex glove"}' } }]);
+  expect(turn).toMatchObject({ model: 'house', ...EMPTY });
+  expect(house.session.turns[0]).toMatchObject({ sampling: { requested: { temperature: 0.5 } }, request: { tools } });
+  await expect(session.model('lost').generate({ messages: ask })).rejects.toMatchObject(refusal('DEFAULT_MODEL_FAILED', '401'));
 });
 
 describe('what a server answers', () => {
@@ -368,21 +366,19 @@ describe('a role that is trained at times', () => {
   });
 });
 
-describe('turns of a default model elsewhere', () => {
-  it('are not missed where their words came back', async () => {
-    const { session } = played();
-    const send = (messages: object, signal?: AbortSignal) =>
-      post(session, JSON.stringify({ messages, stream: true }), signal ? { signal } : {});
-    const lose = async (messages: object) => {
-      const hangUp = new AbortController();
-      await send(messages, hangUp.signal);
-      await sleep(1);
-      hangUp.abort();
-      await sleep(1);
-    };
-    await lose(ask);
-    await (await send([...ask, { role: 'assistant', content: SAID }, { role: 'user', content: 'and?' }])).text();
-    await lose([{ role: 'user', content: 'another' }]);
-    expect(session.seal().map(({ undelivered }) => undelivered)).toEqual([undefined, undefined, true]);
-  });
+it('turns of a default model elsewhere are not missed where their words came back', async () => {
+  const { session } = played();
+  const send = (messages: object, signal?: AbortSignal) =>
+    post(session, JSON.stringify({ messages, stream: true }), signal ? { signal } : {});
+  const lose = async (messages: object) => {
+    const hangUp = new AbortController();
+    await send(messages, hangUp.signal);
+    await sleep(1);
+    hangUp.abort();
+    await sleep(1);
+  };
+  await lose(ask);
+  await (await send([...ask, { role: 'assistant', content: SAID }, { role: 'user', content: 'and?' }])).text();
+  await lose([{ role: 'user', content: 'another' }]);
+  expect(session.seal().map(({ undelivered }) => undelivered)).toEqual([undefined, undefined, true]);
 });

@@ -2,7 +2,7 @@ import { readFile } from 'node:fs/promises';
 import { describe, expect, it } from 'vitest';
 import { ASKERS } from '../../test/fixtures/gateway/askers.ts';
 import { ANSWER, ask, clientOf, open, renderer, say, stitched, tokenizer, tools } from '../../test/fixtures/gateway/streams.ts';
-import { refusal } from '../../test/fixtures/refusal.ts';
+import { refuses } from '../../test/fixtures/refusal.ts';
 import { rendererWith } from '../../test/fixtures/tokens/base.ts';
 import { strictTemplate } from '../../test/fixtures/tokens/templates.ts';
 import type { Turn } from '../core/types.ts';
@@ -100,8 +100,10 @@ describe('a tool that cannot be forced', () => {
     const calls = "{%- for c in m.tool_calls or [] %}{{- '[' + c.function.name + ']' }}{%- endfor %}";
     const chatTemplate = `{%- for m in messages %}{{- m.content }}${calls}{{- '<|im_end|>' }}{%- endfor %}`;
     const { session } = open({ replies: [REST], renderer: rendererWith(chatTemplate) });
-    await expect(session.model().generate({ messages: ask, tools, tool: 'lookup' })).rejects.toMatchObject(
-      refusal('REQUEST_INVALID', 'cannot be forced on this model'),
+    await refuses(
+      session.model().generate({ messages: ask, tools, tool: 'lookup' }),
+      'REQUEST_INVALID',
+      'cannot be forced on this model',
     );
     expect(session.turns).toEqual([]);
   });

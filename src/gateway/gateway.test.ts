@@ -57,31 +57,29 @@ async function converse(session: Session, fetch?: typeof globalThis.fetch): Prom
 const post = (session: Session, body: unknown, headers: Record<string, string> = {}) =>
   postTo(session, 'chat/completions', body, headers);
 
-describe('a conversation through the gateway', () => {
-  it('gives the client structured tool calls and records the engine’s exact ids, in process and over HTTP alike', async () => {
-    const { session } = open({ replies: [LOOKUP, ANSWER] });
-    const last = await converse(session, session.model().fetch);
-    expect(last.choices[0]).toMatchObject({
-      index: 0,
-      finish_reason: 'stop',
-      message: { role: 'assistant', content: 'It costs $81.' },
-    });
-    const turns = session.seal();
-    const [first, second] = turns as [Turn, Turn];
-    expect(first.response.tool_calls?.[0]?.function).toEqual({ name: 'lookup', arguments: '{"item": "Binklex glove"}' });
-    expect([...first.sampledIds]).toEqual(say(LOOKUP));
-    expect([...first.logprobs]).toEqual(say(LOOKUP).map(scriptedLogprob));
-    expect([...second.sampledIds]).toEqual(say(ANSWER));
-    // Token-in, token-out: the second prompt is the first turn verbatim plus the new message.
-    const soFar = [...first.promptIds, ...first.sampledIds];
-    expect([...second.promptIds.subarray(0, soFar.length)]).toEqual(soFar);
-    expect([...second.promptIds]).toEqual([...renderer.extend(first, [{ role: 'tool', content: '{"price":81}' }])!]);
-    const overHttp = open({ replies: [LOOKUP, ANSWER] });
-    await using listener = await listen(overHttp.gateway);
-    expect(listener.origin).toMatch(/^http:\/\/127\.0\.0\.1:\d+$/);
-    await converse(overHttp.session);
-    expect(timeless(overHttp.session.seal())).toEqual(timeless(turns));
+it('a conversation through the gateway gives the client structured tool calls and records the engine’s exact ids, in process and over HTTP alike', async () => {
+  const { session } = open({ replies: [LOOKUP, ANSWER] });
+  const last = await converse(session, session.model().fetch);
+  expect(last.choices[0]).toMatchObject({
+    index: 0,
+    finish_reason: 'stop',
+    message: { role: 'assistant', content: 'It costs $81.' },
   });
+  const turns = session.seal();
+  const [first, second] = turns as [Turn, Turn];
+  expect(first.response.tool_calls?.[0]?.function).toEqual({ name: 'lookup', arguments: '{"item": "Binklex glove"}' });
+  expect([...first.sampledIds]).toEqual(say(LOOKUP));
+  expect([...first.logprobs]).toEqual(say(LOOKUP).map(scriptedLogprob));
+  expect([...second.sampledIds]).toEqual(say(ANSWER));
+  // Token-in, token-out: the second prompt is the first turn verbatim plus the new message.
+  const soFar = [...first.promptIds, ...first.sampledIds];
+  expect([...second.promptIds.subarray(0, soFar.length)]).toEqual(soFar);
+  expect([...second.promptIds]).toEqual([...renderer.extend(first, [{ role: 'tool', content: '{"price":81}' }])!]);
+  const overHttp = open({ replies: [LOOKUP, ANSWER] });
+  await using listener = await listen(overHttp.gateway);
+  expect(listener.origin).toMatch(/^http:\/\/127\.0\.0\.1:\d+$/);
+  await converse(overHttp.session);
+  expect(timeless(overHttp.session.seal())).toEqual(timeless(turns));
 });
 
 describe('the sampling rule', () => {

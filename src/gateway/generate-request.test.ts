@@ -140,10 +140,7 @@ describe('what generate refuses', () => {
     'an assistant that says nothing': [{ messages: [{ role: 'assistant', content: null }] }, 'messages.0.content'],
     'a tool without a name': [{ messages: ask, tools: [{ type: 'function', function: {} }] }, 'tools.0.function.name'],
     'tools that are one tool': [{ messages: ask, tools: tools[0] }, 'tools'],
-    'tools that are no data': [
-      { messages: ask, tools: [{ type: 'function', function: { name: 'f', parameters: cyclic } }] },
-      undefined,
-    ],
+    'cyclic tools': [{ messages: ask, tools: [{ type: 'function', function: { name: 'f', parameters: cyclic } }] }, undefined],
     'a temperature below 0': [{ messages: ask, temperature: -1 }, 'temperature'],
     'a temperature that is no number': [{ messages: ask, temperature: Number.NaN }, 'temperature'],
     'topP 0': [{ messages: ask, topP: 0 }, 'topP'],
@@ -203,23 +200,18 @@ describe('a model handle', () => {
   });
 });
 
-describe('a client that was made with another rollout’s key', () => {
-  it('is refused to code of this one over HTTP, whether it uses fetch or node:http; a rollout’s own is not', async () => {
-    const { gateway, session: other } = open();
-    const own = gateway.open(specOf('r2'));
-    await using _listener = await listen(gateway);
-    const byFetch = async (session: Session) => (await post(session, whole, {}, fetch)).status;
-    const byHttp = async (session: Session) => (await rawPost(session, whole)).resume().statusCode;
-    for (const call of [byFetch, byHttp]) {
-      const statuses = await runInRollout({ rolloutId: 'r2' } as WorkflowContext, async () => [
-        await call(other),
-        await call(own),
-      ]);
-      expect(statuses).toEqual([403, 200]);
-      expect(await call(other)).toBe(200);
-    }
-    expect([other.seal().length, own.seal().length]).toEqual([2, 2]);
-  });
+it('a client that was made with another rollout’s key is refused to code of this one over HTTP, whether it uses fetch or node:http; a rollout’s own is not', async () => {
+  const { gateway, session: other } = open();
+  const own = gateway.open(specOf('r2'));
+  await using _listener = await listen(gateway);
+  const byFetch = async (session: Session) => (await post(session, whole, {}, fetch)).status;
+  const byHttp = async (session: Session) => (await rawPost(session, whole)).resume().statusCode;
+  for (const call of [byFetch, byHttp]) {
+    const statuses = await runInRollout({ rolloutId: 'r2' } as WorkflowContext, async () => [await call(other), await call(own)]);
+    expect(statuses).toEqual([403, 200]);
+    expect(await call(other)).toBe(200);
+  }
+  expect([other.seal().length, own.seal().length]).toEqual([2, 2]);
 });
 
 describe('generate with token ids', () => {

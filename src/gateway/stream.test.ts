@@ -7,6 +7,7 @@ import {
   clientOf,
   contentOf,
   eventsOf,
+  failsAfter,
   LOOKUP,
   open,
   post,
@@ -143,12 +144,10 @@ describe('a streamed answer', () => {
 });
 
 describe('a stream that fails', () => {
-  const engineFailure = () => new TrainyardError('ENGINE_FAILED', 'the engine broke');
-
   it('before its first token is an ordinary error', async () => {
     const { gateway, session } = open({
       reply: () => {
-        throw engineFailure();
+        throw new TrainyardError('ENGINE_FAILED', 'the engine broke');
       },
     });
     await using _ = await listen(gateway);
@@ -167,19 +166,17 @@ describe('a stream that fails', () => {
     ['over HTTP', false],
     ['in process', true],
   ])('after it raises in the stock client, after all that was said, and is not recorded, %s', async (_, inProcess) => {
-    const { gateway, session } = open({
-      reply: async function* () {
-        yield say('It costs');
-        throw engineFailure();
-      } as Script['reply'],
-    });
+    const { gateway, session } = open({ reply: failsAfter('It costs') });
     await using __ = await listen(gateway);
     const stream = await clientOf(session, inProcess).chat.completions.create(streaming);
     const chunks: Chunk[] = [];
     const reading = (async () => {
       for await (const chunk of stream) chunks.push(chunk);
     })();
-    await expect(reading).rejects.toMatchObject({ code: 'engine_failed', message: expect.stringContaining('the engine broke') });
+    await expect(reading).rejects.toMatchObject({
+      code: 'engine_failed',
+      message: expect.stringContaining('the engine is gone'),
+    });
     expect(contentOf(chunks)).toBe('It costs');
     expect(session.seal()).toEqual([]);
   });

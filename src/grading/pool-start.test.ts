@@ -22,12 +22,7 @@ const fixture = (name: string): string => new URL(`../../test/fixtures/grader/${
 
 describe('opening a pool', () => {
   const refusals: readonly [string, string, string, RegExp][] = [
-    [
-      'throws-on-import',
-      'grader',
-      'GRADER_FAILED',
-      /throws-on-import\.ts cannot be imported: Error: the licence file is missing/,
-    ],
+    ['throws-on-import', 'grader', 'GRADER_FAILED', /throws-on-import\.ts cannot be imported: .*the licence file is missing/],
     ['exits-on-import', 'grader', 'GRADER_FAILED', /exited with code 0, having printed:\nnothing to do here\n while importing/],
     ['no-such-module', 'grader', 'GRADER_FAILED', /cannot be imported: .*Cannot find module/],
     ['opens-pool-on-import', 'grader', 'GRADER_FAILED', /a grader pool was opened inside a grading process/],

@@ -21,19 +21,17 @@ async function pidOf(pool: ProcessPool): Promise<number> {
   return answer.value as number;
 }
 
-describe('the code that processes import', () => {
-  it('stays what the first ones imported: one that would import other code is not used', async () => {
-    const digests = { 'grader.ts': 'as it was' };
-    const program = { ...test, args: [join(folder, 'edited')], sources: async () => ({ ...digests }) };
-    await using pool = await openProcessPool({ program, workers: 1 });
-    expect(await pool.call('exit')).toMatchObject({ kind: 'ended' });
-    expect(await pool.call('hello')).toEqual({ kind: 'answered', value: 'hello' });
-    digests['grader.ts'] = 'edited';
-    expect(await pool.call('hello')).toEqual({ kind: 'answered', value: 'hello' });
-    await pool.call('exit');
-    const message = expect.stringMatching(/started: grader.ts has changed since the run began; put it back/);
-    expect(await pool.call('hello')).toMatchObject({ kind: 'unusable', error: { message } });
-  });
+it('the code that processes import stays what the first ones imported: one that would import other code is not used', async () => {
+  const digests = { 'grader.ts': 'as it was' };
+  const program = { ...test, args: [join(folder, 'edited')], sources: async () => ({ ...digests }) };
+  await using pool = await openProcessPool({ program, workers: 1 });
+  expect(await pool.call('exit')).toMatchObject({ kind: 'ended' });
+  expect(await pool.call('hello')).toEqual({ kind: 'answered', value: 'hello' });
+  digests['grader.ts'] = 'edited';
+  expect(await pool.call('hello')).toEqual({ kind: 'answered', value: 'hello' });
+  await pool.call('exit');
+  const message = expect.stringMatching(/started: grader.ts has changed since the run began; put it back/);
+  expect(await pool.call('hello')).toMatchObject({ kind: 'unusable', error: { message } });
 });
 
 describe('a call', () => {

@@ -3,7 +3,7 @@ import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { folderOfEach } from '../../test/fixtures/folder.ts';
-import { refusal } from '../../test/fixtures/refusal.ts';
+import { refusal, refuses } from '../../test/fixtures/refusal.ts';
 import { defineGrader, defineWorkflow } from '../core/define.ts';
 import { planResumedTraining, planTraining } from './plan.ts';
 
@@ -55,9 +55,7 @@ describe('tasks of a run', () => {
   });
 
   it('are at least four, where not fewer are allowed', async () => {
-    await expect(plan({ tasks: rows(3) })).rejects.toMatchObject(
-      refusal('DATASET_INVALID', 'Dataset too small: 3 rows. A minimum of 4 rows is required.'),
-    );
+    await refuses(plan({ tasks: rows(3) }), 'DATASET_INVALID', 'Dataset too small: 3 rows. A minimum of 4 rows is required.');
     expect((await plan({ tasks: rows(3), minTasks: 3, heldOut: rows(1) })).tasks).toHaveLength(3);
   });
 

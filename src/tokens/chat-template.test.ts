@@ -146,17 +146,15 @@ describe('what cannot be rendered', () => {
   });
 });
 
-describe('numbers in arguments that the template serialises', () => {
-  it('are written as Python would, not as JavaScript reads them, next to text of any kind', () => {
-    const given = '{"a<":1.0,"b":[12345678901234567890,-0.5,3],"c":"<s>1.0"}';
-    const tool_calls = [{ id: 'x', type: 'function' as const, function: { name: 'f', arguments: given } }];
-    const shown = '{"a<": 1.0, "b": [12345678901234567890, -0.5, 3], "c": "<s>1.0"}';
-    const messages: Message[] = [
-      { role: 'user', content: 'a' },
-      { role: 'assistant', content: '', tool_calls },
-    ];
-    expect(strict.tokenizer.decode(strict.template.encode(messages, [], true))).toContain(`"arguments": ${shown}`);
-    const after = strict.template.encodeAfterTurn(messages, { system: false, tools: false, user: true, prefilled: false });
-    expect(strict.tokenizer.decode(after!.ids)).toContain(`"arguments": ${shown}`);
-  });
+it('numbers in arguments that the template serialises are written as Python would, not as JavaScript reads them, next to text of any kind', () => {
+  const given = '{"a<":1.0,"b":[12345678901234567890,-0.5,3],"c":"<s>1.0"}';
+  const tool_calls = [{ id: 'x', type: 'function' as const, function: { name: 'f', arguments: given } }];
+  const shown = '{"a<": 1.0, "b": [12345678901234567890, -0.5, 3], "c": "<s>1.0"}';
+  const messages: Message[] = [
+    { role: 'user', content: 'a' },
+    { role: 'assistant', content: '', tool_calls },
+  ];
+  expect(strict.tokenizer.decode(strict.template.encode(messages, [], true))).toContain(`"arguments": ${shown}`);
+  const after = strict.template.encodeAfterTurn(messages, { system: false, tools: false, user: true, prefilled: false });
+  expect(strict.tokenizer.decode(after!.ids)).toContain(`"arguments": ${shown}`);
 });

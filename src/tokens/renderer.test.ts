@@ -65,16 +65,14 @@ function asMessage(response: ReturnType<typeof renderer.readResponse>): Message 
   return { role: 'assistant', content: response.content, ...(tool_calls.length === 0 ? {} : { tool_calls }) };
 }
 
-describe('a fresh prompt', () => {
-  it('asked for again has the same ids, in an array of its own, and depends on the tools', () => {
-    const messages: Message[] = [{ role: 'user', content: 'hi' }];
-    const first = renderer.open(messages, tools);
-    const ids = [...first];
-    first.fill(0);
-    expect([...renderer.open(messages, tools)]).toEqual(ids);
-    expect([...renderer.open(messages, [])]).not.toEqual(ids);
-    expect([...renderer.open([...messages, ...messages], tools)]).not.toEqual(ids);
-  });
+it('a fresh prompt asked for again has the same ids, in an array of its own, and depends on the tools', () => {
+  const messages: Message[] = [{ role: 'user', content: 'hi' }];
+  const first = renderer.open(messages, tools);
+  const ids = [...first];
+  first.fill(0);
+  expect([...renderer.open(messages, tools)]).toEqual(ids);
+  expect([...renderer.open(messages, [])]).not.toEqual(ids);
+  expect([...renderer.open([...messages, ...messages], tools)]).not.toEqual(ids);
 });
 
 describe('the prefix bridge', () => {

@@ -80,11 +80,7 @@ describe('the tokenizer of a GGUF file', () => {
 
   it.each([
     ['SentencePiece', { 'tokenizer.ggml.model': 'llama' }, /of the kind llama, expected gpt2/],
-    [
-      'words of an unknown kind',
-      { 'tokenizer.ggml.pre': 'tekken' },
-      /into words as tekken, expected one of gpt-2, smollm, qwen2/,
-    ],
+    ['words of unknown kind', { 'tokenizer.ggml.pre': 'tekken' }, /into words as tekken, expected one of gpt-2, smollm, qwen2/],
     ['numbers for tokens', { 'tokenizer.ggml.tokens': [1, 2] }, /tokens/],
     ['too few types', { 'tokenizer.ggml.token_type': [1, 1] }, /a type for each token/],
     ['no merges', { 'tokenizer.ggml.merges': 'none' }, /merges/],

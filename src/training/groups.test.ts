@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { refusal } from '../../test/fixtures/refusal.ts';
+import { refuses } from '../../test/fixtures/refusal.ts';
 import { gradedRollout, trainedTurn } from '../../test/fixtures/trained-rows.ts';
 import type { Workflow } from '../core/contracts.ts';
 import { defineWorkflow } from '../core/define.ts';
@@ -63,8 +63,10 @@ describe('groups that a workflow does not accept', () => {
     const broken = (): boolean => {
       throw new Error('no rewards');
     };
-    await expect(firstBatch({ groupsPerStep: 2, group: 2 }, broken)).rejects.toMatchObject(
-      refusal('WORKFLOW_FAILED', /workflow picky was asked whether to accept group g000001 and threw Error: no rewards/),
+    await refuses(
+      firstBatch({ groupsPerStep: 2, group: 2 }, broken),
+      'WORKFLOW_FAILED',
+      /workflow picky was asked whether to accept group g000001 and threw Error: no rewards/,
     );
     const late = (async () => false) as unknown as () => boolean;
     expect(() => isAccepted({ name: 'picky', accepts: late }, [])).toThrowError(/returned Promise.*expected true or false/);

@@ -2,7 +2,7 @@ import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { folderOfEach } from '../../test/fixtures/folder.ts';
-import { refusal } from '../../test/fixtures/refusal.ts';
+import { refuses } from '../../test/fixtures/refusal.ts';
 import { renderer } from '../../test/fixtures/tokens/base.ts';
 import { gradedRollout, trainedTurn } from '../../test/fixtures/trained-rows.ts';
 import type { RunEvent } from '../core/events.ts';
@@ -51,14 +51,7 @@ describe('what is read to be taught', () => {
     const path = at('store.sqlite');
     {
       await using store = await openSqliteStore(path);
-      for (const [id, value] of [
-        ['r1', 1],
-        ['r2', 0],
-        ['r3', 1],
-        ['r4', 1],
-        ['r5', 1],
-      ] as const)
-        await store.append(rollout(id, value));
+      for (const [i, value] of [1, 0, 1, 1, 1].entries()) await store.append(rollout(`r${i + 1}`, value));
       await store.mark([{ rolloutId: 'r3', excluded: true, reason: 'wrong', at: 1 }]);
     }
     const byId: Task = { id: 'task-r4', prompt: [{ role: 'user', content: 'something else' }] };
@@ -70,8 +63,10 @@ describe('what is read to be taught', () => {
 
   it('leaves out what does not fit into the context, and refuses a file in which nothing is left', async () => {
     const path = await fileOf([conversation(1)]);
-    await expect(readDemonstrations(path, { ...options, contextLength: 8 })).rejects.toMatchObject(
-      refusal('DATASET_INVALID', 'nothing to teach: 1 longer than the context of 8 tokens'),
+    await refuses(
+      readDemonstrations(path, { ...options, contextLength: 8 }),
+      'DATASET_INVALID',
+      'nothing to teach: 1 longer than the context of 8 tokens',
     );
     const heldOut: Task[] = [{ id: 'x', prompt: [{ role: 'user', content: 'Which word is number 1?' }] }];
     await expect(readDemonstrations(path, { ...options, heldOut })).rejects.toMatchObject({

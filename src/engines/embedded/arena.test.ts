@@ -10,20 +10,8 @@ const plan = (config: LlamaConfig, threads: number, overlap = false) =>
 
 /** Every address of the plan, by the path to it; sizes and counts left out. */
 function addresses(value: unknown, path = ''): [string, number][] {
-  const cache = ['page', 'layerFloats', 'pageFloats', 'pagesPerSlot', 'pageCount'];
-  const sizes = [
-    'pages',
-    'flatLength',
-    'lanes',
-    'slotCount',
-    'trainRows',
-    'headRows',
-    'microbatchRows',
-    'sizes',
-    'floats',
-    'staging',
-    ...cache,
-  ];
+  const cache = 'page layerFloats pageFloats pagesPerSlot pageCount';
+  const sizes = `pages flatLength lanes slotCount trainRows headRows microbatchRows sizes floats staging ${cache}`.split(' ');
   if (value === undefined) return [];
   if (typeof value === 'number') return [[path, value]];
   return Object.entries(value as object).flatMap(([name, part]) =>

@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest';
 import { ask } from '../../../test/fixtures/areal/ask.ts';
 import type * as rewards from '../../../test/fixtures/areal/rewards.ts';
 import { sharedFolder } from '../../../test/fixtures/folder.ts';
-import { refusal } from '../../../test/fixtures/refusal.ts';
+import { refuses } from '../../../test/fixtures/refusal.ts';
 import { scriptedRollouts } from '../../../test/fixtures/scripted-rollouts.ts';
 import { runInRollout } from '../../core/context.ts';
 import type { WorkflowContext } from '../../core/contracts.ts';
@@ -84,9 +84,7 @@ describe('a wrapped reward function', () => {
   it('that always hangs throws after the retries and the first attempt; it is never a reward of its own accord', async () => {
     const file = attemptsFile();
     await using reward = wrap('blocks', quick);
-    await expect(reward(file, 99)).rejects.toMatchObject(
-      refusal('GRADER_TIMEOUT', /blocks did not return within 400 ms \(attempt 3 of 3\)/),
-    );
+    await refuses(reward(file, 99), 'GRADER_TIMEOUT', /blocks did not return within 400 ms \(attempt 3 of 3\)/);
     expect((await pidsIn(file)).length).toBe(3);
     const once = attemptsFile();
     await using zero = wrap('blocks', { ...quick, maxRetries: 0, onTimeout: 0 });
@@ -142,18 +140,16 @@ describe('a wrapped reward function', () => {
   });
 });
 
-describe('with a workflow', () => {
-  it('its processes end at the teardown, and a later run has new ones', async () => {
-    const reward = wrap('workerId');
-    const agent = agentWorkflow(async () => 1);
-    let pid: number;
-    {
-      await using _rollouts = await scriptedRollouts(agent);
-      pid = await reward();
-      expect(isAlive(pid)).toBe(true);
-    }
-    expect(isAlive(pid)).toBe(false);
-    await using _again = await scriptedRollouts(agent);
-    expect(await reward()).not.toBe(pid);
-  });
+it('with a workflow its processes end at the teardown, and a later run has new ones', async () => {
+  const reward = wrap('workerId');
+  const agent = agentWorkflow(async () => 1);
+  let pid: number;
+  {
+    await using _rollouts = await scriptedRollouts(agent);
+    pid = await reward();
+    expect(isAlive(pid)).toBe(true);
+  }
+  expect(isAlive(pid)).toBe(false);
+  await using _again = await scriptedRollouts(agent);
+  expect(await reward()).not.toBe(pid);
 });

@@ -60,14 +60,12 @@ describe('the individual style', () => {
   });
 });
 
-describe('the concat style', () => {
-  it('gives a row for each leaf of the tree, by exact token prefix; what branches share is trained once', () => {
-    const rows = exportInteractions(trajectory([a, b, d, g, e], { value: 0, byTurn: { 3: 7, 4: 2 } }), { style: 'concat' });
-    expect(rewardsIn(rows)).toEqual({ 'r-3': 7, 'r-4': 2 });
-    expect(rows['r-3']?.loss_mask).toEqual([[0, 1, 1, 0, 1, 1, 0, 1, 1, 0, 1, 1]]);
-    expect(rows['r-3']?.versions).toEqual([[-1, 0, 0, -1, 1, 1, -1, 2, 2, -1, 3, 3]]);
-    expect(rows['r-4']?.loss_mask).toEqual([[0, 0, 0, 0, 1, 1]]);
-  });
+it('the concat style gives a row for each leaf of the tree, by exact token prefix; what branches share is trained once', () => {
+  const rows = exportInteractions(trajectory([a, b, d, g, e], { value: 0, byTurn: { 3: 7, 4: 2 } }), { style: 'concat' });
+  expect(rewardsIn(rows)).toEqual({ 'r-3': 7, 'r-4': 2 });
+  expect(rows['r-3']?.loss_mask).toEqual([[0, 1, 1, 0, 1, 1, 0, 1, 1, 0, 1, 1]]);
+  expect(rows['r-3']?.versions).toEqual([[-1, 0, 0, -1, 1, 1, -1, 2, 2, -1, 3, 3]]);
+  expect(rows['r-4']?.loss_mask).toEqual([[0, 0, 0, 0, 1, 1]]);
 });
 
 describe('an export', () => {

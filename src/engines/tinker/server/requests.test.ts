@@ -64,10 +64,7 @@ describe('futures', () => {
     const short = new Futures({ bytes: 1e6, ageMs: 5 });
     const { id } = short.start(async () => reply({}));
     await sleep(20);
-    expect([kindOf(short, id), kindOf(futures, id), kindOf(short, 'x')]).toEqual([
-      'future_gone',
-      'future_gone',
-      'unknown_future',
-    ]);
+    const kinds = [kindOf(short, id), kindOf(futures, id), kindOf(short, 'x')];
+    expect(kinds).toEqual(['future_gone', 'future_gone', 'unknown_future']);
   });
 });

@@ -53,14 +53,12 @@ describe('the Python of SkyRL', () => {
   });
 });
 
-describe('a GPU', () => {
-  it.each<[string, string | undefined, string]>([
-    ['there is no nvidia-smi', undefined, 'there is no nvidia-smi'],
-    ['nvidia-smi fails', 'echo driver not loaded; exit 9', 'nvidia-smi failed: driver not loaded'],
-    ['jax does not see it', 'exit 0', 'sees no GPU'],
-  ])('is missed if %s', async (_, smi, message) => {
-    if (smi !== undefined) await program('nvidia-smi', smi);
-    const python = await program('mine', says(WHOLE));
-    await expect(prepare(python, false)).rejects.toMatchObject(refused(message, '--cpu'));
-  });
+it.each<[string, string | undefined, string]>([
+  ['there is no nvidia-smi', undefined, 'there is no nvidia-smi'],
+  ['nvidia-smi fails', 'echo driver not loaded; exit 9', 'nvidia-smi failed: driver not loaded'],
+  ['jax does not see it', 'exit 0', 'sees no GPU'],
+])('a GPU is missed if %s', async (_, smi, message) => {
+  if (smi !== undefined) await program('nvidia-smi', smi);
+  const python = await program('mine', says(WHOLE));
+  await expect(prepare(python, false)).rejects.toMatchObject(refused(message, '--cpu'));
 });
