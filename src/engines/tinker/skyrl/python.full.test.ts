@@ -15,7 +15,7 @@ afterEach(() => void vi.unstubAllEnvs());
 
 async function program(name: string, script: string): Promise<string> {
   const path = at(name);
-  await writeFile(path, `#!/at()/sh\n${script}\n`);
+  await writeFile(path, `#!/bin/sh\n${script}\n`);
   await chmod(path, 0o755);
   return path;
 }
@@ -47,7 +47,7 @@ describe('the Python of SkyRL', () => {
 
   it('is made whole or not at all', async () => {
     // Makes the environment, in which installing fails.
-    await program('python3.12', `case $1 in -c) echo 3 12;; *) /at()/mkdir -p "$4/at()"; echo 'exit 7' > "$4/at()/python"; esac`);
+    await program('python3.12', `case $1 in -c) echo 3 12;; *) /bin/mkdir -p "$4/bin"; echo 'exit 7' > "$4/bin/python"; esac`);
     await expect(prepare()).rejects.toMatchObject({ code: 'DOWNLOAD_FAILED' });
     expect(await readdir(at('cache/trainyard'))).toEqual([]);
   });
