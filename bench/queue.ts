@@ -9,11 +9,11 @@
 import { randomUUID } from 'node:crypto';
 import { loadavg } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { randomTrajectory } from '../packages/testing/src/trajectories.ts';
 import type { Trajectory } from '../src/core/types.ts';
 import { jobIdOf, type RolloutJob, WorkQueue } from '../src/places/workers/queue.ts';
 import { openStore } from '../src/store/open.ts';
-import { encodeTrajectory, keepTrajectory } from '../src/store/records.ts';
-import { randomTrajectory } from '../src/testing/trajectories.ts';
+import { encodeTrajectory } from '../src/store/records.ts';
 import { postgresMissing, startPostgres } from '../test/postgres/server.ts';
 import { besideFloor, type Measured, plainInserts } from './pgbench.ts';
 
@@ -147,7 +147,7 @@ async function emptyLooks(coordinator: WorkQueue, worker: WorkQueue): Promise<re
 }
 
 function sizeOf(): number {
-  const { record, turns } = encodeTrajectory(keepTrajectory(RESULT));
+  const { record, turns } = encodeTrajectory(RESULT);
   const sizes = turns.map(({ words, ...ids }) => Buffer.byteLength(words) + 2 * ids.sampledIds.length + ids.promptIds.length);
   return sizes.reduce((sum, size) => sum + size, JSON.stringify(jobOf(0)).length + Buffer.byteLength(record));
 }

@@ -6,11 +6,11 @@
 import { mkdtemp, open, rm } from 'node:fs/promises';
 import { loadavg, tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { randomTrajectory } from '../packages/testing/src/trajectories.ts';
 import type { Store } from '../src/core/contracts.ts';
 import type { Trajectory } from '../src/core/types.ts';
 import { openStore } from '../src/store/open.ts';
-import { encodeTrajectory, keepTrajectory } from '../src/store/records.ts';
-import { randomTrajectory } from '../src/testing/trajectories.ts';
+import { encodeTrajectory } from '../src/store/records.ts';
 import { postgresMissing, startPostgres } from '../test/postgres/server.ts';
 import { besideFloor, plainInserts } from './pgbench.ts';
 
@@ -66,7 +66,7 @@ async function segmentFile(path: string, bytes: number): Promise<number> {
 }
 
 function sizeOf(trajectory: Trajectory): number {
-  const { record, turns } = encodeTrajectory(keepTrajectory(trajectory));
+  const { record, turns } = encodeTrajectory(trajectory);
   return turns.reduce(
     (sum, { words, promptIds, sampledIds, logprobs }) =>
       sum + Buffer.byteLength(words) + promptIds.length + sampledIds.length + logprobs.length,

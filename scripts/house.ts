@@ -23,6 +23,7 @@ import {
   testLines,
   wordsOf,
 } from '../test/house/measures.ts';
+import { settingsPlaces } from '../test/house/settings-places.ts';
 import { lineCount, repository } from '../test/house/sources.ts';
 import type { Walks } from '../test/house/walks.ts';
 
@@ -32,6 +33,7 @@ const folders = ownFiles(sources);
 const [largest, most] = [...folders].toSorted(([, a], [, b]) => b - a)[0]!;
 const packed = sources.map(packedLines);
 const words = documentWords();
+const places = [...settingsPlaces(sources).values()].map(({ length }) => length);
 const number = (value: number): string => value.toLocaleString('en');
 
 const rows: readonly (readonly [string, string, string])[] = [
@@ -59,6 +61,11 @@ const rows: readonly (readonly [string, string, string])[] = [
   ],
   ['words of docs/ by hand, by code', `${number(words.written)}, ${number(words.generated)}`, number(CAPS.documentWords)],
   ...Object.entries(WORDS).map(([path, atMost]) => [`words of ${path}`, number(wordsOf(path)), number(atMost)] as const),
+  [
+    'places that declare one setting: mean, most',
+    `${(places.reduce((sum, one) => sum + one) / places.length).toFixed(2)}, ${Math.max(...places)}`,
+    '1',
+  ],
   ['lines of tests', number(testLines()), number(CAPS.testLines)],
 ];
 

@@ -25,7 +25,7 @@ const [seed, faults, minutes, workers] = [values.seed, values.faults, values.min
 const say = (line: string): void => void process.stderr.write(`${line}\n`);
 const { store } = values;
 const isBoth = store === undefined && postgresMissing === undefined;
-if (store === undefined && postgresMissing !== undefined) say(`without external workers: ${postgresMissing}`);
+if (store === undefined && postgresMissing !== undefined) say(`without external workers, for want of ${postgresMissing}`);
 const url = store === undefined || store === 'postgres' ? undefined : store;
 async function main(): Promise<number> {
   await using database = isBoth || (store !== undefined && store !== 'file') ? await postgresSite(workers, url) : undefined;

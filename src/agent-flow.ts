@@ -8,7 +8,6 @@ export {
 export {
   type BlackBoxAgent,
   BlackBoxAgentFlowBase,
-  BlackBoxGSM8KAgentFlow,
   type BlackBoxOutcome,
   ProcessAgentFlow,
 } from './shapes/flows/black-box-flow.ts';

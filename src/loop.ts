@@ -1,5 +1,7 @@
 /** `trainyard/loop`: the pieces that runs are made of, for writing your own loop; examples/loop.ts is one on a page. */
 
+export { canonicalJson } from './core/json.ts';
+export { summaryOf } from './core/turns.ts';
 export { EmbeddedModel, type ThreadOptions } from './engines/embedded/embedded-model.ts';
 export { Gateway, type GatewayOptions, type Listener, listen } from './gateway/gateway.ts';
 export { contextOf, type OwnContext } from './rollout/rollout-context.ts';

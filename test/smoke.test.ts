@@ -6,10 +6,9 @@ import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { RunEvent } from '../src/core/events.ts';
 import { type Ended, jsonLines, killedAt, ROOT, start, trainyard } from './cli/command.ts';
 import { type Home, smallHome } from './e2e/small-run.ts';
-import { hasSandbox } from './fixtures/sandbox.ts';
+import { needsSandbox } from './fixtures/sandbox.ts';
 import { limitsMemory } from './fixtures/system.ts';
 
 let home: Home;
@@ -34,25 +33,32 @@ const weights = (run: string): Promise<Buffer> => readFile(join(run, 'checkpoint
 describe('a run', () => {
   const at = (name: string): string => join(home.dir, name);
 
-  it('that is killed and resumed has the weights of one that was not, and its evaluations are those of its checkpoint', async () => {
-    const [whole, killed] = [at('whole'), at('killed')];
-    const done = lastLine(await finished(...home.flags(whole, 3))) as RunEvent & { readonly type: 'done' };
+  const whole = (): string => at('whole');
+  let done: unknown;
+  beforeAll(async () => {
+    done = lastLine(await finished(...home.flags(whole(), 3)));
+  });
+
+  it('that is killed and resumed has the weights of one that was not', async () => {
+    const killed = at('killed');
     expect(done).toMatchObject({ type: 'done', steps: 3, before: { n: 5 }, after: { n: 5 } });
     await killedAt('"step":2,', [...home.flags(killed, 3), '--json']);
     await finished('train', '--resume', killed);
-    expect((await weights(killed)).equals(await weights(whole))).toBe(true);
+    expect((await weights(killed)).equals(await weights(whole()))).toBe(true);
+    expect(lastLine(await finished('verify', killed))).toMatchObject({ different: 0 });
+  });
 
-    const evaluation = ['eval', home.entry, '--model', join(whole, 'checkpoints', 'step-000003')];
+  it('is measured by its checkpoint: an evaluation that is killed and resumed has the result of one that was not', async () => {
+    const evaluation = ['eval', home.entry, '--model', join(whole(), 'checkpoints', 'step-000003')];
     const measured = lastLine(await finished(...evaluation, '--run', at('measured'), '--n', '4'));
     await killedAt('"eval-start"', [...evaluation, '--run', at('measured-again'), '--n', '4', '--concurrency', '1', '--json']);
     const resumed = lastLine(await finished('eval', '--resume', at('measured-again')));
     const { success } = measured as { readonly success: number };
     expect(resumed).toMatchObject({ type: 'done', success });
     expect(await readFile(at('measured-again/metrics.json'), 'utf8')).toBe(await readFile(at('measured/metrics.json'), 'utf8'));
-    expect(lastLine(await finished('verify', killed))).toMatchObject({ different: 0 });
   });
 
-  it.skipIf(!hasSandbox)('whose rollouts are isolated learns from what they return', async () => {
+  it('whose rollouts are isolated learns from what they return', needsSandbox, async () => {
     const entry = await home.write('isolated.ts', ISOLATED);
     const run = ['--tasks', join(home.dir, 'train.jsonl'), '--run', at('isolated'), '--steps', '1', '--groups-per-step', '1'];
     expect(lastLine(await finished('train', entry, ...run, '--group', '4'))).toMatchObject({ type: 'done', steps: 1 });

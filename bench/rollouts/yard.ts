@@ -3,6 +3,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import OpenAI from 'openai';
+import { scriptedLogprob } from '../../packages/testing/src/trajectories.ts';
 import { mapConcurrently } from '../../src/core/async.ts';
 import type { ModelHandle, WorkflowContext } from '../../src/core/contracts.ts';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
@@ -13,7 +14,6 @@ import { inlineGrader } from '../../src/grading/inline.ts';
 import { type RolloutParts, runRollout } from '../../src/rollout/runner.ts';
 import { BASE_MODEL } from '../../src/settings/settings.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
-import { scriptedLogprob } from '../../src/testing/trajectories.ts';
 import { createRenderer } from '../../src/tokens/renderer.ts';
 import { loadTokenizer } from '../../src/tokens/tokenizer.ts';
 

@@ -5,7 +5,7 @@ import { useScratch } from '../../test/cli/command.ts';
 import type { GraderInput } from '../core/contracts.ts';
 import { defineGrader } from '../core/define.ts';
 import { openGrader } from '../run/parts.ts';
-import { EVAL_DEFAULTS } from '../settings/settings.ts';
+import { EVAL_DEFAULTS } from '../settings/setting-rows.ts';
 
 const home = useScratch();
 

@@ -1,7 +1,8 @@
 /** Recorded answers in the policy's place: through the real gateway and runner, without a program or a model. */
 import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
-import { renderer, rolloutsThrough, type Says, scriptedGateway } from '../../test/fixtures/scripted-gateway.ts';
+import { renderer } from '../../test/fixtures/gateway/streams.ts';
+import { rolloutsThrough, type Says, scriptedGateway } from '../../test/fixtures/scripted-gateway.ts';
 import type { DefaultModelLike, WorkflowContext, WorkflowResult } from '../core/contracts.ts';
 import { defineWorkflow } from '../core/define.ts';
 import type { Message, Trajectory } from '../core/types.ts';
@@ -65,22 +66,6 @@ describe('a replay', () => {
     const { now, ...differences } = await again(was, agent(3), {}, silent);
     expect(differences).toEqual({ first: null, different: 0, notMade: [], extra: 0 });
     expect(timeless(now)).toEqual(timeless(was));
-  });
-
-  it('is the same where an older version stored tool results in another order than that of their calls', async () => {
-    const two = '<tool_call>\n{"name": "lookup", "arguments": {}}\n</tool_call>'.repeat(2);
-    const run: Run = async (ctx) => {
-      const asked = { messages: [...ctx.prompt], tools: [tool] };
-      const { message } = await ctx.model().generate(asked);
-      const results = message.tool_calls!.map(({ id }, i): Message => ({ role: 'tool', tool_call_id: id, content: `${i}` }));
-      await ctx.model().generate({ ...asked, messages: [...asked.messages, message, ...results] });
-      return { reward: 1 };
-    };
-    const was = await record(run, (call) => (call === 0 ? two : 'Done.'));
-    const [first, second] = was.turns;
-    const messages = [...second!.request.messages.slice(0, -2), ...second!.request.messages.slice(-2).reverse()];
-    const older = { ...was, turns: [first!, { ...second!, request: { ...second!.request, messages } }] };
-    expect(await again(older, run)).toMatchObject({ first: null, different: 0, notMade: [], extra: 0 });
   });
 
   it('names the first message that differs, and goes on with the recorded answers', async () => {

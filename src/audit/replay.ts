@@ -23,7 +23,6 @@ import { keptStore, openStoreOf, requireDirectory } from '../run/run-store.ts';
 import { hiddenFiles, isApi, samplingAt } from '../settings/settings.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { loadRenderer } from '../tokens/renderer.ts';
-import { inCallOrder } from '../tokens/tool-results.ts';
 import { comparable, regraded } from './verify.ts';
 
 export interface StoredRollout {
@@ -75,7 +74,7 @@ export interface Replay {
 
 const COMPARED = ['outcome', 'output', 'metadata', 'grade'] as const;
 
-export interface ReplayOptions {
+interface ReplayOptions {
   readonly warn: Warn;
   readonly stop: AbortSignal;
   readonly observer?: RolloutObserver;
@@ -184,11 +183,10 @@ function failureOf({ failure }: UnansweredCall): TrainyardError {
 }
 
 function differenceOf({ request, promptIds }: Turn, is: Asked[1]): Partial<RequestDifference> | undefined {
-  // Older runs kept tool results in the order in which their clients sent them.
-  const was = { ...request, messages: inCallOrder(request.messages) };
-  const message = [...was.messages, ...is.messages].findIndex((_, i) => !sameJson(was.messages[i], is.messages[i]));
-  if (message !== -1) return { message, was: was.messages[message] ?? null, is: is.messages[message] ?? null };
-  if (!sameJson(was.tools, is.tools)) return { was: was.tools, is: is.tools };
+  const { messages, tools } = request;
+  const message = [...messages, ...is.messages].findIndex((_, i) => !sameJson(messages[i], is.messages[i]));
+  if (message !== -1) return { message, was: messages[message] ?? null, is: is.messages[message] ?? null };
+  if (!sameJson(tools, is.tools)) return { was: tools, is: is.tools };
   const isSame = is.promptIds === undefined || sameJson([...promptIds], [...is.promptIds]);
   return isSame ? undefined : { was: [...promptIds], is: [...(is.promptIds ?? [])] };
 }

@@ -8,7 +8,7 @@ import { tried } from '../core/errors.ts';
 import { sameJson } from '../core/json.ts';
 import type { Trajectory, Turn } from '../core/types.ts';
 import { spokenMessage } from '../gateway/sampling.ts';
-import { Seeds } from '../gateway/seeds.ts';
+import { Seeds } from '../gateway/sessions.ts';
 import { GATEWAY_LIMITS } from '../gateway/wire-protocol.ts';
 import { newMessagesAfter } from '../tokens/history.ts';
 import type { Renderer } from '../tokens/renderer.ts';

@@ -21,7 +21,7 @@ import { Results, reportOf } from '../evaluation/results.ts';
 import { constraintOf } from '../gateway/sampling.ts';
 import { graderInput } from '../grading/call.ts';
 import { removeFolder, temporaryFolder } from '../processes/limits.ts';
-import { gradeRecorded } from '../rollout/record.ts';
+import { endedAs, gradeOf } from '../rollout/record.ts';
 import { artifactsFolder } from '../rollout/rollout-context.ts';
 import { eventsIn, isEvaluation, readRunFile } from '../run/directory.ts';
 import { openGrader } from '../run/parts.ts';
@@ -34,7 +34,8 @@ import {
   type TrainPlan,
 } from '../run/plan.ts';
 import { openStoreOf, requireDirectory } from '../run/run-store.ts';
-import { isApi, TRAIN_DEFAULTS } from '../settings/settings.ts';
+import { TRAIN_DEFAULTS } from '../settings/setting-rows.ts';
+import { isApi } from '../settings/settings.ts';
 import { takeLock } from '../store/files.ts';
 import { loadRenderer, type Renderer } from '../tokens/renderer.ts';
 import { AgreementBound } from '../training/agreement.ts';
@@ -66,7 +67,7 @@ export async function verify(
 ): Promise<Verification> {
   const { run, store: url } = request;
   requireDirectory(run, url);
-  const { id } = readRunFile(run, 'FILE_NOT_FOUND') as { readonly id?: string };
+  const { id } = readRunFile(run, 'FILE_NOT_FOUND') as { readonly id: string };
   const plan = await planOf(request);
   using _lock = takeLock(resolve(run));
   const events = eventsIn(run);
@@ -170,7 +171,8 @@ export async function regraded(
   print?: (text: string) => void,
 ): Promise<Grade> {
   const parts = { grader, workflow: entry.workflow, turnDiscount: settings.turnDiscount, graderInput };
-  const grade = (artifactsDir: string | null): Promise<Grade> => gradeRecorded(parts, trajectory, task, artifactsDir, print);
+  const grade = (artifactsDir: string | null): Promise<Grade> =>
+    gradeOf(parts, { identity: trajectory, task }, endedAs(trajectory, artifactsDir), print);
   const folder = artifactsFolder(join(settings.run, 'artifacts'), trajectory.rolloutId);
   if (folder === null || !existsSync(folder)) return await grade(null);
   // A copy, because a grader may write there.

@@ -16,19 +16,20 @@ import { meanRewardIn, solvedIn, type TaskResult } from '../evaluation/results.t
 import { checkpointIn } from '../run/directory.ts';
 import { keptStore } from '../run/run-store.ts';
 import type { EvaluationRequest } from '../settings/check-settings.ts';
-import { EVAL_DEFAULTS, isApi, shortPath, usualRun } from '../settings/settings.ts';
+import { EVAL_DEFAULTS } from '../settings/setting-rows.ts';
+import { isApi, shortPath, usualRun } from '../settings/settings.ts';
 import { isDevice, writeWhole } from '../store/files.ts';
-import { checkStoreUrl } from '../store/open.ts';
+import { checkStoreUrl } from '../store/url.ts';
 import { exitAfter, guarded } from './guarded.ts';
 import { openReport, wayOn } from './output/print.ts';
 import { count, nameCell, percent, table } from './output/text.ts';
-import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
+import { entryGiven } from './verbs.ts';
 import { viewBeside } from './view.ts';
 
 /** Exit code if success is below `--min-success`. The evaluation itself worked. */
 const NOT_GOOD_ENOUGH = 4;
 
-interface EvalFlags extends Partial<Omit<EvaluationRequest, 'entry'>>, LimitFlags {
+interface EvalFlags extends Partial<Omit<EvaluationRequest, 'entry'>> {
   readonly json: boolean;
   readonly checkpoint?: string;
   readonly resume?: string;
@@ -42,7 +43,7 @@ interface EvalFlags extends Partial<Omit<EvaluationRequest, 'entry'>>, LimitFlag
 
 export async function evalCommand(given: string | undefined, flags: EvalFlags): Promise<number> {
   checkFlags(flags);
-  const { json, checkpoint, resume, retryFailed, minSuccess = 0, junit, report: reportFile, ...own } = withLimits(flags);
+  const { json, checkpoint, resume, retryFailed, minSuccess = 0, junit, report: reportFile, ...own } = flags;
   const { tensorboard, view = false, ...rest } = own;
   const settings = checkpoint === undefined ? rest : { ...rest, model: await checkpointIn(checkpoint) };
   // The flows file can serve as the entry.

@@ -8,6 +8,7 @@ import type { Emit } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import type { DataRequest, ExportedData } from '../export/export-data.ts';
 import type { Exported, ExportRequest, Written } from '../export/export-weights.ts';
+import { flagOf } from '../settings/setting-rows.ts';
 import { guarded } from './guarded.ts';
 import { jsonLines, textLines } from './output/print.ts';
 import { count } from './output/text.ts';
@@ -59,7 +60,7 @@ function dataRequestOf(from: string, flags: Omit<ExportFlags, 'json'>): DataRequ
   const [ofWeights] = Object.keys(weights);
   if (format && to && !ofWeights) return { from, format, to, ...defined({ purpose, only, filter, store }) };
   const hint = 'give --format and --to for rollouts; without them, --adapter, --merged or --gguf-adapter for weights';
-  const found = Object.keys(flags).map((name) => `--${name.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`);
+  const found = Object.keys(flags).map((name) => `--${flagOf({ name })}`);
   throw new TrainyardError('USAGE', `expected --format and --to, and none of the flags for weights, found ${found.join(' ')}`, {
     hint,
   });

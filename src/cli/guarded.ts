@@ -12,7 +12,7 @@ import { defined } from '../core/json.ts';
 import { exitOf } from './program.ts';
 import { watch } from './watchdog.ts';
 
-export interface Guarded {
+interface Guarded {
   /** True if the work can end after its current step. Other work stops at the first signal; `drains`: at Ctrl-C only. */
   readonly steps: boolean | 'drains';
   /** For a server, whose users need not be the readers of its output. */
@@ -93,7 +93,7 @@ function bySignal(failure: unknown, signal: Interrupt | undefined, hasBegun: boo
   return new TrainyardError('CANCELLED', 'interrupted', { cause: signal, ...defined({ hint: failure.hint }) });
 }
 
-export type Interrupt = 'SIGHUP' | 'SIGINT' | 'SIGPIPE' | 'SIGTERM';
+type Interrupt = 'SIGHUP' | 'SIGINT' | 'SIGPIPE' | 'SIGTERM';
 
 /** Node ignores SIGPIPE; a failing write reveals that the reader left. */
 const SIGNALS = ['SIGHUP', 'SIGINT', 'SIGTERM'] as const;

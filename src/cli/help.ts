@@ -6,6 +6,7 @@ import { readFileSync } from 'node:fs';
 import type { Command } from 'commander';
 import { ERROR_CODES, type ErrorCode, WARNINGS, type WarningCode } from '../core/error-codes.ts';
 import { nearName, TrainyardError } from '../core/errors.ts';
+import { ASIDE } from './flags.ts';
 import { asCalled } from './output/text.ts';
 
 const DOCS = new URL('../../docs/', import.meta.url);
@@ -57,9 +58,17 @@ export function describeVerbs(program: Command): void {
     const { group, page, examples } = placed[placeOf(verb)] ?? {};
     if (group === undefined || examples === undefined) continue;
     const lines = examples.map((example) => `  ${asCalled(example)}`).join('\n');
-    verb.helpGroup(group).addHelpText('after', `\nExamples:\n${lines}\n\nMore: ${asCalled(`trainyard help ${page}`)}`);
+    verb
+      .helpGroup(group)
+      .addHelpText('after', `\n${asideOf(verb)}Examples:\n${lines}\n\nMore: ${asCalled(`trainyard help ${page}`)}`);
   }
   program.addHelpText('after', `\nPages and error codes: ${asCalled('trainyard help')}`);
+}
+
+/** Flags that are no settings and not on the first screen. */
+function asideOf({ options }: Command): string {
+  const flags = options.filter(({ hidden, long }) => hidden && ASIDE.includes(long ?? '')).map((option) => option.flags);
+  return flags.length === 0 ? '' : `Also: ${flags.join(', ')}\n\n`;
 }
 
 /** Prints the topic; without one, what topics there are. Throws USAGE for an unknown one. */
@@ -70,7 +79,12 @@ export function helpCommand(program: Command, topic: string | undefined): void {
   const page = pages.find(({ name, path }) => topic === name || topic === path);
   if (topic === undefined) console.log(topicLines(verbs).join('\n'));
   else if (verb !== undefined) verb.outputHelp();
-  else if (page !== undefined) console.log(readFileSync(new URL(`${page.path}.md`, DOCS), 'utf8').trimEnd());
+  else if (page !== undefined)
+    console.log(
+      readFileSync(new URL(`${page.path}.md`, DOCS), 'utf8')
+        .replace(/^<!--.*-->\s*/, '')
+        .trimEnd(),
+    );
   else if (isCode(topic)) console.log(codeLines(topic).join('\n'));
   else {
     const codes = Object.keys({ ...WARNINGS, ...ERROR_CODES });

@@ -10,15 +10,16 @@ import { defined } from '../core/json.ts';
 import type { Json } from '../core/types.ts';
 import { withModelPath } from '../engines/model-path.ts';
 import { type Checked, type Inspection, inspectFiles } from '../run/preflight.ts';
-import { type TrainRequest, type TrainSettings, trainSettings } from '../settings/check-settings.ts';
-import { BASE_MODEL, TRAIN_DEFAULTS, usualHeldOut, usualTasks } from '../settings/settings.ts';
+import { type TrainRequest, trainSettings } from '../settings/check-settings.ts';
+import { flat, isChecked, TRAIN_DEFAULTS } from '../settings/setting-rows.ts';
+import { BASE_MODEL, usualHeldOut, usualTasks } from '../settings/settings.ts';
 import type { Probe } from '../training/groups.ts';
 import { guarded } from './guarded.ts';
 import { planText, textLines } from './output/print.ts';
 import { amount, asCalled, count, duration, figure, took } from './output/text.ts';
-import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
+import { entryGiven } from './verbs.ts';
 
-interface PreflightFlags extends Partial<Omit<TrainSettings, 'entry' | 'tasks' | 'heldOut' | 'engine'>>, LimitFlags {
+interface PreflightFlags extends Partial<Omit<TrainRequest, 'entry' | 'tasks' | 'heldOut'>> {
   readonly tasks?: string;
   readonly heldOut?: string;
   readonly probe?: boolean;
@@ -28,11 +29,12 @@ interface PreflightFlags extends Partial<Omit<TrainSettings, 'entry' | 'tasks' |
 /** Exit code 0 if a run could start, 1 if a probe found nothing to learn from, 2 if something must be fixed first. */
 export async function preflightCommand(given: string | undefined, flags: PreflightFlags): Promise<number> {
   const { tasks: _, heldOut: __, json, probe: isProbed = false, ...own } = flags;
-  const { flow, flows, minTasks = TRAIN_DEFAULTS.minTasks, ...forProbe } = own;
-  const [unused] = isProbed ? [] : Object.keys(forProbe);
+  const { flow, flows, minTasks = TRAIN_DEFAULTS.minTasks } = own;
+  const unused = isProbed ? undefined : flat(own).find(([name]) => !isChecked(name))?.[0];
   if (unused !== undefined) {
-    const flag = `--${unused.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
-    throw new TrainyardError('USAGE', `${flag} is for a probe, found no --probe`, { hint: 'give --probe, or leave it out' });
+    throw new TrainyardError('USAGE', `${unused}: expected --probe beside it: without one, nothing is run`, {
+      hint: 'give --probe, or leave it out',
+    });
   }
   const entry = entryGiven(given ?? flows, 'trainyard preflight <entry>');
   if (flows !== undefined && flow === undefined) {
@@ -41,7 +43,7 @@ export async function preflightCommand(given: string | undefined, flags: Preflig
   const ifThere = (file: string): string | undefined => (existsSync(file) ? file : undefined);
   const tasks = flags.tasks ?? (isProbed ? usualTasks(entry) : ifThere(usualTasks(entry)));
   const heldOut = flags.heldOut ?? ifThere(usualHeldOut(entry));
-  const request = { ...withLimits(forProbe), entry, ...defined({ minTasks, flow, flows, tasks, heldOut }) };
+  const request = { ...own, entry, ...defined({ minTasks, flow, flows, tasks, heldOut }) };
   const inspection = await inspectFiles(request);
   const ok = inspection.problems.length === 0;
   const found = foundIn(inspection);

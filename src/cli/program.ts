@@ -10,6 +10,7 @@ import { ERROR_CODES } from '../core/error-codes.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { errorEvent, lineOf, type RunEvent } from '../core/events.ts';
 import { ownRelease } from '../settings/settings.ts';
+import { asTyped } from './flags.ts';
 import { filterOutput } from './output/terminal.ts';
 import { asCalled, IS_NPM_SCRIPT } from './output/text.ts';
 import { addVerbs, type Ended } from './verbs.ts';
@@ -40,7 +41,7 @@ export async function runCli(argv: readonly string[]): Promise<number> {
   } catch (thrown) {
     if (thrown instanceof CommanderError) return usage(thrown, json, argv[0]);
     const event = errorEvent(thrown);
-    fail(event.code === 'USAGE' ? { ...event, message: asFlags(event.message, argv[0]) } : event, json);
+    fail({ ...event, message: asTyped(event.message, argv) }, json);
     if (!(thrown instanceof TrainyardError)) {
       if (thrown instanceof Error) process.stderr.write(`${thrown.stack}\n`);
       return 1;
@@ -48,22 +49,6 @@ export async function runCli(argv: readonly string[]): Promise<number> {
     const { code, cause } = thrown;
     return code === 'CANCELLED' ? exitOf(cause as NodeJS.Signals | undefined) : ERROR_CODES[code].exit;
   }
-}
-
-/** Flags whose setting has another name than theirs. */
-const OTHER_NAMES = {
-  'limits.turns': '--turns',
-  'limits.tokens': '--rollout-tokens',
-  'limits.deadlineMs': '--deadline',
-  baseURL: '--base-url',
-  graderDeadlineMs: '--grader-deadline',
-};
-
-/** A message about settings, with the flags of the verb in their place: `clipHigh: expected …` becomes `--clip-high: expected …`. */
-function asFlags(message: string, verb: string | undefined): string {
-  const options = buildProgram().commands.find((one) => one.name() === verb)?.options ?? [];
-  const flags = new Map([...options.map((one) => [one.attributeName(), one.long] as const), ...Object.entries(OTHER_NAMES)]);
-  return message.replaceAll(/(?<=^|; )[a-z][\w.]*(?=: )|\b[a-z]+[A-Z]\w*\b/g, (name) => flags.get(name) ?? name);
 }
 
 export function exitOf(signal: NodeJS.Signals = 'SIGINT'): number {
@@ -83,7 +68,7 @@ function usage({ exitCode, code, message }: CommanderError, json: boolean, first
   const isSwallowed = IS_NPM_SCRIPT && code === 'commander.excessArguments';
   const hint = isSwallowed
     ? `npm swallows flags that do not follow --: npm run trainyard -- ${verb ?? '<verb> '}…`
-    : `see trainyard ${verb ?? ''}--help`;
+    : `see trainyard ${verb ?? ''}--help${code === 'commander.unknownOption' ? ', and trainyard help settings' : ''}`;
   fail({ type: 'error', code: 'USAGE', message: message.replace(/^error: /, '').replaceAll('\n', ' '), hint }, json);
   return 2;
 }

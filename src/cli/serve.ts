@@ -7,14 +7,14 @@ import { styleText } from 'node:util';
 import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
-import { defined } from '../core/json.ts';
 import { turnSummary } from '../core/turns.ts';
 import type { Turn } from '../core/types.ts';
 import { hubNameOf, resolveModel } from '../engines/model-path.ts';
 import type { Failure } from '../http/refusal.ts';
 import { keptStore } from '../run/run-store.ts';
 import type { Served, ServeSettings } from '../serve/serve.ts';
-import { freeRun, isApi, SERVE_DEFAULTS, SKYRL_DEFAULTS, shellWord, shortPath, TINKER_DEFAULTS } from '../settings/settings.ts';
+import { SERVE_DEFAULTS, SKYRL_DEFAULTS, TINKER_DEFAULTS } from '../settings/server-defaults.ts';
+import { freeRun, isApi, shellWord, shortPath } from '../settings/settings.ts';
 import { exitAfter, guarded, type Interrupts } from './guarded.ts';
 import { describe, type Say, saying } from './output/print.ts';
 import { turnText } from './output/print-rollout.ts';
@@ -28,13 +28,12 @@ type TinkerFlags = Readonly<Record<'model' | 'host' | 'state', string>> &
   Readonly<Record<'port' | 'threads', number>> & { readonly apiKey: string | undefined };
 type SkyrlFlags = Readonly<Record<'port' | 'sequences' | 'rows' | 'loraRank' | 'context' | 'callTokens', number>> &
   Readonly<Record<'model' | 'state', string>> & { readonly cpu: boolean; readonly python?: string };
-type ServeFlags = { readonly json: boolean; readonly baseUrl?: string };
 
 type Refusal = Pick<Failure, 'status' | 'code' | 'message'>;
 
-export async function serveCommand(flags: Partial<ServeSettings> & ServeFlags): Promise<number> {
+export async function serveCommand(flags: Partial<ServeSettings> & { readonly json: boolean }): Promise<number> {
   const { serve } = await import('../serve/serve.ts');
-  const { json, baseUrl: baseURL, ...given } = flags;
+  const { json, ...given } = flags;
   const settings: ServeSettings = {
     model: undefined,
     temperature: undefined,
@@ -46,7 +45,6 @@ export async function serveCommand(flags: Partial<ServeSettings> & ServeFlags): 
     run: given.run ?? freeRun('serve'),
     ...given,
     token: given.token ?? process.env['TRAINYARD_TOKEN'],
-    ...defined({ baseURL }),
   };
   const { run } = settings;
   const kept = (): string => keptStore(run).url ?? run;

@@ -150,7 +150,7 @@ export async function verifyCommand(
   return different === 0 && turns + rewards + steps > 0 ? 0 : 1;
 }
 
-export function verificationLines(result: Verification, seconds: number): readonly string[] {
+function verificationLines(result: Verification, seconds: number): readonly string[] {
   const { turns, rewards, steps, checkpoints, scores, different, first, unchecked } = result;
   const done = Object.entries({ turn: turns, reward: rewards, step: steps, checkpoint: checkpoints, score: scores });
   const counted = done.flatMap(([noun, n]) => (n === 0 ? [] : [count(n, noun)])).join(', ');

@@ -2,16 +2,17 @@
 import { TrainyardError } from '../core/errors.ts';
 import type { Emit } from '../core/events.ts';
 import { defined } from '../core/json.ts';
-import type { SftSettings, TrainRequest, TrainSettings } from '../settings/check-settings.ts';
-import { EVAL_DEFAULTS, shellWord } from '../settings/settings.ts';
+import type { SftSettings, TrainRequest } from '../settings/check-settings.ts';
+import { EVAL_DEFAULTS } from '../settings/setting-rows.ts';
+import { shellWord } from '../settings/settings.ts';
 import { resume, train } from '../training/train.ts';
 import { exitAfter, guarded } from './guarded.ts';
 import { jsonLines, openReport, textLines, wayOn } from './output/print.ts';
 import { asCalled } from './output/text.ts';
-import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
+import { entryGiven } from './verbs.ts';
 import { viewBeside } from './view.ts';
 
-interface TrainFlags extends Partial<Omit<TrainSettings, 'entry'>>, LimitFlags {
+interface TrainFlags extends Partial<Omit<TrainRequest, 'entry'>> {
   readonly json: boolean;
   readonly resume?: string;
   readonly tensorboard?: string | true;
@@ -19,7 +20,7 @@ interface TrainFlags extends Partial<Omit<TrainSettings, 'entry'>>, LimitFlags {
 }
 
 export async function trainCommand(given: string | undefined, { json, resume: earlier, ...flags }: TrainFlags): Promise<number> {
-  const { tensorboard, view = false, ...settings } = withLimits(flags);
+  const { tensorboard, view = false, ...settings } = flags;
   // The flows file can serve as the entry.
   const entry = given ?? settings.flows;
   if (earlier !== undefined && settings.run !== undefined) {
@@ -58,16 +59,16 @@ export async function trainCommand(given: string | undefined, { json, resume: ea
   });
 }
 
-interface SftFlags extends Partial<Omit<SftSettings, 'from'>>, Pick<LimitFlags, 'baseUrl'> {
+interface SftFlags extends Partial<Omit<SftSettings, 'from'>> {
   readonly json: boolean;
 }
 
-export async function sftCommand(from: string, { json, baseUrl: baseURL, ...flags }: SftFlags): Promise<number> {
+export async function sftCommand(from: string, { json, ...flags }: SftFlags): Promise<number> {
   const emit = (json ? jsonLines : textLines)(process.stdout);
   return await guarded(emit, { steps: true }, async (interrupts) => {
     const { finish, stop } = interrupts;
     const { sft } = await import('../training/sft.ts');
-    const { checkpoint, ending } = await sft({ ...flags, from, ...defined({ baseURL }) }, emit, { finish, stop, since: 0 });
+    const { checkpoint, ending } = await sft({ ...flags, from }, emit, { finish, stop, since: 0 });
     const model = shellWord(checkpoint ?? '');
     const next = asCalled;
     const lines = [

@@ -25,13 +25,12 @@ import { checkpointConflict } from './eval.ts';
 import { guarded } from './guarded.ts';
 import { describe, planText } from './output/print.ts';
 import { liveRollout } from './output/print-rollout.ts';
-import { entryGiven, type LimitFlags, withLimits } from './verbs.ts';
+import { entryGiven } from './verbs.ts';
 
-interface TryFlags extends Omit<EvaluationRequest, 'entry' | 'heldOut' | 'engine'>, LimitFlags {
+interface TryFlags extends Omit<EvaluationRequest, 'entry'> {
   readonly checkpoint?: string;
   /** Id of the task, or its number in the file, from 1. Default: the first. */
   readonly task?: string;
-  readonly tasks?: string;
   readonly json: boolean;
 }
 
@@ -40,13 +39,13 @@ const DEADLINE_MS = 24 * 3_600_000;
 const ROLLOUT = 'try';
 
 export async function tryCommand(given: string | undefined, flags: TryFlags): Promise<number> {
-  const { json, tasks, task: wanted, checkpoint, ...rest } = withLimits(flags);
+  const { json, task: wanted, checkpoint, ...rest } = flags;
   const conflict = checkpointConflict(flags);
   if (conflict) throw new TrainyardError('USAGE', conflict, { hint: 'see trainyard try --help' });
   const entry = entryGiven(given ?? rest.flows, 'trainyard try <entry>');
   await checkModelNamed(rest);
   const model = checkpoint === undefined ? rest.model : await checkpointIn(checkpoint);
-  const settings = evaluationSettings(await withModelPath({ ...rest, entry, ...defined({ model, heldOut: tasks }) }));
+  const settings = evaluationSettings(await withModelPath({ ...rest, entry, ...defined({ model }) }));
   const { temperature = 1 } = rest;
   const { say, observer, ended } = liveRollout(json);
   const emit = (event: RunEvent): void => {

@@ -4,20 +4,11 @@
  */
 import { Argument, type Command, Option } from 'commander';
 import { TrainyardError } from '../core/errors.ts';
-import { defined } from '../core/json.ts';
-import type { Limits } from '../core/types.ts';
+import type { Verb } from '../settings/kinds.ts';
+import { SERVE_DEFAULTS, SKYRL_DEFAULTS, TINKER_DEFAULTS } from '../settings/server-defaults.ts';
+import { nested } from '../settings/setting-rows.ts';
 import {
-  API_DEFAULTS,
-  type EngineName,
-  EVAL_DEFAULTS,
-  isApi,
-  SERVE_DEFAULTS,
-  SFT_DEFAULTS,
-  SKYRL_DEFAULTS,
-  TINKER_DEFAULTS,
-  TRAIN_DEFAULTS,
-} from '../settings/settings.ts';
-import {
+  ASIDE,
   BESIDE,
   CONFIG,
   ENTRY,
@@ -32,54 +23,70 @@ import {
   positive,
   REPLAY,
   SERVE,
-  SFT,
-  SHARED,
   SKYRL,
   STORE,
+  setOption,
+  settingOptions,
+  settingsIn,
   TINKER,
   TRAIN,
   TRY,
   VIEW,
   WORKER,
 } from './flags.ts';
-
 import { describeVerbs, helpCommand } from './help.ts';
 
 export type Ended = (code: number) => void;
+type Values = Readonly<Record<string, unknown>>;
 /** Commands that take settings from a config file. */
-export type ConfiguredVerb = 'train' | 'eval' | 'preflight' | 'try';
+export type ConfiguredVerb = Exclude<Verb, 'sft' | 'serve'>;
 
-/** Adds a verb with its flags. A default is only shown: it comes from the setting of the same name. */
+/** Adds a verb with its flags. */
 function verbIn(
   program: Command,
   name: string,
   description: string,
   json: string,
-  flags: readonly Flag[] = [],
+  flags: readonly (Flag | Option)[] = [],
   defaults: object = {},
 ): Command {
   const verb = program.command(name).description(description).exitOverride();
-  for (const [flag, meaning, parse, given] of flags) {
-    const plain = new Option(flag);
-    const byDefault = given ?? (defaults as Readonly<Record<string, unknown>>)[plain.attributeName()];
-    const isSaid = byDefault === undefined || meaning.includes('(default: ');
-    const option = new Option(flag, isSaid ? meaning : `${meaning} (default: ${byDefault})`);
-    if (typeof parse === 'function') option.argParser(parse);
-    else if (parse !== undefined) option.choices(parse);
-    verb.addOption(option);
-  }
+  for (const flag of flags) verb.addOption(flag instanceof Option ? flag : optionOf(flag, defaults));
   return verb.option('--json', json, false);
+}
+
+/** The default is only shown: the command has it of its own. */
+function optionOf([flag, meaning, parse, given]: Flag, defaults: object): Option {
+  const plain = new Option(flag);
+  const byDefault = given ?? (defaults as Readonly<Record<string, unknown>>)[plain.attributeName()];
+  const isSaid = byDefault === undefined || meaning.includes('(default: ');
+  const option = new Option(flag, isSaid ? meaning : `${meaning} (default: ${byDefault})`);
+  if (typeof parse === 'function') option.argParser(parse);
+  else if (parse !== undefined) option.choices(parse);
+  return option;
+}
+
+/** Adds a verb that has settings: a flag for each, and `--set` for any of them. What few need is not on the first screen. */
+function verbWithSettings(program: Command, name: Verb, description: string, json: string, flags: readonly Flag[] = []): Command {
+  const verb = verbIn(program, name, description, json, [...settingOptions(name), ...flags], SERVE_DEFAULTS);
+  if (name === 'serve') return verb;
+  for (const option of verb.options) if (ASIDE.includes(option.long ?? '')) option.hideHelp();
+  return verb.addOption(setOption());
+}
+
+/** An action that gets the entry and the flags with what the config file says. `run` is not called if that was to be printed. */
+function configuredBy(ended: Ended, verb: ConfiguredVerb, run: (entry: string | undefined, flags: never) => Promise<number>) {
+  return async (entry: string | undefined, flags: Values, command: Command): Promise<void> => {
+    const { withConfig } = await import('./with-config.ts');
+    const given = await withConfig(verb, entry, settingsIn(verb, flags, command.options));
+    ended(given === undefined ? 0 : await run(given.entry, given.flags as never));
+  };
 }
 
 export function addVerbs(program: Command, ended: Ended): void {
   const add = verbIn.bind(null, program);
-  /** The entry and the flags, with what the config file says. `run` is not called if that was to be printed. */
-  const configured =
-    (verb: ConfiguredVerb, run: (entry: string | undefined, flags: never) => Promise<number>) =>
-    async (entry: string | undefined, flags: Readonly<Record<string, unknown>>): Promise<void> => {
-      const given = await (await import('./with-config.ts')).withConfig(verb, entry, flags);
-      ended(given === undefined ? 0 : await run(given.entry, given.flags as never));
-    };
+  const addSettled = verbWithSettings.bind(null, program);
+  const configured = configuredBy.bind(null, ended);
   const events = 'one JSON event a line';
   const objects = 'one JSON object a line';
   const object = 'one JSON object';
@@ -87,29 +94,34 @@ export function addVerbs(program: Command, ended: Ended): void {
   add('init', 'write a project that is ready to measure and train, or say what to change in an agent', object, INIT)
     .argument('[folder]', 'new folder for it (default: my-agent)')
     .action(async (folder, flags) => ended(await (await import('./init.ts')).initCommand(folder, flags)));
-  const training = [...SHARED, ...TRAIN, BESIDE, ...CONFIG];
-  add('train', 'improve the policy on the tasks by reinforcement learning', events, training, TRAIN_DEFAULTS)
+  addSettled('train', 'improve the policy on the tasks by reinforcement learning', events, [...TRAIN, BESIDE, ...CONFIG])
     .argument(...ENTRY)
     .action(configured('train', async (entry, flags) => (await import('./train.ts')).trainCommand(entry, flags)));
-  add('sft', 'teach the policy what a run’s successes, or a file’s conversations, say', events, SFT, SFT_DEFAULTS)
+  addSettled('sft', 'teach the policy what a run’s successes, or a file’s conversations, say', events)
     .argument('<from>', 'directory of a run, or a JSONL file in OpenAI’s fine-tuning format')
-    .action(async (from, flags) => ended(await (await import('./train.ts')).sftCommand(from, flags)));
-  add('eval', 'measure the policy on held-out tasks', events, [...SHARED, ...EVAL, BESIDE, ...CONFIG], EVAL_DEFAULTS)
+    .action(async (from, flags, { options }) => {
+      const { sftCommand } = await import('./train.ts');
+      ended(await sftCommand(from, nested(Object.entries(settingsIn('sft', flags, options))) as never));
+    });
+  addSettled('eval', 'measure the policy on held-out tasks', events, [...EVAL, BESIDE, ...CONFIG])
     .argument(...ENTRY)
     .action(configured('eval', async (entry, flags) => (await import('./eval.ts')).evalCommand(entry, flags)));
   add('diff', 'compare two evaluations task by task', object, [STORE])
     .argument('<a>', 'directory of an evaluation, or of a training run')
     .argument('<b>', 'directory of the one to compare with it')
     .action(async (a, b, flags) => ended(await (await import('./eval.ts')).diffCommand(a, b, flags)));
-  add('try', 'run one rollout of one task and show it turn by turn', objects, [...TRY, ...CONFIG], EVAL_DEFAULTS)
+  addSettled('try', 'run one rollout of one task and show it turn by turn', objects, [...TRY, ...CONFIG])
     .argument(...ENTRY)
     .action(configured('try', async (entry, flags) => (await import('./try.ts')).tryCommand(entry, flags)));
   const checking = 'check an entry and its tasks, and say everything that is wrong; without --probe nothing is run';
-  add('preflight', checking, object, [...PREFLIGHT, ...CONFIG], TRAIN_DEFAULTS)
+  addSettled('preflight', checking, object, [...PREFLIGHT, ...CONFIG])
     .argument(...ENTRY)
     .action(configured('preflight', async (entry, flags) => (await import('./preflight.ts')).preflightCommand(entry, flags)));
-  add('serve', 'put the policy at a URL, and capture what agents do with it', objects, SERVE, SERVE_DEFAULTS).action(
-    async (flags) => ended(await (await import('./serve.ts')).serveCommand(flags)),
+  addSettled('serve', 'put the policy at a URL, and capture what agents do with it', objects, SERVE).action(
+    async (flags, { options }) => {
+      const { serveCommand } = await import('./serve.ts');
+      ended(await serveCommand(settingsIn('serve', flags, options) as never));
+    },
   );
   add('worker', 'run rollouts for a run with --workers external, on any machine that reaches its database', objects, WORKER)
     .argument('[entry]', 'where the entry is here (default: where the coordinator has it)')
@@ -172,24 +184,4 @@ export function addVerbs(program: Command, ended: Ended): void {
 export function entryGiven(entry: string | undefined, hint: string): string {
   if (entry !== undefined) return entry;
   throw new TrainyardError('USAGE', 'missing required argument: entry', { hint });
-}
-
-/** Flags whose setting has another name. */
-export interface LimitFlags {
-  readonly engine?: EngineName;
-  readonly turns?: number;
-  readonly rolloutTokens?: number;
-  /** Seconds. */
-  readonly deadline?: number;
-  readonly graderDeadline?: number;
-  readonly baseUrl?: string;
-}
-
-export function withLimits<Flags extends LimitFlags>(given: Flags) {
-  const { turns, rolloutTokens: tokens, deadline, graderDeadline, baseUrl: baseURL, ...flags } = given;
-  const inMs = (seconds: number | undefined): number | undefined => seconds && Math.round(1000 * seconds);
-  const own = defined({ turns, tokens, deadlineMs: inMs(deadline) });
-  const { limits: usual } = isApi(given.engine) ? API_DEFAULTS : EVAL_DEFAULTS;
-  const limits: Limits | undefined = Object.keys(own).length === 0 ? undefined : { ...usual, ...own };
-  return { ...flags, ...defined({ limits, graderDeadlineMs: inMs(graderDeadline), baseURL }) };
 }

@@ -14,7 +14,7 @@ import { TrainyardError, tried } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import { keptStore } from '../run/run-store.ts';
 import { shellWord } from '../settings/settings.ts';
-import { checkStoreUrl } from '../store/open.ts';
+import { checkStoreUrl } from '../store/url.ts';
 import { asCalled, count } from './output/text.ts';
 import { serving } from './serve.ts';
 

@@ -6,38 +6,36 @@ import { existsSync } from 'node:fs';
 import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
-import { evaluationSettings, SETTINGS_OF, trainSettings } from '../settings/check-settings.ts';
+import { evaluationSettings, trainSettings } from '../settings/check-settings.ts';
 import type { ConfigSettings } from '../settings/config.ts';
-import { type ConfigFile, FLAG_OF, findConfig, readConfig } from '../settings/config-file.ts';
+import { type ConfigFile, findConfig, readConfig } from '../settings/config-file.ts';
+import { flat, isChecked, nested, rowsOf } from '../settings/setting-rows.ts';
 import { APIS, isApi, usualRun } from '../settings/settings.ts';
-import { withoutPassword } from '../store/open.ts';
-import { type ConfiguredVerb, withLimits } from './verbs.ts';
+import { withoutPassword } from '../store/url.ts';
+import type { ConfiguredVerb } from './verbs.ts';
 
 type Values = Readonly<Record<string, unknown>>;
-/** Values by the names of flags, and where each comes from. */
+/** Values by the names of settings and of other flags, and where each comes from. */
 type Sourced = Map<string, { readonly value: unknown; readonly from: string }>;
 
-/** What commands take of a config: the settings of train or eval, without these. */
-const VERBS = {
-  train: { of: 'train', without: [] },
-  eval: { of: 'eval', without: ['trained', 'loraAlpha'] },
-  try: { of: 'eval', without: ['trained', 'loraAlpha', 'n', 'rows', 'run', 'store'] },
-  preflight: { of: 'train', without: ['split', 'run', 'store'] },
-} as const satisfies Readonly<Record<ConfiguredVerb, { readonly of: 'train' | 'eval'; readonly without: readonly string[] }>>;
-const WITHOUT_PROBE = ['entry', 'flow', 'flows', 'minTasks', 'tasks', 'heldOut'];
 /** Settings that mean nothing at another engine. */
-const OF_ENGINE = ['engine', 'model', 'baseUrl', 'baseModel', 'apiKeyEnv', 'context', 'trained', 'loraRank', 'loraAlpha'];
+const OF_ENGINE = rowsOf().flatMap(({ name, section }) => (section === 'Policy' ? [name] : []));
 
-/** The entry and flags of a command with its config's settings. Undefined if they were to be printed, which is done. */
+export interface Configured {
+  readonly entry: string | undefined;
+  readonly flags: Values;
+}
+
+/** The entry and flags of a command with its config's settings; `given` has settings by their names. Undefined if they were to be printed, which is done. */
 export async function withConfig(
   verb: ConfiguredVerb,
   entry: string | undefined,
-  { config, use, printConfig, ...flags }: Values,
-): Promise<{ readonly entry: string | undefined; readonly flags: Values } | undefined> {
-  if ((flags['resume'] ?? flags['from']) !== undefined) {
-    if (typeof config !== 'string' && use === undefined && !printConfig) return { entry, flags };
+  { config, use, printConfig, ...given }: Values,
+): Promise<Configured | undefined> {
+  if ((given['resume'] ?? given['from']) !== undefined) {
+    if (typeof config !== 'string' && use === undefined && !printConfig) return { entry, flags: nested(Object.entries(given)) };
     const hint = 'the settings are those of the run, in its run.json; flags change them: leave the others out';
-    const beside = flags['resume'] === undefined ? '--from' : '--resume';
+    const beside = given['resume'] === undefined ? '--from' : '--resume';
     throw new TrainyardError('USAGE', `found --config, --use or --print-config beside ${beside}`, { hint });
   }
   const path = config === false ? undefined : ((config as string | undefined) ?? findConfig());
@@ -45,15 +43,15 @@ export async function withConfig(
   for (const warning of file?.warnings ?? []) process.stderr.write(`warning: ${printableLine(`${path}: ${warning}`)}\n`);
   for (const [name, value] of Object.entries(file?.env ?? {})) process.env[name] ??= value;
   const layers: Record<string, Values> = {};
-  if (file !== undefined) layers[file.path] = ofVerb(verb, file.settings, flags);
-  if (use !== undefined) layers[`${path}: runs.${use}`] = ofVerb(verb, runNamed(String(use), file), flags);
-  const merged = layered({ ...layers, flag: { ...flags, ...defined({ entry }) } });
+  if (file !== undefined) layers[file.path] = ofVerb(verb, file.settings, given);
+  if (use !== undefined) layers[`${path}: runs.${use}`] = ofVerb(verb, runNamed(String(use), file), given);
+  const merged = layered({ ...layers, flag: { ...given, ...defined({ entry }) } });
   // A rank is an adapter's to train, and otherwise only what a Tinker server is told.
-  if (VERBS[verb].of === 'eval' && merged.get('engine')?.value !== 'tinker' && flags['loraRank'] === undefined)
-    merged.delete('loraRank');
-  const { entry: named, ...values } = Object.fromEntries([...merged].map(([name, { value }]) => [name, value]));
-  const settled = { entry: named as string | undefined, flags: values };
-  return printConfig ? void print(verb, settled, merged, { config: path ?? null, use: use ?? null }) : settled;
+  const isMeasured = verb === 'eval' || verb === 'try';
+  if (isMeasured && merged.get('engine')?.value !== 'tinker' && given['loraRank'] === undefined) merged.delete('loraRank');
+  const { entry: named, ...values } = nested([...merged].map(([name, { value }]) => [name, value]));
+  const configured = { entry: named as string | undefined, flags: values };
+  return printConfig ? void print(verb, configured, merged, { config: path ?? null, use: use ?? null }) : configured;
 }
 
 function runNamed(name: string, file: ConfigFile | undefined): ConfigSettings {
@@ -63,22 +61,11 @@ function runNamed(name: string, file: ConfigFile | undefined): ConfigSettings {
   throw new TrainyardError('USAGE', `--use: expected the name of a run, found ${JSON.stringify(name)}; ${where}`);
 }
 
-/** What the command has of the settings, by the names of its flags. */
+/** What the command has of the settings. */
 function ofVerb(verb: ConfiguredVerb, settings: ConfigSettings, { probe }: Values): Values {
-  const without: readonly string[] = VERBS[verb].without;
-  const taken = verb === 'preflight' && !probe ? WITHOUT_PROBE : SETTINGS_OF[VERBS[verb].of];
-  const own = Object.entries(settings).filter(([name]) => taken.includes(name) && !without.includes(name));
-  const { limits = {}, graderDeadlineMs, baseURL, heldOut, ...rest } = Object.fromEntries(own) as ConfigSettings;
-  const seconds = (ms: number | undefined): number | undefined => ms && ms / 1000;
-  return defined({
-    ...rest,
-    turns: limits.turns,
-    rolloutTokens: limits.tokens,
-    deadline: seconds(limits.deadlineMs),
-    graderDeadline: seconds(graderDeadlineMs),
-    baseUrl: baseURL,
-    [verb === 'try' ? 'tasks' : 'heldOut']: heldOut,
-  });
+  const rows = rowsOf(verb).filter((row) => verb !== 'preflight' || probe || isChecked(row.name));
+  const names = rows.map(({ name }) => name);
+  return defined(Object.fromEntries(flat(settings).filter(([name]) => names.includes(name))));
 }
 
 /** Later layers win, and take away what cannot stand beside them. */
@@ -96,34 +83,20 @@ function layered(layers: Readonly<Record<string, Values>>): Sourced {
   return merged;
 }
 
-function print(
-  verb: ConfiguredVerb,
-  { entry, flags }: { readonly entry: string | undefined; readonly flags: Values },
-  merged: Sourced,
-  origin: object,
-): void {
-  const { of } = VERBS[verb];
-  const { checkpoint, tasks, json, ...given }: Values = withLimits(flags);
+function print(verb: ConfiguredVerb, { entry, flags }: Configured, merged: Sourced, origin: object): void {
+  const trains = verb === 'train' || verb === 'preflight';
+  const { checkpoint, json, ...given } = flags;
   const model = checkpoint ?? given['model'];
   const { temperature = 1, run = usualRun(entry ?? '', 'eval-') } = given;
-  const own = {
-    ...{ train: { tasks }, preflight: { tasks }, eval: { run }, try: { heldOut: tasks, temperature } }[verb],
-    model,
-    entry,
-  };
-  const request = Object.entries({ ...given, ...own }).filter(([name]) => SETTINGS_OF[of].includes(name));
-  const settings: Values = (of === 'train' ? trainSettings : evaluationSettings)(defined(Object.fromEntries(request)) as never);
-  const rows = Object.entries({ ...settings, ...defined({ model }) }).flatMap(([group, all]) => {
-    const isGroup = group === 'limits' || group === 'adam';
-    const each: [string, unknown][] = isGroup
-      ? Object.entries(all as object).map(([name, value]) => [`${group}.${name}`, value])
-      : [[group, all]];
-    return each.map(([name, value]) => ({
-      name,
-      value: shown(name === 'store' ? value && withoutPassword(String(value)) : value),
-      from: sourceOf(name, settings, merged, verb),
-    }));
-  });
+  const own = { model, entry, ...(verb === 'eval' && { run }), ...(verb === 'try' && { temperature }) };
+  const known = rowsOf(trains ? 'train' : 'eval').map(({ name }) => name);
+  const request = nested(flat(defined({ ...given, ...own })).filter(([name]) => known.includes(name)));
+  const settings: Values = (trains ? trainSettings : evaluationSettings)(request as never);
+  const rows = flat({ ...settings, ...defined({ model }) }).map(([name, value]) => ({
+    name,
+    value: shown(name === 'store' ? value && withoutPassword(String(value)) : value),
+    from: sourceOf(name, settings, merged),
+  }));
   const sourced = Object.fromEntries(rows.map(({ name, ...row }) => [name, row]));
   const line = ({ name, value, from }: (typeof rows)[number]): string =>
     `${name.padEnd(22)} ${String(value ?? '-').padEnd(28)} ${from}`;
@@ -135,9 +108,8 @@ function print(
 const shown = (value: unknown): unknown => (value instanceof Object && !isNames(value) ? 'given as values' : (value ?? null));
 const isNames = (value: object): boolean => Array.isArray(value) && value.every((one) => typeof one === 'string');
 
-function sourceOf(name: string, { engine, baseURL, apiKeyEnv }: Values, merged: Sourced, verb: ConfiguredVerb): string {
-  const flag = name === 'heldOut' && verb === 'try' ? 'tasks' : (FLAG_OF[name] ?? name);
-  const found = merged.get(flag) ?? (name === 'model' ? merged.get('checkpoint') : undefined);
+function sourceOf(name: string, { engine, baseURL, apiKeyEnv }: Values, merged: Sourced): string {
+  const found = merged.get(name) ?? (name === 'model' ? merged.get('checkpoint') : undefined);
   if (found !== undefined || name !== 'baseURL' || baseURL === undefined) return found?.from ?? 'default';
   const { urlEnv, keyEnv } = isApi(engine) ? APIS[engine] : { urlEnv: 'TINKER_BASE_URL', keyEnv: '' };
   return `environment: ${process.env[urlEnv] ? urlEnv : (apiKeyEnv ?? keyEnv)}`;

@@ -1,7 +1,7 @@
 /** `trainyard worker`: runs rollouts for a coordinating run until it is told to leave. Returns the exit code. */
 
 import { TrainyardError } from '../core/errors.ts';
-import { checkStoreUrl } from '../store/open.ts';
+import { checkStoreUrl } from '../store/url.ts';
 import { guarded } from './guarded.ts';
 import { describe, saying } from './output/print.ts';
 import { count } from './output/text.ts';

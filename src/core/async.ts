@@ -19,10 +19,6 @@ export class Semaphore {
     return this.#held;
   }
 
-  get waiting(): number {
-    return this.#waiting.length;
-  }
-
   /** Disposing the permit admits the next waiter, once. Rejects only with the signal's reason, if it aborts first. */
   async acquire(signal?: AbortSignal): Promise<Disposable> {
     signal?.throwIfAborted();

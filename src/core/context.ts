@@ -57,8 +57,14 @@ export const announce = (made: object): void => void importing.getStore()?.push(
  * For one client shared by all rollouts: `new OpenAI({ apiKey: 'unused', fetch: rolloutFetch })`. Ignores the client's base URL and key,
  * and sends each call to the rollout it is made in, as its default role. Throws NO_ROLLOUT outside of one.
  */
-export const rolloutFetch: typeof globalThis.fetch = async (input, init) => {
-  const { baseURL, apiKey, fetch } = required('rolloutFetch').model();
+export const rolloutFetch: typeof globalThis.fetch = async (input, init) =>
+  await sendThrough(required('rolloutFetch').model(), input, init);
+
+/** Sends a request to the gateway of a model handle, whatever the base URL and key that it was made for. */
+export async function sendThrough(
+  { baseURL, apiKey, fetch }: Pick<ModelHandle, 'baseURL' | 'apiKey' | 'fetch'>,
+  ...[input, init]: Parameters<typeof globalThis.fetch>
+): Promise<Response> {
   const given = input instanceof Request ? input.url : input;
   const { pathname, search } = new URL(given);
   const headers = headersOf(input, init);
@@ -66,7 +72,7 @@ export const rolloutFetch: typeof globalThis.fetch = async (input, init) => {
   headers.set('authorization', `Bearer ${apiKey}`);
   const url = `${baseURL}/${tailOf(pathname)}${search}`;
   return await fetch(input instanceof Request ? new Request(url, input) : url, { ...init, headers });
-};
+}
 
 const KEY_HEADERS = ['authorization', 'x-api-key', 'x-goog-api-key', 'api-key'];
 const ROUTE = /\/((?:chat\/completions|responses|messages|messages\/count_tokens|models|models\/[^/]+)\/?)$/;

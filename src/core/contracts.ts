@@ -79,12 +79,19 @@ export interface DefaultModelRequest {
   readonly format?: { readonly schema?: Json };
   readonly sampling: Partial<SamplingSettings>;
   readonly signal: AbortSignal;
+  /** The name of the conversation. */
+  readonly thread?: string;
+  /** The request as its agent wrote it, if that was in Chat Completions. */
+  readonly chat?: Readonly<Record<string, unknown>>;
+  /** For a model that streams: what it says, while it says it. Absent if nobody listens, or if a stop sequence may cut it. */
+  readonly tell?: (piece: { readonly kind: 'reasoning' | 'text'; readonly text: string }) => void;
 }
 
 export interface DefaultModelAnswer {
   readonly content: string | null;
-  /** Without ids: the gateway assigns them. */
-  readonly toolCalls?: readonly ToolCall['function'][];
+  readonly reasoning?: string;
+  /** The gateway assigns ids to those that have none. */
+  readonly toolCalls?: readonly (ToolCall['function'] & { readonly id?: string })[];
   readonly stopReason?: StopReason;
   /** As the model counted them. */
   readonly usage?: { readonly promptTokens: number; readonly completionTokens: number };
@@ -313,8 +320,6 @@ export interface Grader {
 
 /** Calls a grader within its deadline. Never throws for what the grader does: a failure is a `Grade`. */
 export interface GraderRunner extends AsyncDisposable {
-  /** Whether a hung grader can be killed (child process) or only abandoned (inline closure). */
-  readonly killable: boolean;
   /** `print` receives what the grader prints in a process of its own, shortened; what it prints in this one is on the terminal already. */
   grade(input: GraderInput, model?: GraderModel, print?: (text: string) => void): Promise<Grade>;
 }
@@ -351,7 +356,6 @@ export interface Session {
 
 export interface SessionHost {
   open(spec: SessionSpec): Session;
-  readonly openSessions: number;
 }
 
 export interface TrajectoryFilter {

@@ -349,11 +349,11 @@ export type RunEvent =
 
 export type Emit = (event: RunEvent) => void;
 
-/** As told, written to events.jsonl and by `--json`. `at`: milliseconds since the epoch; absent in runs from before there was this field. */
-export type LoggedEvent = RunEvent & { readonly at?: number };
+/** As told, written to events.jsonl and by `--json`. `at`: milliseconds since the epoch. */
+export type LoggedEvent = RunEvent & { readonly at: number };
 
-export function lineOf(event: LoggedEvent): string {
-  return `${JSON.stringify({ ...event, at: event.at ?? Date.now() })}\n`;
+export function lineOf(event: RunEvent | LoggedEvent): string {
+  return `${JSON.stringify({ ...event, at: 'at' in event ? event.at : Date.now() })}\n`;
 }
 
 export type Warn = (code: WarningCode, message: string) => void;

@@ -18,7 +18,7 @@ export interface FilterRow extends RolloutSummary {
   readonly excludedTurns: Readonly<Record<string, string>>;
 }
 
-export type RowFilter = (row: FilterRow) => boolean;
+type RowFilter = (row: FilterRow) => boolean;
 
 type Field =
   | { readonly kind: 'number'; readonly counts?: true; of(row: FilterRow): number | null | undefined }

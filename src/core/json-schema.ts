@@ -3,8 +3,7 @@
  * document. Patterns run only through the caller's `matches`, which must limit time: an untrusted expression on text from the policy can
  * take forever. Formats and unknown or malformed keywords are ignored. The work is bounded for any schema; exceeding the bound is a fault.
  */
-import { isDeepStrictEqual } from 'node:util';
-import { canonicalJson, isObject } from './json.ts';
+import { canonicalJson, isObject, sameJson } from './json.ts';
 
 type Fields = Readonly<Record<string, unknown>>;
 export type Schema = boolean | Fields;
@@ -84,9 +83,10 @@ class Check {
       yield fault(at, `expected ${types.join(' or ')}, found ${typeName(value)}`);
     if (Array.isArray(values)) {
       this.#spend(values.length);
-      if (!values.some((one) => isSame(one, value))) yield fault(at, `expected one of ${shown(values)}`);
+      if (!values.some((one) => sameJson(one, value))) yield fault(at, `expected one of ${shown(values)}`);
     }
-    if (Object.hasOwn(schema, 'const') && !isSame(schema['const'], value)) yield fault(at, `expected ${shown(schema['const'])}`);
+    if (Object.hasOwn(schema, 'const') && !sameJson(schema['const'], value))
+      yield fault(at, `expected ${shown(schema['const'])}`);
   }
 
   *#members({ required, properties, additionalProperties: others, patternProperties }: Fields, value: Fields, at: Place): Faults {
@@ -198,8 +198,6 @@ const below = ({ path, depth }: Place, name: string): Place => ({
 const deeper = ({ path, depth }: Place): Place => ({ path, depth: depth + 1 });
 const fault = ({ path }: Place, what: string): string => `${path.slice(0, 200) || 'the value'}: ${what}`;
 const shown = (value: unknown): string => JSON.stringify(value).slice(0, 80);
-/** Also treats 0 and -0 as equal. */
-const isSame = (a: unknown, b: unknown): boolean => a === b || isDeepStrictEqual(a, b);
 const typeName = (value: unknown): string => (value === null ? 'null' : Array.isArray(value) ? 'array' : typeof value);
 const isOfType = (value: unknown, name: unknown): boolean =>
   name === 'integer' ? Number.isInteger(value) : typeName(value) === name;

@@ -3,7 +3,7 @@
  * Tasks are the independent units: repeated attempts at one task never count as more tasks. No result is ever NaN.
  */
 
-export type Interval = readonly [low: number, high: number];
+type Interval = readonly [low: number, high: number];
 
 const COVERAGE = 0.95;
 /** The two-sided normal quantile for that coverage. */

@@ -202,7 +202,7 @@ export async function modelDigest(model: string): Promise<string> {
 const PRIVATE = /^optimizer\.safetensors$/;
 
 /** Missing files count as empty. */
-export async function digestOfFiles(folder: string, names: readonly string[]): Promise<string> {
+async function digestOfFiles(folder: string, names: readonly string[]): Promise<string> {
   const digest = createHash('sha256');
   for (const name of names) {
     const path = join(folder, name);

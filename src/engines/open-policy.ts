@@ -92,7 +92,7 @@ export function policyName({ engine, model, baseURL }: Omit<ServerSettings, 'api
 }
 
 /** Undefined unless the policy is behind an API. Asks the server nothing. */
-export function serverOf({ engine: api, model: name, baseURL, apiKeyEnv }: ServerSettings): ModelServer | undefined {
+function serverOf({ engine: api, model: name, baseURL, apiKeyEnv }: ServerSettings): ModelServer | undefined {
   return isApi(api) && baseURL !== undefined ? { name, baseURL, apiKey: keyOf(api, apiKeyEnv), api } : undefined;
 }
 
@@ -233,7 +233,7 @@ export function withPolicy(runner: GraderRunner, grader: Grader, parts: PolicyJu
       open.delete(name);
     }
   };
-  return { killable: runner.killable, grade, [Symbol.asyncDispose]: () => runner[Symbol.asyncDispose]() };
+  return { grade, [Symbol.asyncDispose]: () => runner[Symbol.asyncDispose]() };
 }
 
 /** Derived from the graded content, not from time: seeds depend on it, and judging the same rollout again must use the same seeds. */

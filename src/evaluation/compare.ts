@@ -14,7 +14,9 @@ import { policyName } from '../engines/open-policy.ts';
 import { readRunFile } from '../run/directory.ts';
 import { evaluationIn } from '../run/plan.ts';
 import { openStoreOf, requireDirectory } from '../run/run-store.ts';
-import { API_DEFAULTS, EVAL_DEFAULTS, isApi } from '../settings/settings.ts';
+import { EVAL_DEFAULTS } from '../settings/setting-rows.ts';
+import { isApi } from '../settings/settings.ts';
+import { API_DEFAULTS } from '../settings/table.ts';
 import { meanRewardIn, Results, resultOf, solvedIn } from './results.ts';
 
 export interface Measured {
@@ -39,7 +41,7 @@ export interface MeasuredTask {
   readonly meanReward: number | null;
 }
 
-export interface Sides {
+interface Sides {
   readonly a: number;
   readonly b: number;
   /** b − a, so positive if B is better. */
@@ -47,7 +49,7 @@ export interface Sides {
 }
 
 /** Number of tasks in which B is better than A, worse, or equal. */
-export interface Counts {
+interface Counts {
   readonly better: number;
   readonly worse: number;
   readonly same: number;

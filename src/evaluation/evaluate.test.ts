@@ -4,9 +4,9 @@ import { ended } from '../../test/fixtures/evaluation.ts';
 import { memoryStore } from '../../test/fixtures/store/memory-store.ts';
 import type { RunEvent } from '../core/events.ts';
 import type { Task } from '../core/types.ts';
-import type { Rollouts } from '../run/parts.ts';
+import type { Rollouts } from '../run/rollouts.ts';
 import type { TrainSettings } from '../settings/check-settings.ts';
-import { TRAIN_DEFAULTS } from '../settings/settings.ts';
+import { TRAIN_DEFAULTS } from '../settings/setting-rows.ts';
 import { evaluateOnly, HeldOut } from './evaluate.ts';
 
 const tasks: Task[] = Array.from({ length: 10 }, (_, i) => ({ id: `t${i + 1}`, prompt: [{ role: 'user', content: 'hi' }] }));

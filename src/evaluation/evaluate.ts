@@ -17,7 +17,7 @@ import type { Message, Task, Trajectory } from '../core/types.ts';
 import { policyName } from '../engines/open-policy.ts';
 import { createRunDirectory, eventLog, reopenRunDirectory } from '../run/directory.ts';
 import { coordinatorOf, type ExternalWorkers } from '../run/external-workers.ts';
-import { openParts, type Rollouts, type RunParts } from '../run/parts.ts';
+import { openParts, type RunParts } from '../run/parts.ts';
 import {
   type EvaluationPlan,
   type EvaluationResumeRequest,
@@ -25,12 +25,14 @@ import {
   planEvaluation,
   planResumedEvaluation,
 } from '../run/plan.ts';
+import type { Rollouts } from '../run/rollouts.ts';
 import { openRunStore } from '../run/run-store.ts';
 import type { EvaluationRequest, EvaluationSettings, TrainSettings } from '../settings/check-settings.ts';
-import { costOf, EVAL_DEFAULTS, hiddenFiles, plannedFor, samplingAt, shortPath, usualHeldOut } from '../settings/settings.ts';
+import { EVAL_DEFAULTS } from '../settings/setting-rows.ts';
+import { costOf, hiddenFiles, plannedFor, samplingAt, shortPath, usualHeldOut } from '../settings/settings.ts';
 import { writeWhole } from '../store/files.ts';
-import { withoutPassword } from '../store/open.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
+import { withoutPassword } from '../store/url.ts';
 import { endingOf, type Pending, Results, reportOf, scoreOf, type TaskResult } from './results.ts';
 
 export interface EvaluationResult extends EvaluationReport {

@@ -300,7 +300,7 @@ export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts =
 }
 
 /** `failed`: the rollout or its grading broke. `ungraded`: workflow or grader declared that there is nothing to score. */
-export type Ending = 'solved' | 'unsolved' | 'ungraded' | 'failed';
+type Ending = 'solved' | 'unsolved' | 'ungraded' | 'failed';
 
 export function endingOf(trajectory: Trajectory): Ending {
   const { grade } = trajectory;

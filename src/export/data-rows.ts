@@ -19,7 +19,7 @@ export type Column = Scalar | readonly [Column] | { readonly [name: string]: Col
 type Columns = Readonly<Record<string, readonly [Column, (row: TokenRow) => unknown]>>;
 export type Row = Readonly<Record<string, unknown>>;
 
-export interface RolloutToWrite {
+interface RolloutToWrite {
   readonly trajectory: Trajectory;
   /** Undefined without signal. */
   advantageOf(turn: Turn): number | undefined;

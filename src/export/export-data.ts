@@ -70,7 +70,7 @@ function isDirectory(path: string): boolean {
   return existsSync(path) && statSync(path).isDirectory();
 }
 
-export interface Tally {
+interface Tally {
   rollouts: number;
   rows: number;
   readonly leftOut: Record<string, number>;

@@ -47,12 +47,23 @@ async function talks(count: number, same = false): Promise<string> {
 }
 
 it('the same sft in a second process does not remove the directory of the one that is running', async () => {
-  const request = { from: await talks(64), run: at('run'), threads: 1, epochs: 3, batch: 4 };
+  // Without validation nothing but the second one's end ends the first.
+  const request = { from: await talks(64), run: at('run'), threads: 1, epochs: 1000, batch: 4, validation: 0 };
+  const finish = new AbortController();
   let second: Promise<unknown> | undefined;
-  const first = sft(request, (event: RunEvent) => {
-    if (event.type === 'sft-step') second ??= sft(request).catch((thrown: unknown) => thrown);
-  });
-  await first;
+  const again = async (): Promise<unknown> => {
+    const thrown = await sft(request).catch((thrown: unknown) => thrown);
+    finish.abort();
+    return thrown;
+  };
+  const first = await sft(
+    request,
+    ({ type }: RunEvent) => {
+      if (type === 'sft-step') second ??= again();
+    },
+    { finish: finish.signal },
+  );
+  expect(first.ending).toBe('interrupted');
   // RUN_LOCKED or the like, not a second result.
   expect(await second).toBeInstanceOf(Error);
 });

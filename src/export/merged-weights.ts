@@ -25,7 +25,7 @@ export interface Pair {
   readonly b: Tensor;
 }
 
-export interface MergedWeights {
+interface MergedWeights {
   readonly source: ModelSource;
   /** By the name of the module, such as model.layers.0.self_attn.q_proj. */
   readonly pairs: ReadonlyMap<string, Pair>;

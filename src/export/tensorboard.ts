@@ -48,8 +48,7 @@ function openEventFile(folder: string): (event: LoggedEvent) => number {
     return (event) => {
       const { step, values } = scalarsOf(event) ?? { step: 0, values: new Map<string, number>() };
       const all = [...values].map(([tag, value]) => bytes(1, Buffer.concat([bytes(1, tag), float(2, value)])));
-      // Runs from before events had times get the time of the export.
-      if (all.length > 0) write(eventOf(event.at ?? Date.now(), step, bytes(5, Buffer.concat(all))));
+      if (all.length > 0) write(eventOf(event.at, step, bytes(5, Buffer.concat(all))));
       return all.length;
     };
   } catch (cause) {

@@ -237,7 +237,8 @@ function generationOf(said: string): Generation {
   return { id, message, text: content ?? '', toolCalls, stopReason };
 }
 
-function refusalOf(status: number, text: string): TrainyardError {
+/** What an error of a gateway says, or of another server. */
+export function refusalOf(status: number, text: string): TrainyardError {
   const { code, message, hint } = (parsedJson(text) as { error?: Record<string, unknown> } | undefined)?.error ?? {};
   const known = CODES.get(code);
   const said = typeof message === 'string' ? message : text.slice(0, 500);

@@ -6,7 +6,7 @@ import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
 import type { SessionSpec } from '../core/contracts.ts';
 import { turnSummary } from '../core/turns.ts';
-import { decoded, type HttpReply, type HttpRequest, jsonReply, parseJson, readText } from '../http/message.ts';
+import { decoded, type HttpReply, type HttpRequest, jsonReply, readJson } from '../http/message.ts';
 import { invalid, parsed } from './dialects/dialect.ts';
 import type { LiveSession, SessionTable } from './sessions.ts';
 import { GATEWAY_LIMITS, refused } from './wire-protocol.ts';
@@ -28,8 +28,7 @@ export async function openSession(
   defaults: SessionDefaults | undefined,
   call: HttpRequest,
 ): Promise<HttpReply> {
-  const text = await readText(call, GATEWAY_LIMITS.bodyBytes);
-  const raw = text === '' ? {} : parseJson(text, GATEWAY_LIMITS);
+  const raw = await readJson(call, GATEWAY_LIMITS, {});
   if (defaults === undefined) throw refused('not_found', 'this gateway opens no sessions over HTTP');
   const { rolloutId = randomUUID(), groupId = rolloutId, taskId = rolloutId, purpose, roles } = parsed(body, raw);
   if (Object.keys(roles).length > 100) throw invalid('roles', 'more than 100');

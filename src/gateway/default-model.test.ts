@@ -16,7 +16,7 @@ import {
   stitched,
   tools,
 } from '../../test/fixtures/gateway/streams.ts';
-import { httpServer } from '../../test/fixtures/http-server.ts';
+import { localServer } from '../../test/fixtures/local-server.ts';
 import { refusal } from '../../test/fixtures/refusal.ts';
 import type { DefaultModelLike, DefaultModelRequest, Role, Session } from '../core/contracts.ts';
 import type { Turn } from '../core/types.ts';
@@ -40,7 +40,7 @@ function played(reply: (request: DefaultModelRequest) => unknown = () => SAID, s
 /** A server on this machine that answers so. */
 async function serve(reply: (request: Request) => Response) {
   let requests = 0;
-  const server = await httpServer(async ({ url, headers }, answer) => {
+  const server = await localServer(async ({ url, headers }, answer) => {
     requests++;
     const response = reply(new Request(`http://house${url}`, { headers: headers as Record<string, string> }));
     answer.writeHead(response.status, Object.fromEntries(response.headers)).end(await response.text());

@@ -6,9 +6,11 @@
 import { type Downtime, orAborted } from '../core/async.ts';
 import type { DefaultModel, DefaultModelAnswer, DefaultModelLike, DefaultModelRequest, ModelServer } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
+import { defined } from '../core/json.ts';
 import type { StopReason, Turn } from '../core/types.ts';
+import { Refusal } from '../http/refusal.ts';
 import type { Assistant } from '../tokens/response-parser.ts';
-import { beforeStop, type Piece, piecesOf } from '../tokens/response-stream.ts';
+import { beforeStop, type Piece, piecesOf } from '../tokens/response-parser.ts';
 import { isCount } from './chat-client.ts';
 import { invalid, type ModelRequest } from './dialects/dialect.ts';
 import { askServer, ServerFailure } from './model-server.ts';
@@ -33,6 +35,7 @@ export interface Sampled {
 }
 
 interface Bounds {
+  readonly thread: string;
   readonly signal: AbortSignal;
   readonly waits: Downtime | undefined;
 }
@@ -46,15 +49,26 @@ export async function askDefaultModel(
   if (request.promptIds !== undefined) {
     throw invalid('promptIds', `the role is played by ${model.name}, which reads words`, 'give messages');
   }
-  const answer = await answerOf(model, request, bounds);
+  let isTold = false;
+  const tell: DefaultModelRequest['tell'] = (piece) => {
+    isTold = true;
+    onPieces?.([piece]);
+  };
+  const isHeard = onPieces !== undefined && request.stopTexts.length === 0;
+  const answer = await answerOf(model, request, bounds, isHeard ? { tell } : {});
   const assistant = assistantOf(answer, request.stopTexts);
-  onPieces?.(piecesOf(assistant));
+  onPieces?.(piecesOf(isTold ? { content: null, toolCalls: assistant.toolCalls } : assistant));
   const ids = { sampledIds: new Int32Array(0), logprobs: new Float32Array(0), policyVersion: 0 };
   return { assistant, stopReason: answer.stopReason ?? 'stop', ids, usage: answer.usage };
 }
 
-async function answerOf(model: DefaultModel, request: ModelRequest, { signal, waits }: Bounds): Promise<DefaultModelAnswer> {
-  const { forced, requested, stopTexts } = request;
+async function answerOf(
+  model: DefaultModel,
+  request: ModelRequest,
+  { signal, waits, thread }: Bounds,
+  heard: Pick<DefaultModelRequest, 'tell'>,
+): Promise<DefaultModelAnswer> {
+  const { forced, requested, stopTexts, chat } = request;
   // Copies, so that the model cannot change what is recorded.
   const { messages, tools } = structuredClone({ messages: request.messages, tools: request.tools });
   const sampling = { ...requested };
@@ -63,17 +77,19 @@ async function answerOf(model: DefaultModel, request: ModelRequest, { signal, wa
   const tool = forced === undefined ? {} : { tool: forced.name ?? (true as const) };
   try {
     signal.throwIfAborted();
-    const asked = { messages, tools, ...tool, stop, ...format, sampling, signal };
+    const asked = { messages, tools, ...tool, stop, ...format, sampling, signal, thread, ...(chat && { chat }), ...heard };
     return checked(model, await orAborted(model.generate(asked, waits), signal));
   } catch (cause) {
     signal.throwIfAborted();
-    if (cause instanceof TrainyardError && cause.code === 'DEFAULT_MODEL_FAILED') throw cause;
+    if (cause instanceof Refusal || (cause instanceof TrainyardError && cause.code === 'DEFAULT_MODEL_FAILED')) throw cause;
     throw failed(model, `failed: ${messageOf(cause)}`, cause);
   }
 }
 
+type Fields = Readonly<Record<string, unknown>>;
+
 function checked(model: DefaultModel, answer: unknown): DefaultModelAnswer {
-  const { content = null, toolCalls = [], stopReason = 'stop', usage } = (answer ?? {}) as Partial<Record<string, unknown>>;
+  const { content = null, reasoning, toolCalls = [], stopReason = 'stop', usage } = (answer ?? {}) as Fields;
   const isText = content === null || typeof content === 'string';
   const isAnswer = typeof answer === 'object' && answer !== null && ('content' in answer || 'toolCalls' in answer);
   if (!isAnswer || !isText || (stopReason !== 'stop' && stopReason !== 'length')) {
@@ -86,23 +102,31 @@ function checked(model: DefaultModel, answer: unknown): DefaultModelAnswer {
   if (usage !== undefined && !(isCount(promptTokens) && isCount(completionTokens))) {
     throw failed(model, 'answered a usage that is not { promptTokens, completionTokens }, both of them whole numbers');
   }
-  const calls = toolCalls.map(({ name, arguments: given }) => ({ name, arguments: given }));
-  return { content, toolCalls: calls, stopReason, ...(usage === undefined ? {} : { usage: { promptTokens, completionTokens } }) };
+  const calls = toolCalls.map(({ id, name, arguments: given }) => {
+    return { ...(typeof id === 'string' && id !== '' && { id }), name, arguments: given };
+  });
+  return {
+    content,
+    toolCalls: calls,
+    stopReason,
+    ...(typeof reasoning === 'string' && reasoning !== '' && { reasoning }),
+    ...(usage === undefined ? {} : { usage: { promptTokens, completionTokens } }),
+  };
 }
 
-function isCall(call: unknown): call is { readonly name: string; readonly arguments: string } {
+function isCall(call: unknown): call is { readonly id?: unknown; readonly name: string; readonly arguments: string } {
   const { name, arguments: given } = (call ?? {}) as { readonly name?: unknown; readonly arguments?: unknown };
   return typeof name === 'string' && name !== '' && typeof given === 'string';
 }
 
-function assistantOf({ content, toolCalls = [] }: DefaultModelAnswer, stopTexts: readonly string[]): Assistant {
+function assistantOf({ content, reasoning, toolCalls = [] }: DefaultModelAnswer, stopTexts: readonly string[]): Assistant {
   const said = content === null ? null : (beforeStop(content, stopTexts) ?? content);
-  return { content: said || (toolCalls.length === 0 ? '' : null), toolCalls };
+  return { content: said || (toolCalls.length === 0 ? '' : null), toolCalls, ...defined({ reasoning }) };
 }
 
 async function serverAnswer(
   server: ModelServer,
-  { sampling, signal, ...asked }: DefaultModelRequest,
+  { sampling, signal, thread: _thread, chat: _chat, tell: _tell, ...asked }: DefaultModelRequest,
   waits: Downtime | undefined,
 ): Promise<DefaultModelAnswer> {
   const { topK, ...known } = sampling;

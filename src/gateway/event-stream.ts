@@ -8,7 +8,7 @@ import type { BodyStream } from '../http/message.ts';
 import type { Piece } from '../tokens/response-stream.ts';
 
 /** Sampled tokens, pushed before the text they complete, and only if the client asked for log-probabilities. */
-export interface Tokens {
+interface Tokens {
   readonly kind: 'tokens';
   readonly ids: Int32Array;
   readonly logprobs: Float32Array;

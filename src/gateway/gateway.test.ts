@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
+import { scriptedLogprob } from '../../packages/testing/src/trajectories.ts';
 import { postTo } from '../../test/fixtures/gateway/messages.ts';
 import {
   answerTo,
@@ -14,7 +15,6 @@ import {
 } from '../../test/fixtures/gateway/streams.ts';
 import type { Role, Session, SessionSpec } from '../core/contracts.ts';
 import type { Turn } from '../core/types.ts';
-import { scriptedLogprob } from '../testing/trajectories.ts';
 import { listen } from './gateway.ts';
 
 const ANSWER = 'It costs $81.<|im_end|>';
@@ -24,14 +24,13 @@ interface Options {
   readonly replies?: readonly string[];
   readonly spec?: Partial<SessionSpec>;
   readonly roles?: Record<string, Role>;
-  readonly reply?: (call: number, signal: AbortSignal | undefined) => Promise<number[]>;
-  readonly context?: number;
+  readonly reply?: (call: number) => Promise<number[]>;
 }
 
-function open({ replies, spec, roles = {}, reply, context = 4096 }: Options = {}) {
+function open({ replies, spec, roles = {}, reply }: Options = {}) {
   return openWith({
-    contextLength: context,
-    reply: (_, call, signal) => reply?.(call, signal) ?? say(replies?.[call] ?? ANSWER),
+    contextLength: 4096,
+    reply: (_, call) => reply?.(call) ?? say(replies?.[call] ?? ANSWER),
     spec: {
       roles,
       sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: 64 },
@@ -54,8 +53,7 @@ async function converse(session: Session, fetch?: typeof globalThis.fetch): Prom
   });
 }
 
-const post = (session: Session, body: unknown, headers: Record<string, string> = {}) =>
-  postTo(session, 'chat/completions', body, headers);
+const post = (session: Session, body: unknown) => postTo(session, 'chat/completions', body);
 
 it('a conversation through the gateway gives the client structured tool calls and records the engine’s exact ids, in process and over HTTP alike', async () => {
   const { session } = open({ replies: [LOOKUP, ANSWER] });
@@ -132,14 +130,6 @@ describe('odd requests', () => {
     expect((await post(session, { messages: ask, user: 'u', seed: 4, ...defaults })).status).toBe(200);
   });
 
-  it('a conversation longer than the context: 400 context_length_exceeded, and the rollout knows', async () => {
-    const { session } = open({ context: 10 });
-    const response = await post(session, { messages: ask });
-    expect(await response.json()).toMatchObject({ error: { code: 'context_length_exceeded' } });
-    expect(session.unanswered.at(-1)?.failure?.limit).toBe('context');
-    expect(session.seal()).toEqual([]);
-  });
-
   it('a role named like something every object has is just a role', async () => {
     const { session } = open();
     await session.model('constructor').generate({ messages: ask });
@@ -181,8 +171,8 @@ describe('limits', () => {
   });
 });
 
-describe('hang-ups and retries', () => {
-  it('an answer that was sampled but not delivered is given again, as the same turn, to the same seat only', async () => {
+describe('a retry', () => {
+  it('gets an answer that was sampled but not delivered, as the same turn, in the same seat only', async () => {
     const { gateway, session } = open();
     const send = (role?: string) => answerTo(gateway, session.model(role), JSON.stringify({ messages: ask }));
     const lost = await send();
@@ -193,28 +183,6 @@ describe('hang-ups and retries', () => {
     expect(again.body).toBe(lost.body);
     expect(session.turns.length).toBe(2);
     await send();
-    expect(session.seal().length).toBe(3);
-  });
-
-  it('a retry that its client marks gets the answer that was sampled, or the one being sampled', async () => {
-    const { session } = open({
-      reply: async () => {
-        await sleep(20);
-        return say(ANSWER);
-      },
-    });
-    const body = { messages: ask };
-    const retry = { 'x-stainless-retry-count': '1' };
-    const answers = await Promise.all([
-      post(session, body),
-      post(session, body, retry),
-      sleep(40).then(() => post(session, body, retry)),
-    ]);
-    const texts = await Promise.all(answers.map((answer) => answer.text()));
-    expect(new Set(texts).size).toBe(1);
-    expect(session.turns.length).toBe(1);
-    // Without the mark the same question is another sample.
-    await Promise.all([post(session, body), post(session, body)]);
     expect(session.seal().length).toBe(3);
   });
 });

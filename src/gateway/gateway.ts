@@ -10,8 +10,17 @@ import { messageOf, TrainyardError } from '../core/errors.ts';
 import { deepCopy } from '../core/json.ts';
 import { completionId } from '../core/turns.ts';
 import type { Turn } from '../core/types.ts';
-import { KeyedServer, type Listener, serve, type Timeouts } from '../http/http-server.ts';
-import { fetchWith, type HttpReply, type HttpRequest, jsonReply, parseJson, readText, routeFor } from '../http/message.ts';
+import { KeyedServer, type KeyedServerOptions, type Listener, serve, type Timeouts } from '../http/http-server.ts';
+import {
+  type HttpReply,
+  type HttpRequest,
+  jsonReply,
+  parseJson,
+  type RouteMatch,
+  Router,
+  readText,
+  routeFor,
+} from '../http/message.ts';
 import type { Failure } from '../http/refusal.ts';
 import { tokensOf } from '../tokens/renderer.ts';
 import { isMarkedRetry } from './answers.ts';
@@ -26,20 +35,11 @@ import { authorize, callerOf, checkRollout, checkThread, type Grant, Keyring, na
 import { answerCall, countTokens } from './model-call.ts';
 import { answer, type SamplerParts, type ServedPolicy, type TokenPolicy, tokenPolicy } from './sampling.ts';
 import { type Caller, type LiveSession, type RestoredSession, type SessionJournal, SessionTable, sealed } from './sessions.ts';
-import {
-  type Capability,
-  GATEWAY_LIMITS,
-  gatewayFailure,
-  type MatchedPath,
-  matchPath,
-  openAIError,
-  type Route,
-  refused,
-} from './wire-protocol.ts';
+import { type Capability, GATEWAY_LIMITS, gatewayFailure, openAIError, ROUTES, type Route, refused } from './wire-protocol.ts';
 
 export type { Listener };
 
-interface CommonOptions {
+interface CommonOptions extends KeyedServerOptions {
   /** The model name reported to clients. */
   readonly modelName: string;
   readonly clock?: Clock;
@@ -51,8 +51,6 @@ interface CommonOptions {
   readonly journal?: SessionJournal & { readonly secret: Uint8Array };
   /** If absent, no session can be opened over HTTP. */
   readonly sessionDefaults?: SessionDefaults;
-  /** Called for every call that is answered with an error. */
-  readonly onFailure?: (failure: Failure, path: string) => void;
 }
 
 export type GatewayOptions = CommonOptions & (TokenPolicy | ServedPolicy) & Pick<SamplerParts, 'recorded'>;
@@ -64,9 +62,9 @@ const NO_GEMINI = 'Gemini’s API is not spoken here: use a client of OpenAI’s
 export const DIALECTS: Readonly<Record<string, Dialect>> = { 'chat/completions': chat, responses, messages };
 
 /** Routes of another protocol on the same server. They return undefined for an unknown path; a thrown error becomes the reply. */
-export type OtherRoutes = (call: HttpRequest) => Promise<HttpReply | undefined>;
+type OtherRoutes = (call: HttpRequest) => Promise<HttpReply | undefined>;
 
-export type CallerRequest = GenerateRequest & { readonly role?: string; readonly thread?: string };
+type CallerRequest = GenerateRequest & { readonly role?: string; readonly thread?: string };
 
 export class Gateway extends KeyedServer implements SessionHost {
   readonly #options: GatewayOptions & { readonly clock: Clock };
@@ -80,7 +78,7 @@ export class Gateway extends KeyedServer implements SessionHost {
   origin = 'http://trainyard.invalid';
 
   constructor(options: GatewayOptions) {
-    super(options.clock);
+    super(options);
     this.#options = { clock: { now: Date.now, elapsed: () => performance.now() }, ...options };
     const { clock, idleMs = IDLE_MS, ready, journal } = this.#options;
     this.#keyring = new Keyring(journal?.secret);
@@ -161,9 +159,6 @@ export class Gateway extends KeyedServer implements SessionHost {
     this.#keyring.accept(token, { capability });
   }
 
-  /** Like the global `fetch`, for the gateway's own URLs. */
-  readonly fetch = fetchWith((request) => this.answer(request));
-
   protected route(call: HttpRequest): Promise<HttpReply> {
     if (GEMINI.test(call.path)) throw refused('not_found', NO_GEMINI);
     const match = matchPath(call.path);
@@ -222,10 +217,10 @@ export class Gateway extends KeyedServer implements SessionHost {
     return models(this.#options.modelName, Boolean(call.header('anthropic-version')), id);
   }
 
+  protected readonly failureOf = gatewayFailure;
+
   /** In the dialect's format. */
-  protected failed(thrown: unknown, { path, header }: Pick<HttpRequest, 'path' | 'header'>): HttpReply {
-    const failure = gatewayFailure(thrown);
-    this.#options.onFailure?.(failure, path);
+  protected replyTo(failure: Failure, { path, header }: Pick<HttpRequest, 'path' | 'header'>): HttpReply {
     const own = dialectOf(matchPath(path)?.routes[0]?.path ?? '') ?? (header('anthropic-version') ? messages : undefined);
     return jsonReply(failure.status, (own?.failure ?? openAIError)(failure), failure.headers);
   }
@@ -272,11 +267,26 @@ function notOpen(rollout: string): TrainyardError {
   return new TrainyardError('SESSION_UNKNOWN', `rollout ${JSON.stringify(rollout)} is not open`, { hint });
 }
 
+interface MatchedPath extends RouteMatch<Route> {
+  /** Percent-encoded. */
+  readonly rollout: string | undefined;
+}
+
+const PREFIXED = /^(?:\/r\/([^/]+))?((?:\/v1){0,2})\/(.+)$/;
+const ROUTER = new Router(ROUTES);
+
+function matchPath(pathname: string): MatchedPath | undefined {
+  const [, rollout, version, path = ''] = PREFIXED.exec(pathname) ?? [];
+  const match = ROUTER.match(path);
+  if (match === undefined || (!match.routes[0]!.model && (rollout !== undefined || version))) return undefined;
+  return { routes: match.routes, segments: match.segments, rollout };
+}
+
 function dialectOf(path: string): Dialect | undefined {
   return path === 'messages/count_tokens' ? messages : DIALECTS[path];
 }
 
-export interface ListenOptions {
+interface ListenOptions {
   /** Default: 127.0.0.1. */
   readonly host?: string;
   readonly port?: number;
@@ -301,7 +311,7 @@ export async function listen(gateway: Gateway, { token, ...options }: ListenOpti
 type GenerateParts = SamplerParts & { checkReady(): void };
 
 /** In the gateway's own process, a generation always has its turn. */
-export type Generated = Generation & { readonly turn: Turn };
+type Generated = Generation & { readonly turn: Turn };
 
 type Reach = ModelAddress & Pick<ModelHandle, 'fetch'>;
 

@@ -31,7 +31,7 @@ const WIRE_NAMES = Object.entries(NAMES);
 const OTHERS = ['promptIds', 'signal'];
 const NUMBERS = ['temperature', 'topP', 'topK', 'maxTokens'] as const;
 
-export interface ReadRequest {
+interface ReadRequest {
   readonly request: ModelRequest;
   /** To be given back with the next call. Absent if they were not read apart from the messages. */
   readonly parameters?: LiveSession['parameters'];

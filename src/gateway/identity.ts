@@ -75,7 +75,9 @@ export class Keyring {
   }
 
   make(grant: Grant): string {
-    return this.#ids.make([grant, this.#made++]);
+    const key = this.#ids.make([grant, this.#made++]);
+    this.#remember(digest(key), grant);
+    return key;
   }
 
   accept(token: string, grant: Grant): void {
@@ -89,9 +91,13 @@ export class Keyring {
     if (known !== undefined) return known;
     const [grant] = this.#ids.read(key) ?? [];
     if (grant === undefined) return undefined;
+    this.#remember(digested, grant);
+    return grant;
+  }
+
+  #remember(digested: string, grant: Grant): void {
     if (this.#verified.size >= MOST_REMEMBERED) this.#verified.clear();
     this.#verified.set(digested, grant);
-    return grant;
   }
 }
 
@@ -157,7 +163,7 @@ export function checkThread(session: LiveSession, role: string | undefined, thre
 
 function sessionOf(sessions: SessionTable, grant: Grant, pathSegment: string | undefined, call: Headers): LiveSession {
   const inHeader = call.header('x-rollout-id');
-  const inPath = pathSegment === undefined ? undefined : decoded(pathSegment);
+  const inPath = pathSegment?.includes('%') ? decoded(pathSegment) : pathSegment;
   if (grant.rollout !== undefined && inPath !== undefined && inPath !== grant.rollout) throw noRollout(inPath);
   const named = grant.rollout ?? inPath;
   if (inHeader !== undefined && named !== undefined && inHeader !== named) {

@@ -16,9 +16,9 @@ import { type AnswerStart, answer, type SamplerParts, type StreamListener, token
 import type { Caller, ModelCall } from './sessions.ts';
 import { GATEWAY_LIMITS, gatewayFailure } from './wire-protocol.ts';
 
-export type ModelCallParts = SamplerParts & {
+type ModelCallParts = SamplerParts & {
   readonly modelName: string;
-  readonly onFailure?: (failure: Failure, path: string) => void;
+  readonly onFailure?: ((failure: Failure, path: string) => void) | undefined;
 };
 
 /** Length, in characters, of the header that names ignored parameters. */
@@ -71,13 +71,9 @@ function readRequest({ session }: Caller, text: string, dialect: Dialect): Retur
 async function whole(parts: ModelCallParts, { caller, http, writer, answered }: ReadCall): Promise<HttpReply> {
   const { session } = caller;
   const { signal, release } = session.join(http);
-  try {
-    const { value: turns, miss } = await answered(signal);
-    session.assertOpen();
-    return { ...jsonReply(200, writer.whole(turns, headOf(parts, caller, startOf(turns)))), undelivered: miss };
-  } finally {
-    release();
-  }
+  const { value: turns, miss } = await answered(signal).finally(release);
+  session.assertOpen();
+  return { ...jsonReply(200, writer.whole(turns, headOf(parts, caller, startOf(turns)))), undelivered: miss };
 }
 
 /** Replies at the first token; an earlier failure is an ordinary error. A retry gets the recorded turns all at once. */

@@ -1,11 +1,10 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { text } from 'node:stream/consumers';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { gzipSync } from 'node:zlib';
 import { describe, expect, it } from 'vitest';
 import { ask, open } from '../../test/fixtures/gateway/streams.ts';
 import { completion } from '../../test/fixtures/grader/judge-server.ts';
-import { httpServer } from '../../test/fixtures/http-server.ts';
+import { jsonOf, localServer } from '../../test/fixtures/local-server.ts';
 import { knowsItself } from '../../test/fixtures/system.ts';
 import { Downtime } from '../core/async.ts';
 import type { SamplingSettings } from '../core/types.ts';
@@ -22,9 +21,8 @@ interface Call {
 /** A real server that plays its part by hand. */
 async function serve(plays: (call: Call) => unknown) {
   const calls: Call[] = [];
-  const server = await httpServer(async (incoming, reply) => {
-    const body = JSON.parse(await text(incoming)) as Call['body'];
-    const call = { body, reply, incoming, count: calls.length + 1 };
+  const server = await localServer(async (incoming, reply, bytes) => {
+    const call = { body: jsonOf<Call['body']>(bytes), reply, incoming, count: calls.length + 1 };
     calls.push(call);
     await plays(call);
   });
@@ -181,7 +179,7 @@ describe('a server that is busy', () => {
 
   it('keeps the other calls waiting as well, for as long as it says', async () => {
     await using house = await serve((call) =>
-      call.count === 1 ? refuses(call, 429, '', { 'retry-after': '0.2' }) : answers(call),
+      call.count === 1 ? refuses(call, 429, '', { 'retry-after': '1' }) : answers(call),
     );
     const first = asked(house);
     while (house.calls.length === 0) await sleep(1);

@@ -6,12 +6,12 @@ import { TrainyardError } from '../core/errors.ts';
 import { sameJson } from '../core/json.ts';
 import { checkFits, type Engine, OVERFLOW_HINT } from '../core/policy.ts';
 import type { Fork, Message, Tool, Turn } from '../core/types.ts';
-import { type Asked, relate } from '../tokens/history.ts';
+import { type Asked, type Relation, relate } from '../tokens/history.ts';
 import { grown, type Renderer } from '../tokens/renderer.ts';
 import { type ForcedCall, invalid, type ModelRequest } from './dialects/dialect.ts';
 import type { Caller } from './sessions.ts';
 
-export type Prompt = Pick<Turn, 'promptIds' | 'after' | 'fork'>;
+type Prompt = Pick<Turn, 'promptIds' | 'after' | 'fork'>;
 
 export interface PrefilledPrompt {
   readonly prompt: Prompt;
@@ -40,10 +40,18 @@ function prefillFor(renderer: Renderer, { name }: ForcedCall): Int32Array {
   throw invalid('tool_choice', `${what} cannot be forced on this model`, 'leave the choice to the policy: "auto"');
 }
 
-function renderedPrompt({ renderer, engine }: PromptParts, caller: Caller, request: ModelRequest): Prompt {
+/** To what was said before. A rollout's first call relates to nothing. */
+function relationOf({ renderer, engine }: PromptParts, caller: Caller, request: ModelRequest): Relation<Turn> {
+  const { turns } = caller.session;
+  if (turns.length === 0) return {};
+  checkLength(renderer, engine.contextLength, request.messages);
+  return relate(turns, conversationOf(caller, request));
+}
+
+function renderedPrompt(parts: PromptParts, caller: Caller, request: ModelRequest): Prompt {
+  const { renderer, engine } = parts;
   const { messages, tools } = request;
-  checkLength(renderer, engine.contextLength, messages);
-  const { continues, fork } = relate(caller.session.turns, conversationOf(caller, request));
+  const { continues, fork } = relationOf(parts, caller, request);
   const promptIds = continues && renderer.extend(continues.turn, continues.newMessages);
   if (promptIds) return { promptIds, after: continues.turn.index, ...(fork ? { fork } : {}) };
   checkLength(renderer, engine.contextLength, messages, tools);

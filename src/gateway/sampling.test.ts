@@ -1,10 +1,10 @@
 /** What engines say, whichever they are, is checked and copied before it is a turn: each lie below was trained once without a word. */
 import { setImmediate } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
+import { scriptedEngine } from '../../packages/testing/src/trajectories.ts';
 import { renderer, say, specOf } from '../../test/fixtures/gateway/streams.ts';
 import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
 import type { Turn } from '../core/types.ts';
-import { scriptedEngine } from '../testing/trajectories.ts';
 import { Gateway } from './gateway.ts';
 
 const MOST = 16;

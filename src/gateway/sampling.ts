@@ -17,8 +17,7 @@ import { askDefaultModel, defaultModelOf, type Sampled } from './default-model.t
 import type { ModelRequest } from './dialects/dialect.ts';
 import type { StreamPiece } from './event-stream.ts';
 import { conversationOf, type PrefilledPrompt, promptOf, sharedWith } from './prompt.ts';
-import type { Draw } from './seeds.ts';
-import { type Caller, effectiveSampling, type ModelCall, sealed } from './sessions.ts';
+import { type Caller, type Draw, effectiveSampling, type ModelCall, sealed } from './sessions.ts';
 
 export interface TokenPolicy {
   readonly engine: Engine;
@@ -30,6 +29,8 @@ export interface ServedPolicy {
   readonly model: DefaultModelLike;
   /** Overrides what agents ask for. Default: what they ask for, else the run's. */
   readonly temperature?: number | undefined;
+  /** Whether it is asked in its agents' own words, with their settings only. */
+  readonly asAsked?: true;
 }
 
 /** What was said before. Answers every role's calls in place of the policy and of default models. */
@@ -66,7 +67,7 @@ export interface StreamListener {
   push(choice: number, pieces: readonly StreamPiece[]): void;
 }
 
-export interface Asking {
+interface Asking {
   readonly caller: Caller;
   /** Absent for calls in process. */
   readonly dialect?: DialectName | undefined;
@@ -114,6 +115,8 @@ function wantedOf(
   }
   if (logprobs) tokenPolicy(parts, 'logprobs', 'logprobs');
   if (promptIds !== undefined) tokenPolicy(parts, 'promptIds', 'promptIds');
+  if (parts.asAsked)
+    return { model: defaultModelOf(parts.model), sampling: { ...run, ...requested }, sent: requested, reserved: 1 };
   // A judge that asks the policy keeps its own temperature.
   const temperature = (role.trainable ? parts.temperature : undefined) ?? requested.temperature ?? run.temperature;
   const maxTokens = Math.min(run.maxTokens, requested.maxTokens ?? run.maxTokens);
@@ -197,7 +200,12 @@ function turnsFrom(parts: SamplerParts, asking: Asking, source: Source, seeds: r
   return async (seed, choice, signal) => {
     const onPieces = push && ((pieces: readonly StreamPiece[]) => push(choice, pieces));
     const said = model
-      ? await askDefaultModel(model, { ...request, requested: source.sent }, { signal, waits: session.spec.waits }, onPieces)
+      ? await askDefaultModel(
+          model,
+          { ...request, requested: source.sent },
+          { signal, waits: session.spec.waits, thread },
+          onPieces,
+        )
       : await sample(tokenPolicy(parts, 'sampling'), asking, source, { seed, signal, onPieces });
     return {
       ...prompt,
@@ -265,10 +273,8 @@ async function sample(
   const constraint = how && constraintOf(renderer, how, wanted.tools);
   const asked = { promptIds, sampling: { ...sampling }, stopIds: renderer.stopIds, seed, affinity };
   const request = constraint ? { ...asked, constraint } : asked;
-  const servedBefore = engine.policyVersion;
-  const given = await sampledBy(engine, request, signal, view && onTokens);
+  const { given, versions } = await sampledBy(engine, request, signal, view && onTokens);
   const kept = view?.stoppedAt === undefined ? undefined : seen;
-  const versions = [servedBefore, engine.policyVersion];
   const expected = { engine, request: { ...request, sampling }, versions, kept };
   const { ids, logprobs, policyVersion, stopReason } = checkSampled(given, expected);
   await yieldToEventLoop();
@@ -280,10 +286,12 @@ async function sample(
   return { assistant, stopReason, ids: { sampledIds: ids, logprobs, policyVersion, ...constrained } };
 }
 
-/** Whatever an engine throws is its failure, for the client as in `unanswered`; a call that was given up ends with its signal's reason. */
-async function sampledBy(engine: Engine, ...asked: Parameters<Engine['sample']>): Promise<SampleResult> {
+/** With the policy's versions before and after. Whatever an engine throws is its failure, for the client as in `unanswered`; a call that was given up ends with its signal's reason. */
+async function sampledBy(engine: Engine, ...asked: Parameters<Engine['sample']>) {
+  const before = engine.policyVersion;
   try {
-    return await engine.sample(...asked);
+    const given = await engine.sample(...asked);
+    return { given, versions: [before, engine.policyVersion] };
   } catch (cause) {
     if (cause instanceof TrainyardError || asked[1]?.aborted) throw cause;
     throw new TrainyardError('ENGINE_FAILED', messageOf(cause), { cause });
@@ -310,8 +318,8 @@ function responseOf(parts: SamplerParts, { caller, request }: Asking, seed: numb
 
 /** What was said, as a message: the same for a response and for the verification of its turn. */
 export function spokenMessage(parts: PartsOfIds, rolloutId: string, seed: number, said: Assistant): Message {
-  const calls = said.toolCalls.map((call, i) => {
-    return { id: toolCallId(parts, rolloutId, seed, i), type: 'function' as const, function: call };
+  const calls = said.toolCalls.map(({ id, ...call }, i) => {
+    return { id: id ?? toolCallId(parts, rolloutId, seed, i), type: 'function' as const, function: call };
   });
   return {
     role: 'assistant',

@@ -3,6 +3,7 @@
  * calls in flight, which are then never recorded. The table seals abandoned sessions: a remote one that is idle or past its deadline, one
  * held in this process once it has been idle for longer than both, because its owner enforces a deadline.
  */
+import { hash } from 'node:crypto';
 import { abortWith, type LinkedSignal } from '../core/async.ts';
 import type { Clock, ModelHandle, Role, SeatOptions, Session, SessionSpec } from '../core/contracts.ts';
 import { checkDefaultModel } from '../core/define.ts';
@@ -12,7 +13,6 @@ import type { HttpRequest } from '../http/message.ts';
 import { sideCalls } from '../tokens/history.ts';
 import { Answers, lostTurns } from './answers.ts';
 import type { ModelRequest } from './dialects/dialect.ts';
-import { Seeds } from './seeds.ts';
 import { GATEWAY_LIMITS, refused } from './wire-protocol.ts';
 
 export interface Caller {
@@ -28,7 +28,7 @@ export type ModelCall = { -readonly [Field in keyof UnansweredCall]: UnansweredC
 const MOST_UNANSWERED = 1000;
 const LONGEST_MESSAGE = 2000;
 
-export interface Reservation {
+interface Reservation {
   /** Tokens that each completion may sample. */
   readonly maxTokens: number;
   release(): void;
@@ -61,6 +61,7 @@ interface SessionParts {
 
 export class LiveSession implements Session {
   readonly spec: SessionSpec;
+  readonly rolloutId: string;
   readonly turns: Turn[] = [];
   readonly seeds: Seeds;
   readonly answers: Answers<readonly Turn[]>;
@@ -101,6 +102,7 @@ export class LiveSession implements Session {
     const { journal } = table;
     this.answers = new Answers(journal && ((key, turns) => journal.answered(this, key, turns)));
     this.spec = spec;
+    this.rolloutId = spec.identity.rolloutId;
     this.seeds = new Seeds(spec);
     this.number = number;
     this.remote = remote;
@@ -126,10 +128,6 @@ export class LiveSession implements Session {
         key,
         indexes.map((index) => this.turns[index]!),
       );
-  }
-
-  get rolloutId(): string {
-    return this.spec.identity.rolloutId;
   }
 
   /** Milliseconds since the last activity; 0 while a call is in flight. */
@@ -292,13 +290,50 @@ export class LiveSession implements Session {
 
   /** Which calls were side calls is known only once it is known which conversation went on. */
   #setSideCallsAside(): void {
+    // A side call is beside another conversation.
+    if (this.turns.length < 2) return;
     const found = sideCalls(this.turns);
-    if (found.size === 0) return;
     for (const [i, { fork, ...turn }] of this.turns.entries()) {
       const from = found.get(i);
       if (from !== undefined) this.turns[i] = { ...turn, trainable: false, fork: { cause: 'side_call', from } };
       else if (fork?.cause === 'new_conversation' && found.has(fork.from)) this.turns[i] = turn;
     }
+  }
+}
+
+export interface Draw {
+  readonly seed: number;
+  /** Call if nothing was recorded, so that the next attempt gets the same seed. */
+  giveBack(): void;
+}
+
+/**
+ * The seeds of one session. A seed depends on the prompt and how often it was asked, never on timing or retries: the n-th call of a prompt
+ * has its own seed, and a call that fails returns its number.
+ */
+export class Seeds {
+  readonly #session: string;
+  readonly #taken = new Map<string, Set<number>>();
+
+  constructor({ seed, identity }: Pick<SessionSpec, 'seed' | 'identity'>) {
+    this.#session = `${seed}\n${identity.rolloutId}`;
+  }
+
+  /** `asked`: the prompt ids, or a default model's request as JSON. */
+  draw({ role, thread }: Pick<Turn, 'role' | 'thread'>, asked: Int32Array | string): Draw {
+    const bytes = typeof asked === 'string' ? Buffer.from(asked) : Buffer.from(asked.buffer, asked.byteOffset, asked.byteLength);
+    const who = thread === role ? role : `${role}\n${thread}`;
+    const prompt = hash('sha256', Buffer.concat([Buffer.from(`${this.#session}\n${who}\n`), bytes]), 'base64');
+    const taken = this.#taken.get(prompt) ?? new Set();
+    this.#taken.set(prompt, taken);
+    let number = 0;
+    while (taken.has(number)) number++;
+    taken.add(number);
+    const giveBack = (): void => {
+      taken.delete(number);
+      if (taken.size === 0) this.#taken.delete(prompt);
+    };
+    return { seed: hash('sha256', `${prompt}\n${number}`, 'buffer').readUIntBE(0, 6), giveBack };
   }
 }
 

@@ -1,9 +1,11 @@
 import { getEventListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
+import type { Script } from '../../packages/testing/src/trajectories.ts';
 import {
   ANSWER,
   all,
+  arrivals,
   ask,
   body,
   type Chunk,
@@ -21,7 +23,6 @@ import {
   until,
 } from '../../test/fixtures/gateway/streams.ts';
 import type { Session } from '../core/contracts.ts';
-import type { Script } from '../testing/trajectories.ts';
 import { listen } from './gateway.ts';
 import type { LiveSession } from './sessions.ts';
 
@@ -32,7 +33,7 @@ async function unreadStream() {
   const response = await rawPost(session);
   response.pause();
   await until(() => session.turns.length === 1);
-  await sleep(50);
+  await arrivals();
   return { session, response, [Symbol.asyncDispose]: () => listener[Symbol.asyncDispose]() };
 }
 
@@ -126,7 +127,7 @@ describe('a stream that was sampled but not delivered', () => {
     await using unread = await unreadStream();
     const { session, response } = unread;
     response.destroy();
-    await sleep(50);
+    await arrivals();
     const again = eventsOf(await textOf(await rawPost(session)));
     expect(session.turns.length).toBe(1);
     expect(again.at(-1)).toBe('[DONE]');

@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
+import type { Script } from '../../packages/testing/src/trajectories.ts';
 import {
   all,
   ask,
@@ -20,7 +21,6 @@ import {
   until,
 } from '../../test/fixtures/gateway/streams.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { Script } from '../testing/trajectories.ts';
 import { Gateway, listen } from './gateway.ts';
 
 describe('a streamed answer', () => {

@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
+import { scriptedLogprob } from '../../packages/testing/src/trajectories.ts';
 import {
   ANSWER,
   all,
@@ -17,7 +18,6 @@ import {
   until,
 } from '../../test/fixtures/gateway/streams.ts';
 import type { Turn } from '../core/types.ts';
-import { scriptedLogprob } from '../testing/trajectories.ts';
 import { listen } from './gateway.ts';
 
 const chain = (turns: readonly Turn[]) => turns.map(({ after, fork }) => [after, fork?.cause]);

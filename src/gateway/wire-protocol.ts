@@ -7,14 +7,13 @@ import type { ErrorCode } from '../core/error-codes.ts';
 import type { TrainyardError } from '../core/errors.ts';
 import { MAX_NESTING } from '../core/json.ts';
 import { HTTP_LIMITS } from '../http/guard.ts';
-import { type RouteMatch, Router } from '../http/message.ts';
 import { type ErrorRow, type Failure, failureOf, HTTP_REFUSALS, refusals } from '../http/refusal.ts';
 
 /** `agent` calls the model. `flow` is a rollout's trusted code. `grader` gives rewards. `viewer` reads. `admin` opens and seals. */
 export const CAPABILITIES = ['agent', 'flow', 'grader', 'viewer', 'admin'] as const;
 export type Capability = (typeof CAPABILITIES)[number];
 
-export type Action = 'ask' | 'count_tokens' | 'ids' | 'models' | 'model' | 'health' | 'ready' | 'list' | 'show' | 'open' | 'seal';
+type Action = 'ask' | 'count_tokens' | 'ids' | 'models' | 'model' | 'health' | 'ready' | 'list' | 'show' | 'open' | 'seal';
 
 export interface Route {
   readonly method: 'GET' | 'POST' | 'DELETE';
@@ -45,21 +44,6 @@ export const ROUTES: readonly Route[] = [
   { method: 'GET', path: 'sessions/{rollout+}', model: false, who: READERS, does: 'show' },
   { method: 'DELETE', path: 'sessions/{rollout+}', model: false, who: ['admin'], does: 'seal' },
 ];
-
-export interface MatchedPath extends RouteMatch<Route> {
-  /** Percent-encoded. */
-  readonly rollout: string | undefined;
-}
-
-const PREFIXED = /^(?:\/r\/([^/]+))?((?:\/v1){0,2})\/(.+)$/;
-const ROUTER = new Router(ROUTES);
-
-export function matchPath(pathname: string): MatchedPath | undefined {
-  const [, rollout, version, path = ''] = PREFIXED.exec(pathname) ?? [];
-  const match = ROUTER.match(path);
-  if (match === undefined || (!match.routes[0]!.model && (rollout !== undefined || version))) return undefined;
-  return { routes: match.routes, segments: match.segments, rollout };
-}
 
 const MiB = 1024 * 1024;
 
@@ -130,7 +114,7 @@ export function gatewayFailure(thrown: unknown): Failure {
   const { cause } = (thrown ?? {}) as { readonly cause?: Partial<TrainyardError> };
   const mayPass = code === 'not_ready' || (code === 'engine_failed' && cause?.code !== 'DEFAULT_MODEL_FAILED');
   const isFinal = status === 409 || USED_UP.includes(code) || (status >= 500 && !mayPass);
-  return isFinal ? { ...failure, headers: { ...failure.headers, 'x-should-retry': 'false' } } : failure;
+  return isFinal ? { ...failure, headers: { 'x-should-retry': 'false', ...failure.headers } } : failure;
 }
 
 /** OpenAI's error body, also used by routes without a dialect. */

@@ -71,6 +71,8 @@ function endOfValue(text: string, start: number): number | undefined {
 export interface JsonEquality {
   /** Allowed difference between numbers, relative to the expected one, or absolute if that is below 1. Default 0. */
   readonly tolerance?: number;
+  /** Whether an expected whole number must be matched exactly. Default false. */
+  readonly wholeExactly?: boolean;
   /** Whether lists are compared as multisets: the same items, equally often, in any order. Default false. */
   readonly anyOrder?: boolean;
   /** Whether objects may have members beyond the expected ones. Default false. */
@@ -80,7 +82,8 @@ export interface JsonEquality {
 /** Key order never matters. */
 export function jsonEqual(expected: Json, found: Json, how: JsonEquality = {}): boolean {
   if (typeof expected === 'number' && typeof found === 'number') {
-    const most = (how.tolerance ?? 0) * Math.max(1, Math.abs(expected));
+    const isExact = how.wholeExactly === true && Number.isInteger(expected);
+    const most = isExact ? 0 : (how.tolerance ?? 0) * Math.max(1, Math.abs(expected));
     return expected === found || Math.abs(expected - found) <= most;
   }
   if (isList(expected)) {

@@ -60,7 +60,6 @@ export function failed(message: string): Grade {
   return { kind: 'failed', code: 'GRADER_FAILED', message };
 }
 
-export const DEFAULT_RETRIES = 1;
 /** Per attempt. */
 export const DEFAULT_DEADLINE_MS = 30_000;
 

@@ -14,7 +14,6 @@ describe('an inline grader', () => {
   it('gives its reward and says that it cannot be killed', async () => {
     const runner = run(({ task }) => Number(task.id));
     expect(await runner.grade(input)).toEqual({ kind: 'graded', reward: { value: 7 } });
-    expect(runner.killable).toBe(false);
     expect(runner.warning).toMatch(/inside this process/);
   });
 

@@ -27,7 +27,6 @@ import {
 } from './call.ts';
 
 export interface InlineGraderRunner extends GraderRunner {
-  readonly killable: false;
   readonly warning: string;
 }
 
@@ -60,7 +59,6 @@ export function inlineGrader(grader: Grader, options: InlineGraderOptions = {}):
   }
 
   return {
-    killable: false,
     warning: `grader ${JSON.stringify(grader.name)} runs inside this process: if it loops without awaiting, or exits, so does the run; export it from a module to have it run in a child process that can be killed`,
     grade: (input, model) => withRetries(retries, () => attempt(input, model)),
     async [Symbol.asyncDispose]() {

@@ -11,18 +11,18 @@ import { refusal } from '../../test/fixtures/refusal.ts';
 import { limitsMemory } from '../../test/fixtures/system.ts';
 import type { GraderRunner } from '../core/contracts.ts';
 import type { Grade } from '../core/types.ts';
-import { type GraderPool, type GraderPoolOptions, openGraderPool } from './pool.ts';
+import { type GraderPoolOptions, openGraderPool } from './pool.ts';
 
 const module = new URL('../../test/fixtures/grader/obedient.ts', import.meta.url).href;
 const folder = sharedFolder();
-const opened: GraderPool[] = [];
+const opened: GraderRunner[] = [];
 let files = 0;
 
 afterEach(async () => {
   for (const pool of opened.splice(0)) await pool[Symbol.asyncDispose]();
 });
 
-async function open(options: Partial<GraderPoolOptions> = {}): Promise<GraderPool> {
+async function open(options: Partial<GraderPoolOptions> = {}): Promise<GraderRunner> {
   const pool = await openGraderPool({ module, exportName: 'obedient', workers: 1, ...options });
   opened.push(pool);
   return pool;
@@ -49,27 +49,27 @@ async function processOf(pool: GraderRunner): Promise<number> {
 const graded = (value: number): Grade => ({ kind: 'graded', reward: { value } });
 
 function keepBusy(ms: number): void {
-  for (const end = performance.now() + ms; performance.now() < end; );
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms);
 }
 
 describe('a grader that behaves', () => {
   it('is heard, as far as it prints within bounds', async () => {
-    const pool = await open({ deadlineMs: 500 });
-    const heard = async (order: Order['do']): Promise<string> => {
+    const pool = await open();
+    const hasty = await open({ deadlineMs: 500 });
+    const heard = async (order: Order['do'], by = pool): Promise<string> => {
       let text = '';
-      await pool.grade(inputFor('0', { do: order }), undefined, (more) => {
+      await by.grade(inputFor('0', { do: order }), undefined, (more) => {
         text += more;
       });
       return text;
     };
     expect(await heard('print and answer')).toBe(`seen { n: 1 }\nodd\n${'x'.repeat(8000)}`.slice(0, 8000));
     expect(await heard('answer 1')).toBe('');
-    expect(await heard('print now and then')).toMatch(/^(still here\n)+$/);
+    expect(await heard('print now and then', hasty)).toMatch(/^(still here\n)+$/);
   });
 
   it('gives its reward, with parts, from another process', async () => {
     const pool = await open();
-    expect(pool.killable).toBe(true);
     expect(await ask(pool, 'answer later with parts')).toEqual({
       kind: 'graded',
       reward: { value: 0.5, parts: { style: 0.25, facts: 0.75 } },
@@ -106,9 +106,9 @@ describe('a grader that behaves', () => {
   });
 
   it('keeps the reward that it gave in time, although this process was too busy to read it', async () => {
-    const pool = await open({ deadlineMs: 400 });
+    const pool = await open({ deadlineMs: 1_500 });
     const grade = ask(pool, 'answer 1');
-    keepBusy(1_200);
+    keepBusy(2_500);
     expect(await grade).toEqual(graded(1));
   });
 
@@ -153,15 +153,14 @@ describe('a grader that fails', () => {
 describe('a grader that hangs', () => {
   for (const order of ['loop forever', 'never resolve'] as const) {
     it(`(${order}) is a timeout, and its slot grades again`, async () => {
-      const pool = await open({ deadlineMs: 300 });
+      const pool = await open({ deadlineMs: 1_000 });
       expect(await ask(pool, order)).toEqual({
         kind: 'failed',
         code: 'GRADER_TIMEOUT',
-        message: expect.stringMatching(/300 ms/),
+        message: expect.stringMatching(/1000 ms/),
       });
-      // Generous: a busy machine must not fail it, a lost slot must.
-      const next = await Promise.race([ask(pool, 'answer 1'), eventually(() => false, 10_000)]);
-      expect(next).toEqual(graded(1));
+      // In a slot that is lost it would never end.
+      expect(await ask(pool, 'answer 1')).toEqual(graded(1));
     });
   }
 
@@ -240,16 +239,15 @@ describe('a grading that failed', () => {
     expect(grade).toMatchObject({ kind: 'graded' });
     const first = Number(readFileSync(onceFile, 'utf8'));
     expect(grade.kind === 'graded' && grade.reward.value).not.toBe(first);
-    expect(pool.counts).toEqual({ gradings: 1, attempts: 2 });
   });
 
   it('for good names the reason of every attempt', async () => {
-    const pool = await open({ retries: 1, deadlineMs: 700 });
+    const pool = await open({ retries: 1, deadlineMs: 1_500 });
     expect(await ask(pool, 'hang once, then exit', { onceFile: newFile() })).toEqual({
       kind: 'failed',
       code: 'GRADER_FAILED',
       message:
-        "tried 2 times: the grader did not answer within 700 ms; then the grader's process exited with code 3 before it answered",
+        "tried 2 times: the grader did not answer within 1500 ms; then the grader's process exited with code 3 before it answered",
     });
     expect(await ask(await open({ retries: 2 }), 'throw')).toMatchObject(
       refusal('GRADER_FAILED', /^tried 3 times, each time: the grader threw Error: no such unit/),
@@ -259,7 +257,6 @@ describe('a grading that failed', () => {
   it('is not tried again where none was asked for', async () => {
     const pool = await open();
     expect(await ask(pool, 'throw')).toMatchObject({ message: expect.stringMatching(/^the grader threw/) });
-    expect(pool.counts).toEqual({ gradings: 1, attempts: 1 });
   });
 
   it('on purpose, or with a result that is no reward, is not tried again', async () => {
@@ -270,8 +267,10 @@ describe('a grading that failed', () => {
       message: 'no reference',
     });
     expect(await ask(pool, 'reject')).toEqual({ kind: 'ungraded', why: 'nothing here' });
-    expect(await ask(pool, 'return NaN')).toMatchObject({ code: 'GRADER_BAD_REWARD' });
-    expect(pool.counts).toEqual({ gradings: 3, attempts: 3 });
+    expect(await ask(pool, 'return NaN')).toMatchObject({
+      code: 'GRADER_BAD_REWARD',
+      message: expect.not.stringContaining('tried'),
+    });
   });
 });
 

@@ -51,16 +51,10 @@ export interface GraderPoolOptions {
   readonly sources?: ChildProgram['sources'];
 }
 
-export interface GraderPool extends GraderRunner {
-  readonly killable: true;
-  /** Gradings requested by this user, and calls of the grader made for them. */
-  readonly counts: { readonly gradings: number; readonly attempts: number };
-}
-
 const pools = new SharedPools<ProcessPool>();
 
 /** Resolves when every process has imported the module. Rejects with the reason if one cannot. */
-export async function openGraderPool(options: GraderPoolOptions): Promise<GraderPool> {
+export async function openGraderPool(options: GraderPoolOptions): Promise<GraderRunner> {
   const workers = options.workers ?? Math.min(availableParallelism(), MOST_DEFAULT_WORKERS);
   if (poolKind() !== undefined) {
     throw new TrainyardError('USAGE', 'a grader pool was opened inside a grading process', {
@@ -87,25 +81,18 @@ function keyOf({ args, memoryMb }: ChildProgram, workers: number, sources: unkno
   return JSON.stringify([args, memoryMb, workers, around, sources]);
 }
 
-class PoolUser implements GraderPool {
-  readonly killable = true;
+class PoolUser implements GraderRunner {
   readonly #key: string;
   readonly #deadlineMs: number;
   readonly #retries: number;
   readonly #closing = new AbortController();
   #pool: ProcessPool | undefined;
-  #gradings = 0;
-  #attempts = 0;
   #forgetSignal = (): void => {};
 
   constructor(key: string, deadlineMs: number, retries: number) {
     this.#key = key;
     this.#deadlineMs = deadlineMs;
     this.#retries = retries;
-  }
-
-  get counts(): GraderPool['counts'] {
-    return { gradings: this.#gradings, attempts: this.#attempts };
   }
 
   async open(open: (signal: AbortSignal) => Promise<ProcessPool>, signal: AbortSignal | undefined): Promise<void> {
@@ -123,7 +110,6 @@ class PoolUser implements GraderPool {
 
   async grade(input: GraderInput, model?: GraderModel, print?: (text: string) => void): Promise<Grade> {
     if (this.#closing.signal.aborted) return cancelled();
-    this.#gradings += 1;
     using given = linkSignals(this.#closing.signal);
     return await orAborted(this.#graded({ input, model }, given.signal, print), given.signal).catch(cancelled);
   }
@@ -138,7 +124,6 @@ class PoolUser implements GraderPool {
   #graded(call: GraderCall, signal: AbortSignal, print?: (text: string) => void): Promise<Grade> {
     let process: number | undefined;
     return withRetries(this.#retries, async () => {
-      this.#attempts += 1;
       const answer = await this.#pool!.call(call, {
         deadlineMs: this.#deadlineMs,
         signal,

@@ -6,6 +6,7 @@ import { hash, timingSafeEqual } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
 import type { Clock } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
+import type { HttpRequest } from './message.ts';
 import { httpRefusal, type Refusal } from './refusal.ts';
 
 export const HTTP_LIMITS = {
@@ -88,6 +89,11 @@ export function checkSecret(host: string, { name, value }: Secret): void {
 export function isSameSecret(secret: string, given: string | undefined): boolean {
   const digest = (text: string): Buffer => hash('sha256', text, 'buffer');
   return given !== undefined && timingSafeEqual(digest(secret), digest(given));
+}
+
+/** The key of a request; undefined if it carries none. */
+export function bearerOf({ header }: Pick<HttpRequest, 'header'>): string | undefined {
+  return /^Bearer +(\S+)$/i.exec(header('authorization')?.trim() ?? '')?.[1];
 }
 
 const MOST_ADDRESSES = 1000;

@@ -1,43 +1,65 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { type RawReply, rawClient, repliesIn } from '../../test/fixtures/raw-socket.ts';
-import { HTTP_LIMITS } from './guard.ts';
-import { type HttpHandler, type Listener, serve } from './http-server.ts';
-import { type HttpRequest, jsonReply, parseJson, readText } from './message.ts';
-import { failureOf, httpRefusal } from './refusal.ts';
+import { type RawClient, type RawReply, rawClient, repliesIn } from '../../test/fixtures/raw-socket.ts';
+import { TrainyardError } from '../core/errors.ts';
+import { bearerOf, HTTP_LIMITS, isSameSecret } from './guard.ts';
+import { KeyedServer, type Listener, serve } from './http-server.ts';
+import { type HttpReply, type HttpRequest, jsonReply, type RoutePattern, Router, readJson } from './message.ts';
+import { type Failure, failureOf } from './refusal.ts';
 
 const MOST = 2 * 1024 * 1024;
 const body = JSON.stringify({ hello: 'world' });
 const timeouts = { headers: 150, request: 300, keepAlive: 150, linger: 100 };
 const secret = { name: 'token', value: undefined };
 
-/** Echoes JSON to whoever has the key; has its own shape of errors; counts what it answered, aborted and could not deliver. */
-class Echo implements HttpHandler {
+type Reply = (server: Echo, request: HttpRequest) => Promise<HttpReply> | HttpReply;
+const ROUTER = new Router<RoutePattern & { readonly reply: Reply }>([
+  { method: 'GET', path: '/health', reply: () => jsonReply(200, { status: 'ok' }) },
+  { method: 'POST', path: '/echo', reply: (server, request) => server.echo(request) },
+  { method: 'GET', path: '/names/{name}', reply: () => Promise.reject(new Error('a defect')) },
+]);
+
+/** Echoes JSON to whoever has the key; has its own shape of errors; counts what it answered, refused, aborted and could not deliver. */
+class Echo extends KeyedServer {
+  readonly failures: string[];
   readonly echoed: unknown[] = [];
   undelivered = 0;
   aborted = 0;
-  delayMs = 0;
+  /** Requests that wait for `held`. */
+  waiting = 0;
+  held: Promise<void> | undefined;
 
-  async answer(request: HttpRequest) {
-    try {
-      if (request.path === '/health') return jsonReply(200, { status: 'ok' });
-      if (request.path !== '/echo') throw httpRefusal('not_found', 'no route');
-      if (request.method !== 'POST') throw httpRefusal('method_not_allowed', 'POST only');
-      if (request.header('authorization') !== 'Bearer right') throw httpRefusal('forbidden_origin', 'who are you');
-      request.signal?.addEventListener('abort', () => this.aborted++);
-      const said = parseJson(await readText(request, MOST), { nesting: 10 });
-      if (this.delayMs > 0) await sleep(this.delayMs);
-      this.echoed.push(said);
-      return { ...jsonReply(200, { said }), undelivered: () => void this.undelivered++ };
-    } catch (thrown) {
-      return this.refuse(thrown);
-    }
+  constructor() {
+    const failures: string[] = [];
+    super({ onFailure: ({ code }, path) => void failures.push(`${code} ${path}`) });
+    this.failures = failures;
   }
 
-  refuse(thrown: unknown) {
-    const rows = { REQUEST_INVALID: { status: 400, code: 'invalid_request' } };
-    const { status, code, message, headers } = failureOf(thrown, { rows, otherwise: { status: 500, code: 'defect' } });
+  async echo(request: HttpRequest): Promise<HttpReply> {
+    request.signal?.addEventListener('abort', () => this.aborted++);
+    const said = await readJson(request, { bodyBytes: MOST, nesting: 10 });
+    this.waiting++;
+    await this.held;
+    this.echoed.push(said);
+    return { ...jsonReply(200, { said }), undelivered: () => void this.undelivered++ };
+  }
+
+  protected async route(request: HttpRequest): Promise<HttpReply> {
+    if (request.path !== '/health' && !isSameSecret('right', bearerOf(request)))
+      throw new TrainyardError('SESSION_UNKNOWN', 'who?');
+    return await ROUTER.find(request.method, request.path).route.reply(this, request);
+  }
+
+  protected failureOf(thrown: unknown): Failure {
+    const rows = {
+      REQUEST_INVALID: { status: 400, code: 'invalid_request' },
+      SESSION_UNKNOWN: { status: 401, code: 'wrong_key' },
+    };
+    return failureOf(thrown, { rows, otherwise: { status: 500, code: 'defect' } });
+  }
+
+  protected replyTo({ status, code, message, headers }: Failure): HttpReply {
     return jsonReply(status, { code, message }, headers);
   }
 }
@@ -207,10 +229,62 @@ describe('a client that takes its time', () => {
   it('between two requests is cut off, as are many at once', async () => {
     // Time enough for the headers of all, on a machine that is busy.
     await using own = await serve(new Echo(), { secret, timeouts: { headers: 2000, keepAlive: 150 } });
-    const clients = await Promise.all(Array.from({ length: 300 }, () => rawClient(own.origin)));
-    for (const client of clients.slice(0, 150)) client.send('GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n');
+    const connected = async (_: unknown, i: number): Promise<RawClient> => {
+      const client = await rawClient(own.origin);
+      if (i < 150) client.send('GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n');
+      return client;
+    };
+    const clients = await Promise.all(Array.from({ length: 300 }, connected));
     await Promise.all(clients.map(({ closed }) => closed));
     expect(clients.slice(0, 150).map((client) => repliesIn(client.text())[0]?.status)).toEqual(Array(150).fill(200));
+  });
+});
+
+describe('a key', () => {
+  const ask = (path: string, authorization: string, method = 'GET') =>
+    fetch(listener.origin + path, { method, headers: { authorization } });
+
+  it.each(['', 'Bearer wrong', 'Bearer rightx', 'Bearer righ', 'Basic right', 'right', 'Bearer '])(
+    'that is %j is 401 on every path',
+    async (authorization) => {
+      for (const path of ['/echo', '/nowhere', '/names/x']) expect((await ask(path, authorization)).status).toBe(401);
+      expect((await ask('/health', authorization)).status).toBe(200);
+    },
+  );
+
+  it('may be sent after bearer in any letters', async () => {
+    expect((await ask('/nowhere', 'bearer  right')).status).toBe(404);
+  });
+
+  it('that was guessed too often is 429, but not the right one from the same address', async () => {
+    await using own = await serve(new Echo(), { secret });
+    const guess = async (authorization: string) => (await fetch(`${own.origin}/nowhere`, { headers: { authorization } })).status;
+    const { wrongKeys, wrongKeysPerSecond } = HTTP_LIMITS;
+    const began = performance.now();
+    const statuses = await Promise.all(Array.from({ length: wrongKeys + 100 }, () => guess('Bearer wrong')));
+    const refused = statuses.filter((status) => status === 401).length;
+    expect(statuses.filter((status) => status === 429).length).toBe(statuses.length - refused);
+    expect(refused).toBeGreaterThanOrEqual(wrongKeys);
+    expect(refused).toBeLessThanOrEqual(wrongKeys + 1 + ((performance.now() - began) / 1000) * wrongKeysPerSecond);
+    expect(await guess('Bearer right')).toBe(404);
+  });
+
+  it('is no help on paths that are not there, and methods that a path does not take', async () => {
+    const bearer = 'Bearer right';
+    const wrong = [
+      await ask('/nowhere', bearer),
+      await ask('/echo', bearer),
+      await ask('/names/%ff', bearer),
+      await ask('/names/x', bearer),
+    ];
+    expect(wrong.map(({ status }) => status)).toEqual([404, 405, 400, 500]);
+    expect(wrong[1]!.headers.get('allow')).toBe('POST');
+    expect(echo.failures.slice(-4)).toEqual([
+      'not_found /nowhere',
+      'method_not_allowed /echo',
+      'malformed_http /names/%ff',
+      'defect /names/x',
+    ]);
   });
 });
 
@@ -241,7 +315,7 @@ describe('a body', () => {
       head({ headers: [`content-length: ${MOST + 1}`, 'expect: 100-continue'] }),
       413,
     ],
-    ['of a stranger is refused unread', stranger(head({ headers: ['content-length: 1000', 'expect: 100-continue'] })), 403],
+    ['of a stranger is refused unread', stranger(head({ headers: ['content-length: 1000', 'expect: 100-continue'] })), 401],
   ])('%s', async (_, bytes, status) => {
     using client = await rawClient(listener.origin);
     client.send(bytes);
@@ -253,7 +327,7 @@ describe('a body', () => {
     using client = await rawClient(listener.origin);
     client.send(`${stranger(whole())}GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n`);
     while (repliesIn(client.text()).length < 2) await sleep(2);
-    expect(repliesIn(client.text()).map(({ status }) => status)).toEqual([403, 200]);
+    expect(repliesIn(client.text()).map(({ status }) => status)).toEqual([401, 200]);
   });
 
   it('longer than announced: what follows is no request', async () => {
@@ -288,21 +362,24 @@ describe('a body', () => {
 });
 
 describe('a client that leaves', () => {
-  const serveEcho = async (delayMs = 0, linger = 1000) => {
+  const serveEcho = async (linger = 1000) => {
     const handler = new Echo();
-    handler.delayMs = delayMs;
     const own = await serve(handler, { secret, timeouts: { linger } });
     return { handler, own, [Symbol.asyncDispose]: () => own[Symbol.asyncDispose]() };
   };
 
   it('aborts all requests that it sent on the connection, and gets none of the answers', async () => {
-    await using place = await serveEcho(100);
+    await using place = await serveEcho();
+    const { handler } = place;
+    const { promise, resolve: answer } = Promise.withResolvers<void>();
+    handler.held = promise;
     const client = await rawClient(place.own.origin);
     client.send(whole() + whole());
-    await sleep(50);
+    await expect.poll(() => handler.waiting).toBe(2);
     client.socket.destroy();
-    await sleep(150);
-    expect([place.handler.aborted, place.handler.undelivered]).toEqual([2, 2]);
+    await expect.poll(() => handler.aborted).toBe(2);
+    answer();
+    await expect.poll(() => handler.undelivered).toBe(2);
   });
 
   it('with answers unread, though they are out of our hands, did not get them', async () => {
@@ -310,14 +387,13 @@ describe('a client that leaves', () => {
     const client = await rawClient(place.own.origin);
     client.socket.pause();
     client.send(whole() + whole());
-    await sleep(50);
+    await expect.poll(() => place.handler.echoed.length).toBe(2);
     client.socket.resetAndDestroy();
-    await sleep(50);
-    expect([place.handler.echoed.length, place.handler.undelivered]).toEqual([2, 2]);
+    await expect.poll(() => place.handler.undelivered).toBe(2);
   });
 
   it('with its answers read got them, also where the idle connection is cut much later', async () => {
-    await using place = await serveEcho(0, 50);
+    await using place = await serveEcho(50);
     using client = await rawClient(place.own.origin);
     client.send(whole());
     await client.reply();
@@ -330,9 +406,9 @@ describe('a client that leaves', () => {
 
 it('many requests in one go are answered in their order', async () => {
   using client = await rawClient(listener.origin);
-  client.send('GET /health HTTP/1.1\r\nhost: localhost\r\n\r\nGET /nowhere HTTP/1.1\r\nhost: localhost\r\n\r\n'.repeat(500));
+  client.send('GET /health HTTP/1.1\r\nhost: localhost\r\n\r\nPUT /health HTTP/1.1\r\nhost: localhost\r\n\r\n'.repeat(500));
   while (repliesIn(client.text()).length < 1000) await sleep(5);
-  expect(repliesIn(client.text()).map(({ status }) => status)).toEqual(Array(500).fill([200, 404]).flat());
+  expect(repliesIn(client.text()).map(({ status }) => status)).toEqual(Array(500).fill([200, 405]).flat());
 });
 
 it('bytes changed at random, or broken off, are answered or refused, and the next one is served', async () => {

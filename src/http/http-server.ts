@@ -10,8 +10,8 @@ import type { Duplex } from 'node:stream';
 import type { Clock } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { checkHead, checkSecret, HTTP_LIMITS, isLoopback, type Secret, WrongKeys } from './guard.ts';
-import { type BodyStream, type HttpReply, type HttpRequest, headersOf, isStream, readBytes } from './message.ts';
-import { httpRefusal, type Refusal } from './refusal.ts';
+import { type BodyStream, fetchWith, type HttpReply, type HttpRequest, headersOf, isStream, readBytes } from './message.ts';
+import { type Failure, httpRefusal, type Refusal } from './refusal.ts';
 
 export interface HttpHandler {
   /** Never rejects: a failure is a reply too. */
@@ -19,30 +19,51 @@ export interface HttpHandler {
   refuse(refusal: Refusal, header: HttpRequest['header']): HttpReply;
 }
 
-/** A handler whose callers have keys: it counts the wrong ones, and what its routes throw becomes a reply in the server's own format. */
-export abstract class KeyedServer implements HttpHandler {
-  readonly #wrongKeys: WrongKeys;
+export interface KeyedServerOptions<Told = Failure> {
+  readonly clock?: Clock | undefined;
+  /** Called for every request that is answered with an error. */
+  readonly onFailure?: ((failure: Told, path: string) => void) | undefined;
+}
 
-  constructor(clock: Clock = Date) {
+/**
+ * The one way from a request to its reply, whatever the server: it counts wrong keys, and what a route throws becomes a reply. A server says
+ * what its routes do, and what an error looks like.
+ */
+export abstract class KeyedServer<Told = Failure> implements HttpHandler {
+  /** Like the global `fetch`, for the server's own URLs. */
+  readonly fetch = fetchWith((request) => this.answer(request));
+  readonly #wrongKeys: WrongKeys;
+  readonly #onFailure: KeyedServerOptions<Told>['onFailure'];
+
+  constructor({ clock = Date, onFailure }: KeyedServerOptions<Told> = {}) {
     this.#wrongKeys = new WrongKeys(clock);
+    this.#onFailure = onFailure;
   }
 
-  /** May throw. */
+  /** May throw; SESSION_UNKNOWN for a wrong key. */
   protected abstract route(request: HttpRequest): Promise<HttpReply>;
 
-  /** `path` is `/` if the request was refused before it was read. */
-  protected abstract failed(thrown: unknown, request: Pick<HttpRequest, 'path' | 'header'>): HttpReply;
+  protected abstract failureOf(thrown: unknown): Told;
+
+  /** In the server's own format. `path` is `/` if the request was refused before it was read. */
+  protected abstract replyTo(failure: Told, request: Pick<HttpRequest, 'path' | 'header'>): HttpReply;
 
   async answer(request: HttpRequest): Promise<HttpReply> {
     try {
       return await this.route(request);
     } catch (thrown) {
-      return this.failed(this.#wrongKeys.count(thrown, request.address), request);
+      return this.#failed(this.#wrongKeys.count(thrown, request.address), request);
     }
   }
 
   refuse(refusal: Refusal, header: HttpRequest['header']): HttpReply {
-    return this.failed(refusal, { path: '/', header });
+    return this.#failed(refusal, { path: '/', header });
+  }
+
+  #failed(thrown: unknown, request: Pick<HttpRequest, 'path' | 'header'>): HttpReply {
+    const failure = this.failureOf(thrown);
+    this.#onFailure?.(failure, request.path);
+    return this.replyTo(failure, request);
   }
 }
 

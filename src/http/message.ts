@@ -132,8 +132,13 @@ function unsupported(header: string, value: string, hint: string): Refusal {
   return httpRefusal('unsupported_media_type', `${header}: ${value.slice(0, 80)} is not read here`, { hint });
 }
 
+interface JsonLimits {
+  readonly nesting: number;
+  readonly values?: number;
+}
+
 /** Throws REQUEST_INVALID if the text is not JSON, is nested too deeply for recursive code, or has too many values to check. */
-export function parseJson(text: string, most: { readonly nesting: number; readonly values?: number }): unknown {
+export function parseJson(text: string, most: JsonLimits): unknown {
   const { nesting, values } = sizeOfJson(text);
   if (nesting > most.nesting) throw unreadable(`the body is nested deeper than ${most.nesting} levels`);
   if (values > (most.values ?? Infinity))
@@ -243,6 +248,22 @@ export class Router<R extends RoutePattern> {
     }
     return undefined;
   }
+
+  /** Throws `not_found` or `method_not_allowed`. */
+  find(method: string, path: string): { readonly route: R; readonly segments: Readonly<Record<string, string>> } {
+    const match = this.match(path);
+    if (match === undefined) throw httpRefusal('not_found', `no route ${method} ${path.slice(0, 200)}`);
+    const segments = Object.entries(match.segments).map(([name, segment]) => [name, decoded(segment)] as const);
+    return { route: routeFor(match, method, path), segments: Object.fromEntries(segments) };
+  }
+}
+
+type BodyLimits = JsonLimits & { readonly bodyBytes: number };
+
+/** The JSON of a body. `empty`: what a request without a body says. Throws as `readText` and `parseJson` do. */
+export async function readJson(request: HttpRequest, most: BodyLimits, empty?: object): Promise<unknown> {
+  const text = await readText(request, most.bodyBytes);
+  return text === '' && empty !== undefined ? empty : parseJson(text, most);
 }
 
 /** Throws `method_not_allowed` with an Allow header. */

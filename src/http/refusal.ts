@@ -2,6 +2,7 @@
  * Errors over HTTP. A refusal is an error with its own status and code. Each server has a table of its refusals and one that maps other
  * errors, and formats the body itself. Statuses steer clients: they retry 408, 409, 429 and 5xx; other 4xx are final.
  */
+import type { ErrorCode } from '../core/error-codes.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Json } from '../core/types.ts';
 
@@ -13,19 +14,21 @@ export interface ErrorRow {
 export type Headers = Readonly<Record<string, string>>;
 
 export interface RefusalOptions {
+  /** Default: REQUEST_INVALID. */
+  readonly code?: ErrorCode | undefined;
   readonly hint?: string | undefined;
   /** The request field at fault. */
   readonly param?: string | undefined;
   readonly headers?: Headers | undefined;
 }
 
-/** A REQUEST_INVALID with its own status and code. Create it with a function that `refusals` returns. */
+/** An error with its own status and wire code. Create it with a function that `refusals` returns. */
 export class Refusal extends TrainyardError {
   readonly row: ErrorRow;
   readonly headers: Headers | undefined;
 
-  constructor(row: ErrorRow, message: string, { hint, param, headers }: RefusalOptions = {}) {
-    super('REQUEST_INVALID', message, { ...(hint === undefined ? {} : { hint }), ...(param === undefined ? {} : { param }) });
+  constructor(row: ErrorRow, message: string, { code = 'REQUEST_INVALID', hint, param, headers }: RefusalOptions = {}) {
+    super(code, message, { ...(hint === undefined ? {} : { hint }), ...(param === undefined ? {} : { param }) });
     this.row = row;
     this.headers = headers;
   }

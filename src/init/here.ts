@@ -8,7 +8,7 @@ import { TrainyardError } from '../core/errors.ts';
 import { sourceFiles } from '../processes/user-modules.ts';
 import { shortPath, usualHeldOut, usualTasks } from '../settings/settings.ts';
 
-export interface Change {
+interface Change {
   readonly file: string;
   readonly line: number;
   readonly before: string;

@@ -33,7 +33,7 @@ export const TASKS = {
   triage: 'sort messages into four queues, with a single answer',
 } as const;
 
-export interface Answers {
+interface Answers {
   readonly client: string;
   readonly modelKind: keyof typeof MODEL_KINDS;
   readonly task: keyof typeof TASKS;

@@ -37,7 +37,7 @@ interface SdkTool extends Optional<'description', string> {
 }
 
 /** The SDK call options that are read; the SDK's own type fits. */
-export interface CallOptions extends Optional<Numbers, number> {
+interface CallOptions extends Optional<Numbers, number> {
   readonly prompt: readonly PromptEntry[];
   readonly stopSequences?: readonly string[] | undefined;
   readonly tools?: readonly SdkTool[] | undefined;

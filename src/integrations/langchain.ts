@@ -37,7 +37,7 @@ export interface ChatPolicySettings {
   readonly maxTokens?: number;
 }
 
-export interface ChatPolicyCallOptions extends BaseChatModelCallOptions {
+interface ChatPolicyCallOptions extends BaseChatModelCallOptions {
   tools?: BindToolsInput[];
 }
 

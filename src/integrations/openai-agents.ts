@@ -191,7 +191,7 @@ export interface AnyItem {
   readonly output?: unknown;
 }
 
-export type AnswerItem =
+type AnswerItem =
   | { type: 'reasoning'; id: string; content: never[]; rawContent: { type: 'reasoning_text'; text: string }[] }
   | {
       type: 'message';

@@ -4,7 +4,16 @@
  * registered, nothing happens. Spans of model calls are made when the rollout has ended, with the times at which they happened. Messages are
  * recorded only if the standard variable asks for it; task answers and what graders say about failures, never.
  */
-import { type Attributes, context, type Span, SpanKind, SpanStatusCode, type TimeInput, trace } from '@opentelemetry/api';
+import {
+  type Attributes,
+  context,
+  ProxyTracerProvider,
+  type Span,
+  SpanKind,
+  SpanStatusCode,
+  type TimeInput,
+  trace,
+} from '@opentelemetry/api';
 import { tokensOf } from '../core/turns.ts';
 import type { Message, Trajectory, Turn, UnansweredCall } from '../core/types.ts';
 import { within } from '../processes/limits.ts';
@@ -20,7 +29,10 @@ const CAPTURE = 'OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT';
 /** How long to wait for the user's exporter when a run ends. */
 const FLUSH_MS = 10_000;
 
-export function openTracing(policy: Traced): RolloutTracing & AsyncDisposable {
+/** Undefined unless an SDK is registered. */
+export function openTracing(policy: Traced): (RolloutTracing & AsyncDisposable) | undefined {
+  const registered = trace.getTracerProvider();
+  if (registered instanceof ProxyTracerProvider && registered.getDelegateTracer('trainyard') === undefined) return undefined;
   const tracer = trace.getTracer('trainyard');
   const isCaptured = /^(?:true|span_only|span_and_event)$/i.test(process.env[CAPTURE] ?? '');
   const child = (root: Span, name: string, startTime: TimeInput, kind: SpanKind, attributes: Attributes): Span =>

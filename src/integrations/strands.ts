@@ -152,7 +152,7 @@ function inputOf(sampled: string): string {
 }
 
 /** A block of any kind, in our own type that the SDK's types fit; its fields depend on its type. */
-export interface AnyBlock {
+interface AnyBlock {
   readonly type: string;
   readonly text?: unknown;
   readonly name?: string;
@@ -170,10 +170,7 @@ interface StrandsMessage {
 const SILENT: readonly string[] = ['cachePointBlock', 'guardContentBlock'];
 
 /** Throws REQUEST_INVALID naming the block that is not text. */
-export function messagesOf(
-  system: string | readonly AnyBlock[] | undefined,
-  messages: readonly StrandsMessage[],
-): readonly Message[] {
+function messagesOf(system: string | readonly AnyBlock[] | undefined, messages: readonly StrandsMessage[]): readonly Message[] {
   const instructions = typeof system === 'string' ? system : textsIn(system ?? [], 'systemPrompt').join('');
   return [
     ...(instructions.trim() === '' ? [] : [{ role: 'system' as const, content: instructions }]),

@@ -24,7 +24,7 @@ const OWN_FOLDER = new URL('../', import.meta.url).href;
 const HEARTBEAT = 'trainyard.heartbeat';
 
 /** As `util.getCallSites` returns it. Sent between threads. */
-export interface CallSite {
+interface CallSite {
   readonly functionName: string;
   /** A URL or a path; empty for code without a file. */
   readonly scriptName: string;

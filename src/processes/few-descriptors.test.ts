@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../../test/fixtures/folder.ts';
-import { hasSandbox } from '../../test/fixtures/sandbox.ts';
+import { needsSandbox } from '../../test/fixtures/sandbox.ts';
 
 const source = (path: string): string => JSON.stringify(new URL(path, import.meta.url).href);
 
@@ -41,7 +41,7 @@ describe.runIf(process.platform === 'linux')('without room for the pipes of a pr
     expect(then).toEqual({ kind: 'exited', code: 0 });
   });
 
-  it.skipIf(!hasSandbox)('a sandbox is not set up, and says so', async () => {
+  it('a sandbox is not set up, and says so', needsSandbox, async () => {
     const [without, then] = await withoutRoom(
       `import { openSandbox } from ${source('./sandbox.ts')};
 const sandbox = openSandbox();`,

@@ -20,7 +20,7 @@ const START_TRIES = 3;
 
 const REST_MS = 1_000;
 
-export interface ProcessPoolOptions {
+interface ProcessPoolOptions {
   readonly program: ChildProgram;
   readonly workers: number;
   readonly signal?: AbortSignal | undefined;
@@ -150,7 +150,6 @@ class Pool implements ProcessPool {
   }
 
   #offer(child: PooledProcess): void {
-    if (!child.usable) return;
     this.#idle.push(child);
     this.#pump();
   }

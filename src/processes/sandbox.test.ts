@@ -11,7 +11,7 @@ import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { sharedFolder } from '../../test/fixtures/folder.ts';
 import { eventually } from '../../test/fixtures/grader/processes.ts';
-import { hasSandbox } from '../../test/fixtures/sandbox.ts';
+import { hasSandbox, needsSandbox } from '../../test/fixtures/sandbox.ts';
 import { openSandbox, type Sandbox, type SandboxResult } from './sandbox.ts';
 
 const SECRET = 'a secret of the machine';
@@ -58,7 +58,7 @@ async function printedBy(code: string, { env = process.env, before = [] as reado
 const python = (script: string, limits = {}): Promise<SandboxResult> =>
   sandbox.run({ program: '/usr/bin/python3', args: ['-c', script], limits });
 
-describe.skipIf(!hasSandbox)('a program that is asked for', () => {
+describe('a program that is asked for', needsSandbox, () => {
   it('refuses limits and file names that are none, all at once', () => {
     expect(() => sandbox.start({ program: 'true', limits: { wallMs: 0, memoryMb: Number.NaN } })).toThrow(
       /wallMs 0, memoryMb NaN/,
@@ -99,7 +99,7 @@ describe.skipIf(!hasSandbox)('a program that is asked for', () => {
   });
 });
 
-describe.skipIf(!hasSandbox)('inside', () => {
+describe('inside', needsSandbox, () => {
   it('there is nothing of the machine to read', async () => {
     const named = ['/root', '/home', '/var', '/srv', '/mnt', '/run', '/sys', '/work', '/usr/src', '/etc/shadow'];
     const places = [...named, folder, process.cwd()];
@@ -193,7 +193,7 @@ print(tried(socket.AF_UNIX, stream, "\\0${name}"), tried(socket.AF_INET, socket.
   });
 });
 
-describe.skipIf(!hasSandbox)('a hostile program', () => {
+describe('a hostile program', needsSandbox, () => {
   it('that never ends is killed at its limit, whatever it ignores', async () => {
     const ignores = "trap '' TERM INT HUP QUIT; while :; do :; done";
     expect(await sh(ignores, { wallMs: 500 })).toMatchObject({ kind: 'timeout', wallMs: 500 });
@@ -278,7 +278,7 @@ describe.skipIf(!hasSandbox)('a hostile program', () => {
 });
 
 /** Inside of a sandbox no other can be made: there this system is one that offers none. */
-it.skipIf(!hasSandbox)('where there is no sandbox, one is refused: why, and what to install or allow', async () => {
+it('where there is no sandbox, one is refused: why, and what to install or allow', needsSandbox, async () => {
   const source = fileURLToPath(new URL('..', import.meta.url));
   const script =
     'try { openSandbox(); console.log("open"); } catch ({ code, message, hint }) { console.log(code, message, hint); }';
@@ -294,7 +294,7 @@ it.skipIf(!hasSandbox)('where there is no sandbox, one is refused: why, and what
   expect(stdout).toMatch(/^SANDBOX_MISSING this system offers no sandbox: .+(allow user namespaces|install bubblewrap)/);
 });
 
-it.skipIf(!hasSandbox)('a program in a folder of PATH that is called bwrap is not taken for it', async () => {
+it('a program in a folder of PATH that is called bwrap is not taken for it', needsSandbox, async () => {
   writeFileSync(join(folder, 'bwrap'), '#!/bin/sh\necho planted\n', { mode: 0o755 });
   const env = { ...process.env, PATH: `${folder}:${process.env['PATH']}` };
   const code = `console.log((await openSandbox().run({ program: 'echo', args: ['own'] })).stdout);`;

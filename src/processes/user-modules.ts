@@ -107,7 +107,7 @@ export async function needsTransform(url: string): Promise<string | undefined> {
 export async function* sourceFiles(files: readonly string[]): AsyncGenerator<SourceFile> {
   const seen = new Set<string>();
   const waiting = files.map((file) => resolve(file));
-  const aliases = aliasesIn(tsconfigOf(waiting[0] ?? ''));
+  const aliased = await aliasesOf(waiting[0] ?? '');
   while (waiting.length > 0 && seen.size < MOST_FILES) {
     const file = waiting.pop() as string;
     if (seen.has(file)) continue;
@@ -117,7 +117,7 @@ export async function* sourceFiles(files: readonly string[]): AsyncGenerator<Sou
     let needs = syntaxOf(file, text);
     for (const { 1: word, 3: path = '', index } of text.matchAll(IMPORT)) {
       const isRelative = /^\.{1,2}(\/|$)/.test(path);
-      const asked = isRelative ? [resolve(dirname(file), path.replace(/[?#].*$/, ''))] : aliased(path, file, aliases);
+      const asked = isRelative ? [resolve(dirname(file), path.replace(/[?#].*$/, ''))] : aliased(path, file);
       const found = asked.flatMap((one) => existing(one) ?? [])[0];
       if (found === undefined) continue;
       // Beside ./x.js, a loader may take ./x.ts.
@@ -146,69 +146,17 @@ function existing(path: string): string | undefined {
   return candidates.find((candidate) => statSync(candidate, { throwIfNoEntry: false })?.isFile());
 }
 
-/** `compilerOptions` that change what an import means: `paths`, relative to `folder`, and the absolute `baseUrl`. */
-interface Aliases {
-  readonly baseUrl?: string;
-  readonly paths?: Readonly<Record<string, readonly string[]>>;
-  readonly folder?: string;
-}
-
-/** The nearest one, as editors use. */
-function tsconfigOf(file: string): string | undefined {
-  const folder = dirname(file);
-  const here = join(folder, 'tsconfig.json');
-  if (existsSync(here)) return here;
-  return dirname(folder) === folder ? undefined : tsconfigOf(folder);
-}
-
-const MOST_PARENTS = 10;
-
-/** Empty if the file cannot be read: tsx reports that. */
-function aliasesIn(tsconfig: string | undefined, depth = 0): Aliases {
-  const text = tsconfig && tried(() => readFileSync(tsconfig, 'utf8'));
-  if (!tsconfig || text === undefined || depth > MOST_PARENTS) return {};
-  const json = text.replace(/("(?:\\.|[^"\\])*")|\/\/.*|\/\*[\s\S]*?\*\//g, '$1').replace(/,(?=\s*[}\]])/g, '');
-  const read = tried(() => JSON.parse(json)) as TsConfig | undefined;
-  const inherited = [read?.extends ?? []].flat().map((parent) => aliasesIn(parentOf(parent, tsconfig), depth + 1));
-  const { baseUrl, paths } = read?.compilerOptions ?? {};
-  const folder = dirname(tsconfig);
-  return Object.assign(
-    {},
-    ...inherited,
-    baseUrl === undefined ? {} : { baseUrl: resolve(folder, baseUrl) },
-    paths && { paths, folder },
-  );
-}
-
-interface TsConfig {
-  readonly extends?: string | readonly string[];
-  readonly compilerOptions?: { readonly baseUrl?: string; readonly paths?: Aliases['paths'] };
-}
-
-function parentOf(parent: string, tsconfig: string): string | undefined {
-  if (!parent.startsWith('.')) return tried(() => createRequire(tsconfig).resolve(parent));
-  const path = resolve(dirname(tsconfig), parent);
-  return [path, `${path}.json`, join(path, 'tsconfig.json')].find((one) => statSync(one, { throwIfNoEntry: false })?.isFile());
-}
-
-/** Where a name that is not relative may be found by `paths` and `baseUrl`. Empty if a package has the name. */
-function aliased(name: string, file: string, { baseUrl, paths = {}, folder = '' }: Aliases): readonly string[] {
-  const all = Object.entries(paths).flatMap(([pattern, targets]) => {
-    const [before = '', after] = pattern.split('*');
-    const isMatch = after === undefined ? name === pattern : name.startsWith(before) && name.endsWith(after);
-    const star = name.slice(before.length, name.length - (after ?? '').length);
-    return isMatch
-      ? targets.map((target) =>
-          resolve(
-            baseUrl ?? folder,
-            target.replace('*', () => star),
-          ),
-        )
-      : [];
-  });
-  const possible = baseUrl === undefined ? all : [...all, resolve(baseUrl, name)];
-  const isPackage = possible.length > 0 && tried(() => findPackageJSON(name, pathToFileURL(file))) !== undefined;
-  return isPackage ? [] : possible;
+/** Where `paths` and `baseUrl` of the nearest tsconfig.json may have a name that is not relative: none if a package has it. */
+async function aliasesOf(file: string): Promise<(name: string, from: string) => readonly string[]> {
+  const { createPathsMatcher, getTsconfig } = await import('get-tsconfig');
+  // One that cannot be read is reported by tsx.
+  const tsconfig = tried(() => getTsconfig(file));
+  const placesOf = tsconfig && createPathsMatcher(tsconfig);
+  return (name, from) => {
+    const places = placesOf?.(name) ?? [];
+    const isPackage = places.length > 0 && tried(() => findPackageJSON(name, pathToFileURL(from))) !== undefined;
+    return isPackage ? [] : places;
+  };
 }
 
 export function fileOf(url: string): string | undefined {
@@ -255,7 +203,8 @@ async function transforms(url: string): Promise<boolean> {
     (from) => (from && tried(() => createRequire(from).resolve('tsx/esm'))) || [],
   );
   if (file === undefined || found[0] === undefined) return false;
-  await useTransformer(JSON.stringify([pathToFileURL(found[0]).href, tsconfigOf(file)]));
+  const { findTsconfig } = await import('get-tsconfig');
+  await useTransformer(JSON.stringify([pathToFileURL(found[0]).href, findTsconfig(file)]));
   return true;
 }
 

@@ -1,11 +1,13 @@
 /**
- * Turns the end of a rollout into its record: outcome, grade, trajectory. Used for rollouts of a run, of a flow and of clients that only
- * call the gateway. Does not run workflows or write to a store.
+ * Turns the end of a rollout into its record: result, outcome, grade, trajectory. Whoever runs rollouts ends in `settle`: here, on workers, flows, and
+ * clients that only call the gateway. Does not run workflows or write to a store.
  */
-import type { GraderInput, GraderRunner, Session, Workflow } from '../core/contracts.ts';
+import type { Clock, GraderInput, GraderRunner, Session, Workflow, WorkflowResult } from '../core/contracts.ts';
+import { describeValue } from '../core/describe.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { defined } from '../core/json.ts';
-import { credited, settledReward } from '../core/reward.ts';
+import { defined, exactJson, isObject, isPlain } from '../core/json.ts';
+import { checkCredit, credited, settledReward, toReward } from '../core/reward.ts';
+import { turnNamed } from '../core/turns.ts';
 import type {
   Grade,
   Json,
@@ -19,7 +21,6 @@ import type {
   Turn,
   UnansweredCall,
 } from '../core/types.ts';
-import type { SettledResult } from './result.ts';
 import { Rejection } from './rollout-context.ts';
 
 export type Ending<Result> =
@@ -41,41 +42,54 @@ export function outcomeOf(ending: Ending<unknown>, calls: Calls): Outcome {
   return { kind: 'failed', code, message: messageOf(thrown).slice(0, 2000) };
 }
 
-export interface RecordParts {
+/** What a rollout left, wherever it ran. Its turns are those that are graded: trained or not, the policy said them. */
+export interface Ended {
   readonly outcome: Outcome;
-  readonly grade: Grade;
-  readonly result?: SettledResult;
+  readonly turns: readonly Turn[];
+  readonly unanswered: readonly UnansweredCall[];
+  readonly result: SettledResult;
   readonly logs?: readonly LogLine[];
+  readonly artifactsDir: string | null;
   /** Milliseconds since the epoch. */
   readonly startedAt: number;
-  readonly endedAt: number;
+  /** Default: when it has been graded. */
+  readonly endedAt?: number;
 }
 
-/** `session` must be sealed. */
-export function recordOf(
-  identity: RolloutIdentity,
-  session: Pick<Session, 'turns' | 'unanswered'>,
-  parts: RecordParts,
-): Trajectory {
-  const { outcome, grade, result = {}, logs = [], startedAt, endedAt } = parts;
-  const { turns, unanswered } = session;
-  const { rolloutId, groupId, taskId, purpose } = identity;
+/** The record of a rollout that ended. `grade` gets what keeps the grader's prints. */
+export async function settle(
+  { rolloutId, groupId, taskId, purpose }: RolloutIdentity,
+  ended: Ended,
+  grade: (print: (text: string) => void) => Promise<Grade>,
+  clock: Clock = Date,
+): Promise<Trajectory> {
+  const { outcome, turns, unanswered, result, startedAt } = ended;
   const { output, metadata, metrics, trainedTurns } = result;
-  const isOwnReward = grade.kind === 'graded' && grade.reward.source === 'workflow';
+  let printed = '';
+  const graded = await grade((text) => {
+    printed += text;
+  });
+  const logs = [...(ended.logs ?? []), ...graderLines(printed, clock)];
+  const isOwnReward = graded.kind === 'graded' && graded.reward.source === 'workflow';
   return {
     rolloutId,
     groupId,
     taskId,
     purpose,
     outcome,
-    grade,
+    grade: graded,
     turns: onlyTrained(turns, trainedTurns),
     ...defined({ output, metadata, metrics, returned: isOwnReward ? undefined : returnedBy(result, turns) }),
     ...(logs.length > 0 ? { logs } : {}),
     ...(unanswered.length > 0 ? { unanswered } : {}),
     startedAt,
-    endedAt,
+    endedAt: ended.endedAt ?? clock.now(),
   };
+}
+
+function graderLines(printed: string, clock: Clock): readonly LogLine[] {
+  const lines = printed === '' ? [] : printed.trimEnd().split('\n');
+  return lines.map((text) => ({ at: clock.now(), text, from: 'grader' as const }));
 }
 
 /** A side call is trained only if it is named, or if the workflow returned what it said: then it was the agent's own work. */
@@ -98,13 +112,7 @@ function returnedBy({ reward, success, credit, trainedTurns }: SettledResult, tu
   return Object.keys(returned).length === 0 ? undefined : returned;
 }
 
-/** Contains all turns, trained or not: the policy said them. */
-export interface GradableRollout {
-  readonly turns: readonly Turn[];
-  readonly outcome: Outcome;
-  readonly result: SettledResult;
-  readonly artifactsDir: string | null;
-}
+export type GradableRollout = Pick<Ended, 'turns' | 'outcome' | 'result' | 'artifactsDir'>;
 
 export interface GradingParts {
   readonly workflow: Workflow;
@@ -145,19 +153,13 @@ export async function gradeOf(
   }
 }
 
-/** Grades a rollout from its record, as `gradeOf` would have when it ended. */
-export function gradeRecorded(
-  parts: GradingParts,
-  trajectory: Trajectory,
-  task: Task,
-  artifactsDir: string | null,
-  print?: (text: string) => void,
-): Promise<Grade> {
-  const { outcome, output, metadata, metrics, returned = {} } = trajectory;
-  const { untrained: _, ...said } = returned;
-  const result = defined({ output, metadata, metrics, ...said }) as SettledResult;
-  const rollout = { turns: gradedTurns(trajectory), outcome, result, artifactsDir };
-  return gradeOf(parts, { identity: trajectory, task }, rollout, print);
+/** What a rollout left, from its record. */
+export function endedAs(trajectory: Trajectory, artifactsDir: string | null): Ended {
+  const { outcome, output, metadata, metrics, returned = {}, unanswered = [], logs = [], startedAt, endedAt } = trajectory;
+  const { untrained, ...said } = returned;
+  const trainedTurns = untrained && trajectory.turns.filter(({ trainable }) => trainable).map(({ index }) => index);
+  const result = defined({ output, metadata, metrics, ...said, trainedTurns }) as SettledResult;
+  return { outcome, turns: gradedTurns(trajectory), unanswered, result, logs, artifactsDir, startedAt, endedAt };
 }
 
 /** The turns as they were graded, before the workflow chose which to train. */
@@ -218,4 +220,100 @@ function limitBehind(code: string, calls: Calls): LimitName | undefined {
   const latest = failed.at(-1);
   if (thrown !== undefined || latest === undefined) return thrown?.failure.limit;
   return turns.some((turn) => isAnswered(calls, latest, turn)) ? undefined : latest.failure.limit;
+}
+
+// What a workflow returned: nothing, a string, or a `WorkflowResult`. Anything else is refused with a hint, because a reward under another
+// name must not be lost silently.
+
+const MOST_METRICS = 256;
+/** Turns may be named more than once. */
+const MOST_NAMED = 100_000;
+const KEYS: readonly string[] = ['output', 'reward', 'success', 'metadata', 'metrics', 'trainedTurns', 'threads', 'credit'];
+
+export interface SettledResult extends Pick<WorkflowResult, 'output' | 'success' | 'metadata' | 'metrics' | 'credit'> {
+  readonly reward?: Reward;
+  readonly trainedTurns?: readonly number[];
+}
+
+/** Throws WORKFLOW_BAD_RESULT. */
+export function resultOf(returned: unknown, identity: RolloutIdentity, turns: readonly Turn[]): SettledResult {
+  if (returned === undefined || returned === null) return {};
+  if (typeof returned === 'string') return { output: exactJson(returned, 'its text') };
+  if (typeof returned !== 'object' || Array.isArray(returned)) throw bad(`run returned ${describeValue(returned)}`);
+  // A Date, a Map or an instance without fields would pass as an empty result.
+  if (Object.keys(returned).length === 0 && !isPlain(returned))
+    throw bad(`run returned an instance of ${returned.constructor?.name}`);
+  const given = returned as WorkflowResult;
+  const unknown = Object.keys(given).filter((key) => !KEYS.includes(key));
+  if (unknown.length > 0) throw bad(`run returned an object with ${unknown.join(', ')}`);
+  const { success, trainedTurns, credit } = given;
+  if (success !== undefined && typeof success !== 'boolean') throw bad(`run returned success ${describeValue(success)}`);
+  const output = given.output === undefined ? undefined : exactJson(given.output, 'output');
+  if (credit !== undefined) inOurWords(() => checkCredit(credit));
+  if (trainedTurns !== undefined && !Array.isArray(trainedTurns)) {
+    throw bad(`run returned trainedTurns ${describeValue(trainedTurns)}, which is no list of turns`);
+  }
+  // A sparse array can have any length, and each place would be visited.
+  if (trainedTurns !== undefined && trainedTurns.length > MOST_NAMED) {
+    throw bad(`run returned ${trainedTurns.length} trainedTurns, and the rollout has ${turns.length} turns`);
+  }
+  const reward = rewardOf(given, identity, turns);
+  return defined({
+    output,
+    reward,
+    success,
+    metadata: given.metadata === undefined ? undefined : metadataOf(given.metadata),
+    metrics: given.metrics === undefined ? undefined : metricsOf(given.metrics),
+    credit: credit && { turnDiscount: credit.turnDiscount, per: credit.per },
+    trainedTurns: trainedTurns?.map((name) => indexOf(name, identity, turns)),
+  });
+}
+
+function rewardOf(
+  { reward, success, credit }: WorkflowResult,
+  identity: RolloutIdentity,
+  turns: readonly Turn[],
+): Reward | undefined {
+  if (reward === undefined || reward === null) return undefined;
+  return inOurWords(() => {
+    const settled = settledReward(toReward(reward, 'run', turns.length), identity, turns);
+    const shared = credit === undefined ? settled : credited(settled, turns, credit);
+    return { ...(success === undefined ? {} : { success }), ...shared, source: 'workflow' };
+  });
+}
+
+function inOurWords<T>(checked: () => T): T {
+  try {
+    return checked();
+  } catch (thrown) {
+    if (thrown instanceof TrainyardError) throw bad(thrown.message);
+    throw thrown;
+  }
+}
+
+function metadataOf(given: unknown): Readonly<Record<string, Json>> {
+  const copy = exactJson(given, 'metadata');
+  if (isObject(copy)) return copy;
+  throw bad(`run returned metadata ${describeValue(given)}`);
+}
+
+/** Drops values that are not finite: a broken metric must not cost a rollout. */
+function metricsOf(given: unknown): Readonly<Record<string, number>> {
+  if (typeof given !== 'object' || given === null) throw bad(`run returned metrics ${describeValue(given)}`);
+  const finite = Object.entries(given).filter(([name, value]) => Number.isFinite(value) && name !== '__proto__');
+  return Object.fromEntries(finite.slice(0, MOST_METRICS));
+}
+
+function indexOf(name: number | string, identity: RolloutIdentity, turns: readonly Turn[]): number {
+  const turn = turnNamed(identity, turns, name);
+  if (turn === undefined) throw bad(`run returned trainedTurns with ${describeValue(name)}, and the rollout has no such turn`);
+  return turn.index;
+}
+
+function bad(found: string): TrainyardError {
+  return new TrainyardError(
+    'WORKFLOW_BAD_RESULT',
+    `${found}; expected nothing, a text, or an object with some of ${KEYS.slice(0, 5).join(', ')}`,
+    { hint: 'what the grader should see goes under output or metadata; a reward goes under reward' },
+  );
 }

@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { completionId } from '../core/turns.ts';
 import type { RolloutIdentity, Turn } from '../core/types.ts';
-import { resultOf } from './result.ts';
+import { resultOf } from './record.ts';
 
 const identity: RolloutIdentity = { rolloutId: 'g1-0', groupId: 'g1', taskId: 't', purpose: 'train' };
 const turns = [11, 22, 33].map(

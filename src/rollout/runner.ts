@@ -7,13 +7,21 @@ import { Downtime, orAborted, Semaphore, workDeadline, yieldToEventLoop } from '
 import { endPrints, runInRollout } from '../core/context.ts';
 import type { AttachedRun, Clock, RunHost, Session, SessionHost, SessionObserver, Store, Workflow } from '../core/contracts.ts';
 import { boundary, TrainyardError } from '../core/errors.ts';
-import { defined } from '../core/json.ts';
 import type { Grade, Limits, LogLine, RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
 import type { ChildProgram } from '../processes/channel.ts';
 import type { ModuleExport } from './discovery.ts';
-import { type Ending, type GradingParts, gradeOf, gradeRecorded, onlyTrained, outcomeOf, recordOf } from './record.ts';
-import { resultOf, type SettledResult } from './result.ts';
-import { artifactsFolder, clearFolder, contextOf, type OwnContext, Rejection } from './rollout-context.ts';
+import {
+  type Ended,
+  type Ending,
+  type GradingParts,
+  gradeOf,
+  onlyTrained,
+  outcomeOf,
+  resultOf,
+  type SettledResult,
+  settle,
+} from './record.ts';
+import { clearFolder, contextOf, type OwnContext, Rejection } from './rollout-context.ts';
 
 export interface StartedWorkflow extends AsyncDisposable {
   readonly workflow: Workflow;
@@ -105,6 +113,8 @@ export interface RolloutTracing {
 type Grading = <T>(grade: () => Promise<T>) => Promise<T>;
 
 export interface RolloutParts extends GradingParts, Partial<Pick<StartedWorkflow, 'runWorkflow' | 'concurrency'>> {
+  /** Default: here. */
+  readonly place?: Place | undefined;
   /** Trains only these roles, whatever the workflow says. */
   readonly trainable?: readonly string[] | undefined;
   readonly sessions: SessionHost;
@@ -123,12 +133,12 @@ export interface RolloutParts extends GradingParts, Partial<Pick<StartedWorkflow
   readonly ungraded?: boolean | undefined;
 }
 
-/** Runs rollouts on other machines, without grading or storing them. */
-export interface RolloutsElsewhere {
-  /** `folder`: where the files go that the rollout leaves. Null if there is none here. */
-  run(spec: RolloutSpec, signal: AbortSignal, folder: string | null): Promise<readonly [Trajectory, artifactsDir: string | null]>;
+/** Where rollouts run: in this process or one of its own, or on workers. */
+export interface Place {
+  /** Rejects only if the cause is outside the rollout: the store failed, or the run was stopped. */
+  run(parts: RolloutParts, spec: RolloutSpec): Promise<Ended>;
   /** The graded trajectory is in the store. */
-  stored(rolloutId: string): void;
+  stored?(rolloutId: string): void;
 }
 
 export interface RolloutSpec {
@@ -145,76 +155,52 @@ export async function runRollout(parts: RolloutParts, spec: RolloutSpec): Promis
   return await (parts.tracing?.rollout(spec.identity, parts.workflow.name, run) ?? run());
 }
 
-/** As `runRollout`, for one that runs elsewhere: graded and stored here. */
-export async function runElsewhere(parts: RolloutParts, spec: RolloutSpec, elsewhere: RolloutsElsewhere): Promise<Trajectory> {
-  const folder = artifactsFolder(parts.artifacts, spec.identity.rolloutId);
-  const [made, artifactsDir] = await elsewhere.run(spec, parts.signal, folder);
-  let printed = '';
-  const grade = await gradeRecorded(parts, made, spec.task, artifactsDir, (text) => {
-    printed += text;
-  });
-  const { returned, ...rest } = made;
-  const isOwnReward = grade.kind === 'graded' && grade.reward.source === 'workflow';
-  const logs = [...(made.logs ?? []), ...graderLines(printed, parts.clock)];
-  const trajectory = {
-    ...rest,
-    grade,
-    ...defined({ returned: isOwnReward ? undefined : returned }),
-    ...(logs.length > 0 && { logs }),
-  };
-  parts.signal.throwIfAborted();
-  await parts.store.append(trajectory);
-  elsewhere.stored(trajectory.rolloutId);
-  return trajectory;
-}
-
-function graderLines(printed: string, clock: Clock): readonly LogLine[] {
-  const lines = printed === '' ? [] : printed.trimEnd().split('\n');
-  return lines.map((text) => ({ at: clock.now(), text, from: 'grader' as const }));
-}
-
 async function rolloutOf(parts: RolloutParts, spec: RolloutSpec, grading: Grading = (grade) => grade()): Promise<Trajectory> {
-  const { identity, sampling } = spec;
-  const { workflow, seed, limits, clock, observer, trainable } = parts;
-  const startedAt = clock.now();
-  const { roles, othersTrainable } = workflow;
-  const run = await runInSession({ ...parts, deadlineMs: limits.deadlineMs }, spec, (signal, waits) =>
-    parts.sessions.open({
-      identity,
-      roles,
-      othersTrainable,
-      trainable,
-      sampling,
-      limits,
-      seed,
-      signal,
-      waits,
-      ...(observer === undefined ? {} : { observer }),
-    }),
-  );
-  const { session, own } = run;
-  // Seal before reading the result: only then is it known which answers were not delivered, and those do not count.
-  const sealed = session.seal();
-  const ending = settled(run.ending, identity, sealed);
-  if (ending.kind === 'threw' && !(ending.thrown instanceof Rejection)) observer?.threw?.(ending.thrown);
-  const outcome = outcomeOf(ending, session);
-  const result = ending.kind === 'returned' ? ending.result : {};
-  const turns = onlyTrained(sealed, undefined, result.output);
-  let printed = '';
-  const rollout = { turns, outcome, result, artifactsDir: own.artifactsDir() };
-  const print = (text: string): void => {
-    printed += text;
-  };
-  const graded = (): Promise<Grade> => gradeOf(parts, spec, rollout, print);
-  const grade: Grade = parts.ungraded ? { kind: 'ungraded', why: outcome.kind } : await grading(graded);
-  const { unanswered } = session;
-  const logs = [...own.logs, ...graderLines(printed, clock)];
-  const trajectory = recordOf(identity, { turns, unanswered }, { outcome, grade, result, logs, startedAt, endedAt: clock.now() });
+  const { place = HERE, store, signal, clock } = parts;
+  const ended = await place.run(parts, spec);
+  const grade = async (print: (text: string) => void): Promise<Grade> =>
+    parts.ungraded ? { kind: 'ungraded', why: ended.outcome.kind } : await grading(() => gradeOf(parts, spec, ended, print));
+  const trajectory = await settle(spec.identity, ended, grade, clock);
   // Do not store a rollout that was cancelled with the run: a resumed run would take it as a result.
-  parts.signal.throwIfAborted();
-  await parts.store.append(trajectory);
+  signal.throwIfAborted();
+  await store.append(trajectory);
+  place.stored?.(trajectory.rolloutId);
   return trajectory;
 }
+
+/** In a session of this process's gateway. */
+const HERE: Place = {
+  async run(parts, spec) {
+    const { identity, sampling } = spec;
+    const { workflow, seed, limits, clock, observer, trainable } = parts;
+    const startedAt = clock.now();
+    const { roles, othersTrainable } = workflow;
+    const run = await runInSession({ ...parts, deadlineMs: limits.deadlineMs }, spec, (signal, waits) =>
+      parts.sessions.open({
+        identity,
+        roles,
+        othersTrainable,
+        trainable,
+        sampling,
+        limits,
+        seed,
+        signal,
+        waits,
+        ...(observer === undefined ? {} : { observer }),
+      }),
+    );
+    const { session, own } = run;
+    // Seal before reading the result: only then is it known which answers were not delivered, and those do not count.
+    const sealed = session.seal();
+    const ending = settled(run.ending, identity, sealed);
+    if (ending.kind === 'threw' && !(ending.thrown instanceof Rejection)) observer?.threw?.(ending.thrown);
+    const outcome = outcomeOf(ending, session);
+    const result = ending.kind === 'returned' ? ending.result : {};
+    const turns = onlyTrained(sealed, undefined, result.output);
+    const { logs } = own;
+    return { outcome, turns, unanswered: session.unanswered, result, logs, artifactsDir: own.artifactsDir(), startedAt };
+  },
+};
 
 export interface SessionRunParts extends Partial<Pick<StartedWorkflow, 'runWorkflow'>> {
   readonly workflow: Workflow;

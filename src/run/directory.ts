@@ -20,8 +20,8 @@ const EVENTS_FILE = 'events.jsonl';
 
 export interface RunDirectory extends AsyncDisposable {
   readonly path: string;
-  /** Unique. Undefined for runs from before ids existed. */
-  readonly id: string | undefined;
+  /** Unique. */
+  readonly id: string;
   readonly storePath: string;
   readonly checkpoints: string;
   /** Relative to the path as the user gave it. */
@@ -70,7 +70,7 @@ export async function requireEmpty(path: string): Promise<void> {
 
 export async function reopenRunDirectory(path: string, { trains = true } = {}): Promise<RunDirectory> {
   const root = resolve(path);
-  const { id } = readRunFile(path) as { readonly id?: string };
+  const { id } = readRunFile(path) as { readonly id: string };
   return await locked(path, root, id, async () => {
     if (trains) await mkdir(join(root, 'checkpoints'), { recursive: true });
     cutTornLine(join(root, EVENTS_FILE));
@@ -129,7 +129,7 @@ function verbOf(root: string): 'train' | 'eval' {
   }
 }
 
-async function locked(path: string, root: string, id: string | undefined, prepare: () => Promise<void>): Promise<RunDirectory> {
+async function locked(path: string, root: string, id: string, prepare: () => Promise<void>): Promise<RunDirectory> {
   const lock = takeLock(root, '--run');
   await prepare().catch((thrown: unknown) => {
     lock.close();
@@ -242,7 +242,7 @@ const WORTH_RESUMING: ReadonlySet<string> = new Set([
   ...['POLICY_UNREACHABLE', 'POLICY_REFUSED', 'POLICY_GARBLED', 'POLICY_LOST'],
 ]);
 
-export interface EventLog extends Emit {
+interface EventLog extends Emit {
   /** Also writes events to the directory while `work` runs, including an error that ends it. */
   during<T>(directory: RunDirectory, work: () => Promise<T>): Promise<T>;
 }

@@ -5,7 +5,7 @@ import type { Warn } from '../core/events.ts';
 import type { Trainer } from '../core/policy.ts';
 import { savedFiles } from '../engines/checkpoint.ts';
 import type { Entry } from '../rollout/discovery.ts';
-import type { RolloutsElsewhere } from '../rollout/runner.ts';
+import type { Place } from '../rollout/runner.ts';
 import type { EvaluationSettings, TrainSettings } from '../settings/check-settings.ts';
 import { hiddenFiles, ownRelease } from '../settings/settings.ts';
 import type { RunParts } from './parts.ts';
@@ -13,7 +13,7 @@ import type { EvaluationPlan, TrainPlan } from './plan.ts';
 import { besideOf, sourcesOf } from './preflight.ts';
 
 /** The coordinator, as a run sees it. */
-export interface ExternalWorkers extends RolloutsElsewhere, AsyncDisposable {
+export interface ExternalWorkers extends Place, AsyncDisposable {
   /** Whether the run has ended, so that nothing of it is needed any more. */
   isDone: boolean;
   /** The same trainer; what it publishes is for workers too. */

@@ -1,7 +1,7 @@
 import { beforeEach, describe, expect, it } from 'vitest';
+import { manifestOf, randomTrajectory } from '../../packages/testing/src/trajectories.ts';
 import { memoryStore } from '../../test/fixtures/store/memory-store.ts';
 import type { Store } from '../core/contracts.ts';
-import { manifestOf, randomTrajectory } from '../testing/trajectories.ts';
 import { type CurationRequest, curate, curationIn } from './inspect.ts';
 
 let store: Store;

@@ -8,13 +8,11 @@ import { abortWith, Downtime, linkSignals, openingWith, Semaphore } from '../cor
 import { catchPrints, outsideRollout } from '../core/context.ts';
 import type { Grader, GraderRunner, ModelServer, Store } from '../core/contracts.ts';
 import { missingEnv } from '../core/define.ts';
-import type { WarningCode } from '../core/error-codes.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { defined } from '../core/json.ts';
-import { type Engine, engineWith, type ModelPlan, OVERFLOW_HINT } from '../core/policy.ts';
-import { overflowOf, sampledTokensIn, tellingIgnored } from '../core/turns.ts';
-import type { RolloutIdentity, SamplingSettings, Task, Trajectory, Turn } from '../core/types.ts';
+import { type Engine, engineWith, type ModelPlan } from '../core/policy.ts';
+import type { Trajectory } from '../core/types.ts';
 import { loadFirst } from '../engines/checkpoint.ts';
 import type { KernelVariant } from '../engines/embedded/wasm.ts';
 import { hubNameOf } from '../engines/model-path.ts';
@@ -32,24 +30,24 @@ import { graderInput } from '../grading/call.ts';
 import { type InlineGraderRunner, inlineGrader } from '../grading/inline.ts';
 import { openGraderPool } from '../grading/pool.ts';
 import { watchEventLoop } from '../processes/event-loop-monitor.ts';
-import { FailureBudget, nothingTrainable } from '../rollout/budget.ts';
+import { FailureBudget } from '../rollout/budget.ts';
 import type { Entry, ModuleExport } from '../rollout/discovery.ts';
 import {
   type HiddenFiles,
+  type Place,
   type RolloutObserver,
   type RolloutParts,
   type RolloutSpec,
-  type RolloutsElsewhere,
-  runElsewhere,
   runRollout,
   type StartedWorkflow,
   startWorkflow,
 } from '../rollout/runner.ts';
 import type { EvaluationSettings, RunSettings, TrainSettings } from '../settings/check-settings.ts';
-import { hiddenFiles, isApi, shellWord } from '../settings/settings.ts';
+import { hiddenFiles, isApi } from '../settings/settings.ts';
 import type { TrainPlan } from './plan.ts';
 import { sourcesOfModule } from './preflight.ts';
-import { keptRollout, Recovery } from './recovery.ts';
+import { Recovery } from './recovery.ts';
+import { type Rollouts, rolloutsOf } from './rollouts.ts';
 
 export interface RunParts extends AsyncDisposable {
   readonly entryName: string;
@@ -61,23 +59,10 @@ export interface RunParts extends AsyncDisposable {
   readonly start: { readonly model: string; readonly server?: string; readonly plan?: ModelPlan };
   /** Undefined if the policy is embedded and cannot be lost. */
   readonly recovery: Recovery | undefined;
-  /** `artifacts`: parent folder for rollout files. `elsewhere`: where they run, if not here. */
-  rolloutsInto(store: Store, artifacts?: string, elsewhere?: RolloutsElsewhere): Rollouts;
+  /** `artifacts`: parent folder for rollout files. `place`: where they run, if not here. */
+  rolloutsInto(store: Store, artifacts?: string, place?: Place): Rollouts;
   /** One rollout here, for whoever keeps it and its files. */
   rollout(spec: RolloutSpec, kept: Required<Pick<RolloutParts, 'store' | 'artifacts' | 'signal'>>): Promise<Trajectory>;
-}
-
-export interface Rollouts {
-  /** Runs, grades and stores one rollout, unless the store has it already. Throws if the failure budget is spent or the run was stopped. */
-  run(
-    identity: Pick<RolloutIdentity, 'rolloutId' | 'groupId' | 'purpose'>,
-    task: Task,
-    sampling: SamplingSettings,
-    signal?: AbortSignal,
-  ): Promise<Trajectory>;
-  /** Ends a phase; throws if all of its rollouts failed. */
-  settle(): void;
-  readonly sampledTokens: number;
 }
 
 interface PartsOptions {
@@ -204,8 +189,15 @@ export async function openParts(settings: PartsSettings, entry: Entry, options: 
       at: defined({ server }),
       start: { model: policy.name, ...defined({ server, plan: planToTell(policy) }) },
       entryName: typeof settings.entry === 'string' ? settings.entry : entry.workflow.name,
-      rolloutsInto: (store, artifacts, elsewhere) =>
-        rolloutsOf({ ...parts, store, artifacts, elsewhere }, warn, new FailureBudget(maxErrorShare), options.trains, files.run),
+      rolloutsInto: (store, artifacts, place) =>
+        // A worker makes the trace of its rollouts.
+        rolloutsOf(
+          { ...parts, store, artifacts, place, tracing: place ? undefined : tracing },
+          warn,
+          new FailureBudget(maxErrorShare),
+          options.trains,
+          files.run,
+        ),
       rollout: async (spec, kept) => {
         const { signal: both, release: unlink } = linkSignals(signal, kept.signal);
         return await runRollout({ ...parts, ...kept, signal: both }, spec).finally(unlink);
@@ -338,60 +330,6 @@ class FirstAnswer {
   }
 }
 
-interface KeptRollouts extends RolloutParts {
-  readonly store: Store;
-  readonly elsewhere?: RolloutsElsewhere | undefined;
-}
-
-/** First rollouts that may be without a turn of a trainable role. */
-const MOST_UNTRAINED = 8;
-
-function rolloutsOf(parts: KeptRollouts, warn: Warn, budget: FailureBudget, trains = false, run?: string): Rollouts {
-  const warned = new Set<string>();
-  const tellIgnored = tellingIgnored(warn);
-  /** Those before the first with a trainable turn. Undefined once there is one. */
-  let untrained: Trajectory[] | undefined = trains ? [] : undefined;
-  const checkTrained = (trajectory: Trajectory): void => {
-    if (trajectory.turns.some((turn) => turn.trainable)) untrained = undefined;
-    else if (trajectory.turns.length > 0) untrained?.push(trajectory);
-    if (untrained?.length === MOST_UNTRAINED) throw nothingTrainable(untrained, `${MOST_UNTRAINED} rollouts were made`);
-  };
-  let sampledTokens = 0;
-  return {
-    run: async (identity, task, sampling, given) => {
-      const { signal, release } = linkSignals(parts.signal, ...(given === undefined ? [] : [given]));
-      try {
-        signal.throwIfAborted();
-        const kept = await keptRollout(parts.store, { ...identity, taskId: task.id });
-        // Acknowledged before a kill, so it counts. Its failure does not: new rollouts show whether the cause persists.
-        if (kept !== undefined) return kept;
-        const begun = budget.begin();
-        try {
-          const spec = { identity: { ...identity, taskId: task.id }, task, sampling };
-          const own = { ...parts, signal };
-          const { elsewhere } = parts;
-          const trajectory = await (elsewhere === undefined ? runRollout(own, spec) : runElsewhere(own, spec, elsewhere));
-          sampledTokens += sampledTokensIn(trajectory);
-          warnOnce(trajectory, warned, warn, run);
-          tellIgnored(trajectory);
-          checkTrained(trajectory);
-          budget.add(trajectory, begun);
-          return trajectory;
-        } catch (thrown) {
-          budget.leave(begun);
-          throw thrown;
-        }
-      } finally {
-        release();
-      }
-    },
-    get sampledTokens() {
-      return sampledTokens;
-    },
-    settle: () => budget.settle(),
-  };
-}
-
 /** Throws NO_SIGNAL if it is certain that no role would be trained, before anything is spent. */
 function checkTrains({ workflow }: Entry, trainable: readonly string[] | undefined): void {
   const { roles, othersTrainable = true } = workflow;
@@ -441,33 +379,4 @@ function limited(runner: InlineGraderRunner, most: number, signal: AbortSignal):
     return await runner.grade(input, model);
   };
   return { ...runner, grade };
-}
-
-/** Reports the first failure of each kind at once; otherwise a run of slow failures would stay silent until its budget is spent. */
-function warnOnce(trajectory: Trajectory, warned: Set<string>, warn: Warn, run: string | undefined): void {
-  const { rolloutId, purpose, outcome, grade, turns, logs = [], metrics = {} } = trajectory;
-  const isSide = ({ fork, trainable }: Turn): boolean => purpose === 'train' && fork?.cause === 'side_call' && !trainable;
-  const side = turns.find(isSide);
-  const failures = [outcome, grade].flatMap((ending) => (ending.kind === 'failed' ? [ending] : []));
-  const kept = `what workflows print is kept with their rollouts and not shown here: trainyard show ${shellWord(run ?? '')} ${rolloutId}`;
-  const hasPrinted = run !== undefined && logs.some(({ from }) => from === 'workflow');
-  const hasNoSteps = metrics['steps'] === 0 && turns.length > 0 && !turns.some(({ trainable }) => trainable);
-  const overflow = turns.length === 0 ? overflowOf(trajectory) : '';
-  const telling = [
-    ...failures,
-    ...(overflow === '' ? [] : [{ code: 'CONTEXT_OVERFLOW', message: `${overflow}; ${OVERFLOW_HINT}` }]),
-    ...(side === undefined ? [] : [{ code: 'SIDE_CALL', message: untrained(side) }]),
-    ...(hasNoSteps ? [{ code: 'NO_STEPS', message: 'its flow submitted no step to train; use gatewaySubmitSteps' }] : []),
-    ...(hasPrinted ? [{ code: 'PRINTS_KEPT', message: kept }] : []),
-  ];
-  for (const { code, message } of telling) {
-    if (warned.has(code)) continue;
-    warned.add(code);
-    // What the store kept as text was one of ours.
-    warn(code as WarningCode, `rollout ${rolloutId}: ${message}`);
-  }
-}
-
-function untrained({ index }: Turn): string {
-  return `turn ${index} looks like a client's call beside its conversation (a title, a topic, a memory) and is not trained; if it is the agent's own work, give it a role or thread of its own, or name it in trainedTurns`;
 }

@@ -113,15 +113,15 @@ describe('the code of a run', () => {
     expect((await again()).warnings).toEqual([]);
   });
 
-  it('of a run that was begun before this was kept is compared by its entry', async () => {
-    const { record, identity, keepAgain, again } = await begun();
+  it('is in run.json: a run of a version that kept none of it is refused by name', async () => {
+    const { record, keepAgain, again } = await begun();
+    expect(Object.keys(record.sources)).toEqual(['agent.ts', 'right.ts']);
     const { sources: _, ...old } = record;
-    await keepAgain(old);
-    await writeFile(at('right.ts'), 'export const right = 0;');
-    const same = await again();
-    expect(same).toMatchObject({ warnings: [], identity });
-    expect(Object.keys(same.record.sources ?? {})).toEqual(['agent.ts', 'right.ts']);
-    await keepAgain({ ...old, entry: 'of other bytes' });
-    expect((await again()).warnings).toMatchObject([{ code: 'ENTRY_CHANGED' }]);
+    await keepAgain({ ...old, entry: 'a digest' });
+    await expect(again()).rejects.toMatchObject({
+      code: 'RESUME_IMPOSSIBLE',
+      message: expect.stringMatching(/run.json is not of this version of Trainyard$/),
+      hint: 'finish it with the version that began it',
+    });
   });
 });

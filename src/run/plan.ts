@@ -6,13 +6,13 @@
  */
 import { hash } from 'node:crypto';
 import { existsSync, statSync } from 'node:fs';
-import { basename, dirname, join, resolve } from 'node:path';
+import { join, resolve } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import { TrainyardError } from '../core/errors.ts';
 import { defined, digestOf } from '../core/json.ts';
 import type { Task } from '../core/types.ts';
-import { digestOfFiles, modelDigest } from '../engines/checkpoint.ts';
+import { modelDigest } from '../engines/checkpoint.ts';
 import { bestVariant, isRunnable } from '../engines/embedded/compile.ts';
 import { KERNEL_VARIANTS, type KernelVariant } from '../engines/embedded/wasm.ts';
 import { withModelPath } from '../engines/model-path.ts';
@@ -27,14 +27,15 @@ import type {
 } from '../settings/check-settings.ts';
 import { baseURLOf, checkSettings, evaluationSettings, trainSettings } from '../settings/check-settings.ts';
 import { rowsOf } from '../settings/row-ranges.ts';
-import { type EngineName, isApi, type LossName, resumeCommand, shortPath, TRAIN_DEFAULTS } from '../settings/settings.ts';
-import { withoutPassword } from '../store/open.ts';
+import { flat, nested, rowOf, TRAIN_DEFAULTS } from '../settings/setting-rows.ts';
+import { type EngineName, isApi, type LossName, resumeCommand, shortPath } from '../settings/settings.ts';
+import { withoutPassword } from '../store/url.ts';
 import { isEvaluation, readRunFile, refuseSft } from './directory.ts';
 import { type Checked, changedSources, preflight, sourcesOf } from './preflight.ts';
 import { withSettingsOf } from './settings-of-run.ts';
 
 /** Settings given again must match the run's, except those that may change. */
-export type ResumeRequest = Pick<TrainSettings, 'run'> & Partial<TrainSettings>;
+export type ResumeRequest = Pick<TrainSettings, 'run'> & Partial<TrainRequest>;
 export type EvaluationResumeRequest = { readonly run: string } & Partial<EvaluationRequest>;
 
 interface Plan<Settings, Record> extends Pick<Checked, 'entry' | 'warnings'> {
@@ -70,9 +71,8 @@ const trainRecordSchema = z.object({
   tasks: z.string(),
   heldOut: z.string(),
   model: z.string(),
-  entry: z.string(),
-  /** Missing in older runs. */
-  sources: z.record(z.string(), z.string()).optional(),
+  /** None of an entry that was given as a value. */
+  sources: z.record(z.string(), z.string()),
   kernels: z.enum(KERNEL_VARIANTS),
 });
 const evaluationRecordSchema = z.object({
@@ -84,17 +84,9 @@ const evaluationRecordSchema = z.object({
   kernels: z.enum(KERNEL_VARIANTS),
 });
 /** Settings with absolute paths; digests of tasks, model folder and code files; and the kernels. */
-export type TrainRecord = z.infer<typeof trainRecordSchema>;
-export type EvaluationRecord = z.infer<typeof evaluationRecordSchema>;
+type TrainRecord = z.infer<typeof trainRecordSchema>;
+type EvaluationRecord = z.infer<typeof evaluationRecordSchema>;
 
-/** They affect how much is done, how fast, and what is shown, but not the results. */
-const MAY_CHANGE: ReadonlySet<string> = new Set<keyof TrainSettings>([
-  ...(['run', 'threads', 'concurrency', 'workflowWorkers', 'graderWorkers', 'transcripts', 'baseURL', 'maxErrorShare'] as const),
-  ...(['steps', 'maxTime', 'maxTokens', 'minTasks', 'isolation', 'apiKeyEnv', 'price', 'workers', 'store'] as const),
-]);
-/** Settings that can be a path or a value. Values are not recorded; of tasks, only digests are. */
-const GIVEN_AS_VALUES: ReadonlySet<string> = new Set<keyof TrainSettings>(['entry', 'tasks', 'heldOut']);
-const PATHS = ['entry', 'flows', 'model', 'tasks', 'heldOut', 'warmStart', 'from'] as const;
 const MOST_NAMED = 5;
 
 export async function planTraining(given: TrainRequest | TrainFromRequest): Promise<TrainPlan> {
@@ -122,7 +114,7 @@ export async function startingWith(plan: TrainPlan, model: string): Promise<Trai
 
 export async function planResumedTraining(request: ResumeRequest): Promise<TrainPlan> {
   const begun = trainRecordIn(request.run);
-  const settings = checkSettings(await withModelPath(resumedSettings(begun.settings, await withModelPath(request))));
+  const settings = checkSettings('train', await withModelPath(resumedSettings(begun.settings, await withModelPath(request))));
   const checked = await preflight(settings);
   const now = await trainRecord(settings, checked);
   const tasks = typeof settings.tasks === 'string' ? `the tasks in ${settings.tasks}` : 'the tasks';
@@ -134,7 +126,7 @@ export async function planResumedTraining(request: ResumeRequest): Promise<Train
     const hint = 'put it back as it was, or begin a new run from one of this one’s checkpoints with --model';
     throw impossible(`${changed} changed since the run began`, hint);
   }
-  const record = { ...begun, settings: { ...begun.settings, steps: settings.steps }, entry: now.entry, sources: now.sources };
+  const record = { ...begun, settings: { ...begun.settings, steps: settings.steps }, sources: now.sources };
   return {
     settings,
     ...checked,
@@ -168,7 +160,7 @@ export async function planResumedEvaluation(request: EvaluationResumeRequest): P
   const begun = evaluationIn(run);
   if (begun === undefined)
     throw impossible(`${run} holds a training run, not an evaluation`, `go on with it: ${resumeCommand(run)}`);
-  const merged = absolute(await withModelPath({ ...begun.settings, ...defined(request), run }));
+  const merged = absolute(await withModelPath(withGroups(begun.settings, request, { run })));
   requireValues(merged, 'the evaluation', 'heldOut');
   const settings = evaluationSettings(merged as EvaluationRequest);
   const { entry, heldOut, warnings } = await preflight(settings);
@@ -196,12 +188,12 @@ export async function planReplay(
 ): Promise<ReplayPlan> {
   const evaluation = evaluationIn(run);
   const begun = evaluation ?? trainRecordIn(run);
-  const merged = { ...TRAIN_DEFAULTS, ...begun.settings, ...defined(given), run };
+  const merged = withGroups(TRAIN_DEFAULTS, begun.settings, given, { run });
   requireValues(merged, 'the run', evaluation ? 'heldOut' : 'tasks');
   const settings = merged as unknown as TrainSettings;
   const { entry, tasks, heldOut } = await preflight(settings);
   const sources = given.entry === undefined ? await sourcesOf(settings.entry, settings.flows, entry) : undefined;
-  const ofCode = sources && begun.sources ? changedSources(begun.sources, sources, settings.entry) : [];
+  const ofCode = sources ? changedSources(begun.sources, sources, settings.entry) : [];
   const digest = (of: unknown): string => digestOf([JSON.stringify(of)]);
   const areTasksSame = evaluation
     ? evaluation.tasks.every(({ row, digest: was }) => digest(heldOut[row - 1]) === was)
@@ -236,14 +228,16 @@ function trainRecordIn(run: string): TrainRecord {
 function resumedSettings(begun: TrainRecord['settings'], request: ResumeRequest): TrainSettings {
   const baseURL = baseURLOf(begun['engine'] === 'tinker' ? 'tinker' : 'embedded', request);
   const given = absolute(defined({ ...request, baseURL }));
-  for (const [name, value] of Object.entries(given)) {
-    if ((MAY_CHANGE.has(name) && !isMoved(name, begun)) || (GIVEN_AS_VALUES.has(name) && typeof value === 'object')) continue;
-    if (isDeepStrictEqual(begun[name], value)) continue;
-    const message = `the run was begun with ${flagOf(name)} ${shown(begun[name], name)}, now it is ${shown(value, name)}`;
+  const before = new Map(flat(begun));
+  for (const [name, value] of flat(given)) {
+    if ((mayChange(name) && !isMoved(name, begun)) || (canBeValue(name) && typeof value === 'object')) continue;
+    const was = before.get(name);
+    if (value === undefined || isDeepStrictEqual(was, value)) continue;
+    const message = `the run was begun with ${name} ${shown(was, name)}, now it is ${shown(value, name)}`;
     throw impossible(message, 'leave it out, or begin a new run from one of this one’s checkpoints with --model');
   }
-  // Defaults for settings that older runs did not record.
-  const settings: Record<string, unknown> = { ...TRAIN_DEFAULTS, ...begun, ...given, run: request.run };
+  // Defaults for settings that are not recorded where they are not used.
+  const settings = withGroups(TRAIN_DEFAULTS, begun, given, { run: request.run });
   requireValues(settings, 'the run', 'tasks');
   // Shown relative to the working directory.
   for (const name of ['entry', 'flows', 'tasks', 'heldOut']) {
@@ -251,6 +245,11 @@ function resumedSettings(begun: TrainRecord['settings'], request: ResumeRequest)
     if (typeof path === 'string') settings[name] = shortPath(path);
   }
   return settings as unknown as TrainSettings;
+}
+
+/** Later ones win, also within groups such as `limits`. */
+function withGroups(...all: readonly object[]): Record<string, unknown> {
+  return { ...nested(all.flatMap((values) => flat(defined(values)))) };
 }
 
 /** Entries and tasks that were passed as values must be passed again. */
@@ -270,11 +269,11 @@ function keptKernels(begun: KernelVariant, what: string, warnings: Checked['warn
   return { kernels: bestVariant(), warnings: [...warnings, { code: 'OTHER_KERNELS', message }] };
 }
 
-/** Training may continue with changed code, but its readers must know. An entry given as a value has no files to compare. */
+/** Training may continue with changed code, but its readers must know. */
 function codeWarnings(begun: TrainRecord, now: TrainRecord): Checked['warnings'] {
-  const isComparable = begun.entry !== '' && now.entry !== '' && begun.sources !== undefined && now.sources !== undefined;
-  const ofEntry = begun.entry === now.entry ? [] : ['the entry has changed'];
-  const changed = isComparable ? changedSources(begun.sources!, now.sources!, now.settings['entry']) : ofEntry;
+  const isValue = ({ sources }: TrainRecord): boolean => Object.keys(sources).length === 0;
+  const isComparable = isValue(begun) === isValue(now);
+  const changed = isComparable ? changedSources(begun.sources, now.sources, now.settings['entry']) : ['the entry has changed'];
   if (changed.length === 0) return [];
   const message = `since the run began: ${listed(changed, ' more files')}; it goes on with the code as it is now, rollouts made before are kept`;
   return [{ code: 'ENTRY_CHANGED', message }];
@@ -298,19 +297,17 @@ function isStoreGone(run: string): boolean {
 
 /** Describes every change that affects the result of an evaluation. */
 function changesIn(begun: EvaluationRecord, now: EvaluationRecord): readonly string[] {
-  const names = new Set([...Object.keys(begun.settings), ...Object.keys(now.settings)]);
-  const settings = [...names].flatMap((name) => {
-    const before = begun.settings[name];
-    const after = now.settings[name];
+  const [was, is] = [begun, now].map((record) => new Map(flat(record.settings)));
+  const settings = [...new Set([...was!.keys(), ...is!.keys()])].flatMap((name) => {
+    const before = was!.get(name);
+    const after = is!.get(name);
     // Values are compared by content elsewhere.
-    const isValue = GIVEN_AS_VALUES.has(name) && (before === undefined || after === undefined);
+    const isValue = canBeValue(name) && (before === undefined || after === undefined);
     // Another address of an API may be another model.
-    const mayChange =
-      MAY_CHANGE.has(name) &&
-      !isMoved(name, begun.settings) &&
-      !(name === 'baseURL' && isApi(now.settings['engine'] as EngineName));
-    if (mayChange || isValue || isDeepStrictEqual(before, after)) return [];
-    const what = name === 'entry' ? 'the entry' : typeof before === 'object' ? name : flagOf(name);
+    const isFree =
+      mayChange(name) && !isMoved(name, begun.settings) && !(name === 'baseURL' && isApi(now.settings['engine'] as EngineName));
+    if (isFree || isValue || isDeepStrictEqual(before, after)) return [];
+    const what = name === 'entry' ? 'the entry' : name;
     return [`${what} was ${shown(before, name)}, now it is ${shown(after, name)}`];
   });
   const rows = begun.tasks.filter((task, i) => !isDeepStrictEqual(task, now.tasks[i])).map(({ row }) => row);
@@ -322,8 +319,8 @@ function changesIn(begun: EvaluationRecord, now: EvaluationRecord): readonly str
   ];
 }
 
-function identityOf({ settings, entry: _, sources: _sources, ...record }: TrainRecord): string {
-  const decisive = Object.entries(settings).filter(([name]) => !MAY_CHANGE.has(name));
+function identityOf({ settings, sources: _, ...record }: TrainRecord): string {
+  const decisive = Object.entries(settings).filter(([name]) => !mayChange(name));
   return hash('sha256', JSON.stringify({ ...record, settings: decisive.toSorted() }), 'hex');
 }
 
@@ -336,7 +333,6 @@ async function trainRecord(settings: TrainSettings, { entry: found, tasks, heldO
     tasks: digestOf([JSON.stringify(tasks)]),
     heldOut: digestOf([JSON.stringify(heldOut)]),
     model: await modelDigest(settings.model),
-    entry: typeof entry === 'string' ? await digestOfFiles(dirname(entry), [basename(entry)]) : '',
     sources: await sourcesOf(entry, settings.flows, found),
     kernels: bestVariant(),
   };
@@ -357,26 +353,28 @@ async function evaluationRecord(settings: EvaluationSettings, entry: Checked['en
 function recorded({ run: _, ...settings }: Partial<RunSettings> & { readonly run: string | undefined }): unknown {
   const { store } = settings;
   const kept = Object.entries({ ...absolute(settings), store: store && withoutPassword(store) }).filter(
-    ([name, value]) => !(GIVEN_AS_VALUES.has(name) && typeof value === 'object'),
+    ([name, value]) => !(canBeValue(name) && typeof value === 'object'),
   );
   return JSON.parse(JSON.stringify(Object.fromEntries(kept)));
 }
 
-function absolute<T extends Partial<Record<(typeof PATHS)[number], unknown>>>(settings: T): T {
-  const given = PATHS.filter((name) => name !== 'model' || !isApi('engine' in settings ? settings.engine : undefined));
-  const paths = given.flatMap((name) => (typeof settings[name] === 'string' ? [[name, resolve(settings[name])]] : []));
-  return { ...settings, ...Object.fromEntries(paths) };
+/** A model behind an API is a name. The directory of the run stays as it was given. */
+function absolute<T extends object>(settings: T): T {
+  const isModel = !isApi('engine' in settings ? settings.engine : undefined);
+  const isPath = (name: string): boolean =>
+    name === 'model' ? isModel : name !== 'run' && rowOf(name)?.kind.isPath !== undefined;
+  const paths = Object.entries(settings).filter(([name, value]) => isPath(name) && typeof value === 'string');
+  return { ...settings, ...Object.fromEntries(paths.map(([name, path]) => [name, resolve(path)])) };
 }
 
-/** The command-line flag of a setting. Flags with a time have no `Ms` suffix. */
-function flagOf(setting: string): string {
-  return `--${setting.replace(/Ms$/, '').replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
-}
+/** Values are not recorded; of tasks, only digests are. */
+const canBeValue = (name: string): boolean => rowOf(name)?.kind.isPath === 'or value';
+const mayChange = (name: string): boolean => rowOf(name)?.mayChange !== undefined;
 
 function shown(value: unknown, setting: string): string {
   if (value === undefined) return 'not given';
   if (setting === 'store') return withoutPassword(String(value));
-  return setting.endsWith('Ms') && typeof value === 'number' ? `${value / 1000}s` : JSON.stringify(value);
+  return rowOf(setting)?.kind.show?.(value) ?? JSON.stringify(value);
 }
 
 function impossible(message: string, hint: string): TrainyardError {

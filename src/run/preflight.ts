@@ -121,11 +121,7 @@ export function answerWarnings(
   const numbers = isCsvOfNumbers(sources.tasks, tasks) || isCsvOfNumbers(sources.heldOut, heldOut);
   const message = 'all answers of a CSV file look like numbers, and are texts: compare with String(…), or use numberMatch';
   const asTexts: Warnings = numbers ? [{ code: 'NUMBERS_ARE_TEXTS', message }] : [];
-  return [
-    ...withoutAnswer(tasks, 'task'),
-    ...withoutAnswer(heldOut, 'held-out task'),
-    ...asTexts,
-  ];
+  return [...withoutAnswer(tasks, 'task'), ...withoutAnswer(heldOut, 'held-out task'), ...asTexts];
 }
 
 function hasAnswer({ answer }: Task): boolean {
@@ -163,7 +159,7 @@ export async function sourcesOf(given: unknown, flows: string | undefined, entry
 }
 
 /** Files beside an entry, with the versions of packages that its modules import. */
-export interface Beside {
+interface Beside {
   /** Of one folder on one machine: what its rollouts write there is everyone's at once. */
   readonly folder: string;
   readonly files: Sources;

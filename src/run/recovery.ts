@@ -1,39 +1,13 @@
 /**
- * What a run has after something was lost: the rollouts that its store kept, and the policy of a server that restarted or dropped the weights.
- * How the policy is restored is given; this says when, and that steps and recoveries never overlap.
+ * The policy of a server that restarted or dropped the weights, restored. How is given; this says when, and that steps and recoveries never
+ * overlap.
  */
 import { type Downtime, Mutex } from '../core/async.ts';
-import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Warn } from '../core/events.ts';
 import { type Engine, engineWith } from '../core/policy.ts';
-import { exclusionsOf } from '../core/turns.ts';
-import type { RolloutIdentity, Trajectory } from '../core/types.ts';
 
-/** A stored rollout, for a run that may be resumed. One that is damaged, and left out of training, counts as failed. */
-export async function keptRollout(store: Store, identity: RolloutIdentity): Promise<Trajectory | undefined> {
-  const { rolloutId } = identity;
-  try {
-    return await store.read(rolloutId);
-  } catch (cause) {
-    if (!(cause instanceof TrainyardError) || cause.code !== 'STORE_FORMAT') throw cause;
-    const { code, message, hint = '' } = cause;
-    const excluded = exclusionsOf(new Set([rolloutId]), await store.marks());
-    if (!excluded.some(({ turn }) => turn === undefined)) {
-      throw new TrainyardError(code, message, { hint, cause, details: { rollouts: [rolloutId] } });
-    }
-    const times = { startedAt: Date.now(), endedAt: Date.now() };
-    return {
-      ...identity,
-      outcome: { kind: 'failed', code, message },
-      grade: { kind: 'ungraded', why: 'failed' },
-      turns: [],
-      ...times,
-    };
-  }
-}
-
-export type Repeat = <T>(work: () => Promise<T>) => Promise<T>;
+type Repeat = <T>(work: () => Promise<T>) => Promise<T>;
 
 /** How trainer work runs: once, or repeated after a server has lost the policy. */
 export interface TrainerWork {

@@ -10,14 +10,15 @@ import { dirname, join } from 'node:path';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError, tried } from '../core/errors.ts';
 import { writeWhole } from '../store/files.ts';
-import { checkStoreUrl, openStore, withoutPassword } from '../store/open.ts';
+import { openStore } from '../store/open.ts';
+import { checkStoreUrl, withoutPassword } from '../store/url.ts';
 import { type RunDirectory, readRunFile, refuseSft } from './directory.ts';
 
 const FILE = 'store.sqlite';
 /** In the directory of a server. */
 const SERVED = 'store.json';
 
-export interface KeptStore {
+interface KeptStore {
   /** Without its password. Undefined for a file. */
   readonly url?: string | undefined;
   /** Of the run within a database. */

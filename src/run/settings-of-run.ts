@@ -4,24 +4,14 @@
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import type { TrainFromRequest, TrainRequest, TrainSettings } from '../settings/check-settings.ts';
+import { rowOf } from '../settings/setting-rows.ts';
 import { isEvaluation, readRunFile } from './directory.ts';
 
 /** Settings of the other run that do not carry over: they are about its machine, its way of sampling, or what it began with. */
-const OWN: ReadonlySet<string> = new Set<keyof TrainSettings>([
-  ...([
-    'run',
-    'from',
-    'threads',
-    'concurrency',
-    'workflowWorkers',
-    'graderWorkers',
-    'workers',
-    'isolation',
-    'transcripts',
-    'store',
-  ] as const),
-  ...(['staleness', 'stale', 'warmStart', 'warmStartEpochs', 'warmStartLearningRate', 'loss'] as const),
-]);
+function isOwn(name: string): boolean {
+  const row = rowOf(name);
+  return row?.isOwn === true || row?.mayChange === 'own';
+}
 
 /** The request, with the other run's settings where it has none of its own. */
 export function withSettingsOf({ from, ...request }: TrainFromRequest): TrainRequest {
@@ -31,13 +21,13 @@ export function withSettingsOf({ from, ...request }: TrainFromRequest): TrainReq
       hint: 'an evaluation is never trained; to teach the successes of any run, use --warm-start',
     });
   }
-  const kept = Object.fromEntries(Object.entries(record.settings).filter(([name]) => !OWN.has(name)));
+  const kept = Object.fromEntries(Object.entries(record.settings).filter(([name]) => !isOwn(name)));
   const isHeldOutGiven = request.heldOut !== undefined || request.split !== undefined;
   const { heldOut: _, split: _split, ...others } = kept;
   const { loss = 'ppo', dualClip } = record.settings;
   // As with staleness: tokens of other policies need their weights corrected.
   const own = { loss: loss === 'ppo' && dualClip === undefined ? 'decoupled_ppo' : loss };
-  const merged = { ...(isHeldOutGiven ? others : kept), ...own, ...defined(request), from } as Partial<TrainSettings>;
+  const merged = { ...(isHeldOutGiven ? others : kept), ...own, ...defined(request), from } as Partial<TrainRequest>;
   const { entry } = merged;
   if (entry !== undefined) return { ...merged, entry };
   throw new TrainyardError('USAGE', `${from} was begun from TypeScript, so its entry is not known`, { hint: 'give the entry' });

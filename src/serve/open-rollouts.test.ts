@@ -2,9 +2,9 @@ import { appendFile, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { beforeEach, expect, it, onTestFinished } from 'vitest';
+import { randomTrajectory } from '../../packages/testing/src/trajectories.ts';
 import { Answers } from '../gateway/answers.ts';
 import type { LiveSession } from '../gateway/sessions.ts';
-import { randomTrajectory } from '../testing/trajectories.ts';
 import { OpenRollouts } from './open-rollouts.ts';
 
 const recorded = Array.from({ length: 50 }, (_, seed) => randomTrajectory(seed)).find(({ turns }) => turns.length > 1)!.turns;

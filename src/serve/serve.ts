@@ -20,13 +20,14 @@ import { Gateway, type GatewayOptions, listen } from '../gateway/gateway.ts';
 import { LiveSession } from '../gateway/sessions.ts';
 import type { Failure } from '../http/refusal.ts';
 import { inspectEntry, together } from '../rollout/discovery.ts';
-import { outcomeByCalls, recordOf } from '../rollout/record.ts';
+import { outcomeByCalls, settle } from '../rollout/record.ts';
 import { lockFolder } from '../run/directory.ts';
 import { openGrader } from '../run/parts.ts';
 import { openServedStore } from '../run/run-store.ts';
 import { evaluationSettings, type RunSettings } from '../settings/check-settings.ts';
-import { EVAL_DEFAULTS, isApi } from '../settings/settings.ts';
-import { checkStoreUrl } from '../store/open.ts';
+import { EVAL_DEFAULTS } from '../settings/setting-rows.ts';
+import { isApi } from '../settings/settings.ts';
+import { checkStoreUrl } from '../store/url.ts';
 import { readTasks } from '../tasks/tasks.ts';
 import { type OpenRollout, OpenRollouts } from './open-rollouts.ts';
 
@@ -197,6 +198,8 @@ async function openFlows(
   return { pool, flows };
 }
 
+const UNGRADED = { kind: 'ungraded', why: 'nothing grades what is served' } as const;
+
 /** Stores sessions as they are sealed. `kept` waits for all of them and throws if one could not be stored. */
 function keeperIn(
   store: Store,
@@ -218,14 +221,14 @@ function keeperIn(
       const number = session instanceof LiveSession ? session.number : -1;
       if (turns.length === 0 && unanswered.length === 0) return awaited(journal.remove(number));
       const endedAt = Date.now();
-      const grade = { kind: 'ungraded', why: 'nothing grades what is served' } as const;
       const startedAt = turns[0]?.startedAt ?? endedAt;
-      const trajectory = recordOf(identity, session, { outcome: outcomeByCalls(session), grade, startedAt, endedAt });
+      const ended = { outcome: outcomeByCalls(session), turns, unanswered, result: {}, artifactsDir: null, startedAt, endedAt };
       // One at a time, so that two sessions with the same name do not both find it free.
       const append = async (): Promise<void> => {
         const rolloutId = await freeName(store, identity.rolloutId);
         await journal.ended(number, rolloutId);
-        await store.append({ ...trajectory, rolloutId });
+        const trajectory = await settle({ ...identity, rolloutId }, ended, async () => UNGRADED);
+        await store.append(trajectory);
         await journal.remove(number);
       };
       return awaited(naming.run(append));

@@ -1,280 +1,68 @@
 /**
- * Settings of a run: their schema, defaults and conflicts, and how they derive from a request. Finds task files beside the entry, and
- * reports all problems at once before anything is opened or spent. docs/reference/settings.md explains each setting.
+ * Settings of a run: which exclude each other, and how they derive from a request. Finds task files beside the entry, and reports all problems
+ * at once before anything is opened or spent. table.ts has each setting by itself.
  */
-
 import { existsSync } from 'node:fs';
 import { join, resolve } from 'node:path';
-import { z } from 'zod';
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
-import type { Entry } from '../rollout/discovery.ts';
-import { isDatabaseUrl, STORE_URL } from '../store/open.ts';
 import type { TaskSource } from '../tasks/rows.ts';
+import { entryKind, type Verb } from './kinds.ts';
 import { tidyRows } from './row-ranges.ts';
+import { EVAL_DEFAULTS, faultsIn, flat, type Row, rowOf, type SettingsOf, SFT_DEFAULTS, TRAIN_DEFAULTS } from './setting-rows.ts';
 import {
-  ALGORITHMS,
-  API_DEFAULTS,
   APIS,
   type ApiName,
   BASE_MODEL,
-  ENGINES,
-  EVAL_DEFAULTS,
   freeRun,
-  IS_ACTIONS,
-  IS_LEVELS,
   isApi,
-  KL_ESTIMATORS,
-  LOSS_NAMES,
-  SFT_DEFAULTS,
-  STALE_NAMES,
   shellWord,
   TINKER_CONCURRENCY,
-  TRAIN_DEFAULTS,
   usualHeldOut,
   usualRun,
   usualTasks,
-  WEIGHTINGS,
 } from './settings.ts';
+import { API_DEFAULTS } from './table.ts';
 
-const count = z.int().min(1).max(1_000_000);
-const natural = z.int().min(0).max(Number.MAX_SAFE_INTEGER);
-const share = z.number().min(0).max(1);
-const SOME_SHARE = 'expected a share between 0 and 1, such as 0.1, so that both sides have tasks';
-const positive = z.number().gt(0);
-/** Longer timers fire at once. */
-const milliseconds = z
-  .int()
-  .min(1)
-  .max(2 ** 31 - 1);
-const file = z.string().min(1);
-const workers = z.int().min(1).max(256);
-const tasks = z.custom<TaskSource>(
-  (value) => (typeof value === 'string' ? value !== '' : isIterable(value)),
-  'expected a path, or a list or iterable of rows',
-);
-const isEntry = (value: unknown): boolean => typeof value === 'object' && value !== null && 'workflow' in value;
-
-const runShape = {
-  /** Path of a module that exports workflow and grader, or the two as values (the grader then cannot be killed). */
-  entry: z.union([file, z.custom<Entry>(isEntry)]),
-  /** Name of the flow to use as workflow. The entry may then hold only the grader, or be the flows file. */
-  flow: file.optional(),
-  flows: file.optional(),
-  /** Where the policy is: in this process, on a Tinker API server, or behind an API, where it is measured but never trained. */
-  engine: z.enum(ENGINES),
-  /** Model folder: config.json, tokenizer.json, tokenizer_config.json and, if embedded, model.safetensors. Behind an API: its name there. */
-  model: file,
-  /** The server's name for the model. Default: that of the checkpoint, or the server's only model. */
-  baseModel: file.optional(),
-  /** Address of the server. Default: TINKER_BASE_URL, or that of the API. */
-  baseURL: z.url({ protocol: /^https?$/ }).optional(),
-  /** Environment variable that holds the key of an API. The key itself is kept nowhere. */
-  apiKeyEnv: file.optional(),
-  /** What the embedded engine trains. Default: all parameters of a model below 20 million, adapters of a larger one. */
-  trained: z.enum(['all', 'adapters']).optional(),
-  /** Rank of the adapters. Default: 32 at a Tinker server, 16 embedded. */
-  loraRank: z.int().min(1).max(1024).optional(),
-  /** Adapters count alpha / rank times. Default: twice the rank. Embedded only. */
-  loraAlpha: z.number().positive().max(4096).optional(),
-  /** The most tokens of a prompt and its answer, below what the model was made for. Embedded only: its memory grows with it. */
-  context: count.optional(),
-  seed: natural,
-  /** Rollouts in parallel. */
-  concurrency: count,
-  threads: workers,
-  limits: z.strictObject({ turns: count, tokens: count, deadlineMs: milliseconds }),
-  /** Maximum tokens per model call. */
-  callTokens: count,
-  /** Overrides what the entry says: 'process' runs each rollout in a process of its own. */
-  isolation: z.enum(['none', 'process']).optional(),
-  /** Processes for workflows with isolation 'process', and so their rollouts in parallel. */
-  workflowWorkers: workers,
-  graderWorkers: workers,
-  graderDeadlineMs: milliseconds,
-  /** Retries of a failed grading, unless the grader defines its own. */
-  graderRetries: z.int().min(0).max(100),
-  /** Per grading process, including its children. */
-  graderMemoryMb: z.int().min(64).max(1_048_576),
-  /** Held-out conversations to show. */
-  transcripts: natural,
-  /** Roles to train. Default: as declared by the workflow. In an evaluation: the roles that the policy plays. */
-  trainable: z.array(file).min(1).readonly().optional(),
-  /** For prompt and sampled tokens, per million of them: estimates and reports then include costs. */
-  price: z
-    .tuple([z.number().min(0), z.number().min(0)])
-    .readonly()
-    .optional(),
-  /** Share of gradings that may fail before the run ends. Judged from 64 gradings on. */
-  maxErrorShare: share,
-  /** PostgreSQL database to keep rollouts in, instead of a file in the run's directory. Its password is kept nowhere. */
-  store: z.string().refine(isDatabaseUrl, STORE_URL).optional(),
-  /** `external`: rollouts run on `trainyard worker`s that share the store. Default: in this process. */
-  workers: z.literal('external').optional(),
-};
-
-const evaluationShape = {
-  heldOut: tasks,
-  /** Directory to keep it in. Without one, nothing is kept and it cannot be resumed. */
-  run: file.optional(),
-  n: count,
-  temperature: z.number().min(0).max(2),
-  /** Behind an API: the temperature that the agent asks for wins. Default: unless `temperature` is given. */
-  agentTemperature: z.literal(true).optional(),
-  /** Rows of the task file, such as 3,7,10-20. Default: all. */
-  rows: z.string().optional(),
-};
-
-const trainShape = {
-  run: file,
-  tasks,
-  minTasks: count,
-  /** Without these and without `split`, nothing is evaluated. */
-  heldOut: tasks.optional(),
-  /** Share of `tasks` to hold out, as an alternative to `heldOut`. */
-  split: z.number().gt(0, SOME_SHARE).lt(1, SOME_SHARE).optional(),
-  steps: count,
-  group: count.min(2, 'expected at least 2: a rollout is compared with the others of its group'),
-  /** Groups with signal per step. */
-  groupsPerStep: count,
-  /** A step stops collecting groups after `refill` × `groupsPerStep`. */
-  refill: count,
-  /** Policy versions allowed between sampling and training: 0 is synchronous; more lets rollouts run ahead of the trainer. */
-  staleness: z.int().min(0).max(1000),
-  /** What happens to groups with older turns. */
-  stale: z.enum(STALE_NAMES),
-  /** For training; evaluation uses 0. */
-  temperature: z.number().min(0.01).max(2),
-  /** How rewards become advantages. */
-  algorithm: z.enum(ALGORITHMS),
-  /** What has equal weight in a step: every trained token, or every rollout. */
-  weighting: z.enum(WEIGHTINGS),
-  /** Discount on the rewards of later turns, unless the workflow defines one. Undefined: rewards are used as given. */
-  turnDiscount: share.optional(),
-  learningRate: positive.max(1),
-  /** Linear warmup steps. The learning rate also decays linearly to a tenth over the run. */
-  warmupSteps: z.int().min(0),
-  adam: z.strictObject({
-    beta1: share,
-    beta2: share,
-    epsilon: positive,
-    weightDecay: z.number().min(0),
-    maxGradNorm: z.number().min(0),
-  }),
-  /** What a step minimises. */
-  loss: z.enum(LOSS_NAMES),
-  clipLow: share,
-  clipHigh: z.number().min(0),
-  /** For ppo: a token with a negative advantage costs at most this many times its size. Default: no bound. */
-  dualClip: z.number().gt(1).optional(),
-  /** For decoupled_ppo: one importance weight for each token (default) or for each sample. */
-  isLevel: z.enum(IS_LEVELS).optional(),
-  /** For decoupled_ppo: what becomes of a weight out of bounds. Default: truncate. */
-  isAction: z.enum(IS_ACTIONS).optional(),
-  /** For decoupled_ppo: the largest importance weight. Default 5. */
-  isCap: z.number().gt(1).optional(),
-  /** For decoupled_ppo: the smallest importance weight. Default: none. */
-  isFloor: z.number().gt(0).max(1).optional(),
-  /** For dro: how hard it pulls back to the sampling policy. Default 0.05. */
-  droBeta: positive.optional(),
-  /** For dpo: how hard it pulls back to the initial policy. Default 0.1. */
-  dpoBeta: positive.optional(),
-  /** Coefficient of the KL penalty against the initial policy. 0: none. */
-  kl: z.number().min(0).max(1000),
-  klEstimator: z.enum(KL_ESTIMATORS),
-  /** Coefficient of the entropy bonus. 0: none. */
-  entropy: z.number().min(0).max(1000),
-  /** A rollout within this many sampled tokens of its limit loses up to `overlongFactor` (default 1) of its value. Default: none does. */
-  overlongBuffer: count.optional(),
-  overlongFactor: positive.optional(),
-  /** Steps between evaluations on `evalTasks` held-out tasks. 0: only before and after training. */
-  evalEvery: natural,
-  evalTasks: count,
-  /** Training ends after this many evaluations without a new best. 0: never. */
-  patience: natural,
-  /** Steps between checkpoints. A resumed run recomputes the steps in between from the store. */
-  checkpointEvery: count,
-  /** Seconds after which no new step starts. */
-  maxTime: z.number('expected seconds').gt(0).optional(),
-  /** Sampled tokens after which no new step starts. */
-  maxTokens: positive.optional(),
-  /** A training run whose rollouts are trained on, less what marks exclude; no new ones are made for training. */
-  from: file.optional(),
-  /** A run whose successes, or a file whose conversations, the policy is taught before it is trained. */
-  warmStart: file.optional(),
-  /** Most passes over them. */
-  warmStartEpochs: count,
-  warmStartLearningRate: positive.max(1),
-};
-
-const { engine, model, baseModel, baseURL, trained, loraRank, loraAlpha, context, seed, threads } = runShape;
-const sftShape = {
-  engine,
-  model,
-  baseModel,
-  baseURL,
-  trained,
-  loraRank,
-  loraAlpha,
-  context,
-  seed,
-  threads,
-  /** A run, of which the successes are taught, or a JSONL file of conversations. */
-  from: file,
-  run: file,
-  /** Most passes over the conversations. */
-  epochs: count,
-  /** Conversations per optimizer step. */
-  batch: count,
-  /** Share of the tasks that are not taught, to see when to end. 0: none. */
-  validation: z.number().min(0).lt(1),
-  /** Ends after so many measurements of the validation loss without a new lowest one. 0: never. */
-  patience: natural,
-  learningRate: positive.max(1),
-};
-
-const runSchema = z.strictObject(runShape);
-const evaluationSchema = z.strictObject({ ...runShape, ...evaluationShape });
-const trainSchema = z.strictObject({ ...runShape, ...trainShape });
-const sftSchema = z.strictObject(sftShape);
-
-/** What a config file may hold: every setting of `train` and `eval`, each optional. */
-export const configShape = {
-  ...trainShape,
-  ...runShape,
-  ...evaluationShape,
-  entry: file,
-  limits: runShape.limits.partial(),
-  apiKeyEnv: file.regex(/^[A-Za-z_]\w*$/, 'expected the name of an environment variable, found something else'),
-};
-export const SETTINGS_OF = { train: Object.keys(trainSchema.shape), eval: Object.keys(evaluationSchema.shape) };
-
-export type RunSettings = Readonly<Required<z.infer<typeof runSchema>>>;
-export type EvaluationSettings = Readonly<Required<z.infer<typeof evaluationSchema>>>;
-export type TrainSettings = Readonly<Required<z.infer<typeof trainSchema>>>;
-export type SftSettings = Readonly<Required<z.infer<typeof sftSchema>>>;
+export type EvaluationSettings = SettingsOf<'eval'> & { readonly heldOut: TaskSource };
+export type TrainSettings = SettingsOf<'train'> & { readonly run: string };
+/** What training and evaluation have in common. */
+export type RunSettings = Pick<
+  TrainSettings,
+  Exclude<keyof TrainSettings & keyof EvaluationSettings, 'run' | 'heldOut' | 'temperature'>
+>;
+export type SftSettings = SettingsOf<'sft'> & { readonly from: string; readonly run: string };
 export type SftRequest = Pick<SftSettings, 'from'> & Partial<SftSettings>;
-export type EvaluationRequest = Pick<EvaluationSettings, 'entry'> & Partial<EvaluationSettings>;
-export type TrainRequest = Pick<TrainSettings, 'entry'> & Partial<TrainSettings>;
+/** Groups may be given in part. */
+type Groups = Partial<Pick<TrainSettings, 'limits' | 'adam'>>;
+type InPart = { readonly [Name in keyof Groups]?: Partial<Groups[Name]> };
+type Request<Settings> = Partial<Omit<Settings, keyof Groups>> & Pick<InPart, keyof Settings & keyof Groups>;
+export type EvaluationRequest = Pick<EvaluationSettings, 'entry'> & Request<EvaluationSettings>;
+export type TrainRequest = Pick<TrainSettings, 'entry'> & Request<TrainSettings>;
 /** The settings of that run hold, the entry included, unless others are given. */
-export type TrainFromRequest = { readonly from: string } & Partial<TrainSettings>;
+export type TrainFromRequest = { readonly from: string } & Request<TrainSettings>;
+
+function givenIn(settings: object): readonly Row[] {
+  return flat(settings).flatMap(([name, value]) => (value === undefined ? [] : (rowOf(name) ?? [])));
+}
 
 /** Combinations of settings that are not allowed. */
 function conflictsIn(settings: EvaluationSettings | TrainSettings | SftSettings): readonly (string | false)[] {
-  const { engine, baseModel, baseURL, loraRank, loraAlpha, trained } = settings;
-  const { run, flow, flows, apiKeyEnv, store, workers, limits }: Partial<TrainSettings> = settings as Partial<TrainSettings>;
+  const { engine, baseURL, loraRank } = settings;
+  const ofRun: Partial<Omit<TrainSettings, 'run'>> & Partial<Pick<EvaluationSettings, 'run'>> = settings;
+  const { run, flow, flows, apiKeyEnv, store, workers, limits, loraAlpha, trained } = ofRun;
   const trains = 'steps' in settings || 'epochs' in settings;
-  const embedded = (['trained', 'loraAlpha', 'context'] as const).find((name) => settings[name] !== undefined);
   const { username = '', password = '' } = baseURL === undefined ? {} : new URL(baseURL);
   return [
     flows !== undefined && flow === undefined && 'flow: expected the name of a flow of the flows file, found none',
-    engine !== 'tinker' && baseModel !== undefined && 'baseModel: expected engine tinker beside it: it is for a Tinker server',
+    ...givenIn(settings).map(
+      ({ name, ofEngine = engine }) => ofEngine !== engine && `${name}: expected engine ${ofEngine} beside it`,
+    ),
     isApi(engine) && loraRank !== undefined && 'loraRank: expected engine embedded or tinker beside it: an API trains nothing',
     engine === 'embedded' &&
       loraRank !== undefined &&
       !trains &&
       'loraRank: expected engine tinker beside it: an evaluation trains no adapter',
-    engine !== 'embedded' && embedded !== undefined && `${embedded}: expected engine embedded beside it`,
     trained === 'all' && loraRank !== undefined && 'loraRank: expected adapters to be trained, found trained: all',
     trained === 'all' && loraAlpha !== undefined && 'loraAlpha: expected adapters to be trained, found trained: all',
     engine === 'embedded' &&
@@ -283,7 +71,7 @@ function conflictsIn(settings: EvaluationSettings | TrainSettings | SftSettings)
     !isApi(engine) && apiKeyEnv !== undefined && 'apiKeyEnv: expected engine openai or anthropic beside it',
     isApi(engine) &&
       baseURL === undefined &&
-      `baseURL: expected the address of the server, or a key for ${APIS[engine].baseURL} in ${apiKeyEnv ?? APIS[engine].keyEnv}`,
+      `no ${apiKeyEnv ?? APIS[engine].keyEnv} is set, the key for ${APIS[engine].baseURL}, and no baseURL of another server is given`,
     (workers && limits && limits.deadlineMs > 82_800_000) === true &&
       'limits.deadlineMs: expected 23 hours at most beside workers',
     workers !== undefined && store === undefined && 'store: expected a PostgreSQL database, for the workers to share, found none',
@@ -316,26 +104,15 @@ function conflictsInTraining(settings: TrainSettings): readonly (string | false)
   ];
 }
 
-/** Settings that belong to one loss. Beside another they would do nothing. */
-const OF_LOSS = {
-  dualClip: 'ppo',
-  isLevel: 'decoupled_ppo',
-  isAction: 'decoupled_ppo',
-  isCap: 'decoupled_ppo',
-  isFloor: 'decoupled_ppo',
-  droBeta: 'dro',
-  dpoBeta: 'dpo',
-} as const;
-
 function conflictsInObjective(settings: TrainSettings): readonly (string | false)[] {
   const { loss, algorithm, weighting, kl, klEstimator, entropy, overlongBuffer, overlongFactor, turnDiscount, limits } = settings;
   const isPaired = loss === 'dpo';
   const isShaped = overlongBuffer !== undefined;
   const isSpread = turnDiscount !== undefined;
-  const names = Object.keys(OF_LOSS) as (keyof typeof OF_LOSS)[];
-  const misplaced = names.filter((name) => settings[name] !== undefined && loss !== OF_LOSS[name]);
   return [
-    ...misplaced.map((name) => `${name}: expected loss ${OF_LOSS[name]} beside it, found ${loss}`),
+    ...givenIn(settings).map(
+      ({ name, ofLoss = loss }) => ofLoss !== loss && `${name}: expected loss ${ofLoss} beside it, found ${loss}`,
+    ),
     isPaired && algorithm !== 'grpo' && 'algorithm: expected none beside loss dpo, which compares pairs of rollouts',
     isPaired && weighting !== 'tokens' && 'weighting: expected none beside loss dpo: every pair counts alike',
     isPaired && kl > 0 && 'kl: expected 0 beside loss dpo: it pulls to the same reference by itself (dpoBeta)',
@@ -360,8 +137,9 @@ export function evaluationSettings(request: EvaluationRequest): EvaluationSettin
   checkEntry(request.entry);
   const { n = 1, run, rows } = request;
   const engine = engineOf(request);
-  const { tokens = API_DEFAULTS.limits.tokens } = request.limits ?? {};
-  return checkSettings({
+  const { limits } = isApi(engine) ? API_DEFAULTS : EVAL_DEFAULTS;
+  const { tokens = limits.tokens } = request.limits ?? {};
+  return checkSettings('eval', {
     ...EVAL_DEFAULTS,
     // No limit for one call besides the rollout's.
     ...(isApi(engine) && { ...API_DEFAULTS, callTokens: tokens }),
@@ -369,6 +147,7 @@ export function evaluationSettings(request: EvaluationRequest): EvaluationSettin
     // Several rollouts of a task should differ; a single one should be the policy's best guess.
     temperature: n > 1 ? 1 : 0,
     ...defined(request),
+    limits: inPart(limits, request.limits),
     entry: request.entry,
     n,
     run,
@@ -380,11 +159,20 @@ export function evaluationSettings(request: EvaluationRequest): EvaluationSettin
   });
 }
 
+/** A group of settings, of which only some members may be given. What is no group is left for the check. */
+function inPart<Group extends object>(usual: Group, given: Partial<Group> | undefined): Group {
+  return typeof given === 'object' ? { ...usual, ...defined(given) } : ((given as undefined) ?? usual);
+}
+
 export function sftSettings(request: SftRequest): SftSettings {
   const engine = engineOf(request);
   if (isApi(engine)) throw new TrainyardError('USAGE', `engine: expected embedded or tinker, found ${engine}: it trains nothing`);
-  return checkSettings({
-    ...SFT_DEFAULTS,
+  // Last, as in the digests of what was taught.
+  const { patience, learningRate, ...usual } = SFT_DEFAULTS;
+  return checkSettings('sft', {
+    ...usual,
+    patience,
+    learningRate,
     ...defined(request),
     engine,
     from: resolve(request.from),
@@ -412,11 +200,12 @@ export function trainSettings(request: TrainRequest): TrainSettings {
   if (isApi(engine)) throw untrainable(request, engine);
   const { trained, loraRank, loraAlpha } = request;
   const wantsAdapters = engine === 'embedded' && (loraRank ?? loraAlpha) !== undefined;
-  return checkSettings({
+  return checkSettings('train', {
     ...TRAIN_DEFAULTS,
     ...(engine === 'tinker' && { concurrency: TINKER_CONCURRENCY }),
-    adam: adamFor(engine),
     ...defined(request),
+    limits: inPart(TRAIN_DEFAULTS.limits, request.limits),
+    adam: inPart(adamFor(engine), request.adam),
     entry: request.entry,
     engine,
     baseURL: baseURLOf(engine, request),
@@ -453,23 +242,19 @@ export function baseURLOf(
   return baseURL ?? (process.env[api.urlEnv] || (process.env[apiKeyEnv ?? api.keyEnv] ? api.baseURL : undefined));
 }
 
-function isIterable(value: unknown): boolean {
-  return typeof value === 'object' && value !== null && (Symbol.iterator in value || Symbol.asyncIterator in value);
-}
-
 /** Returns the settings unchanged, or throws USAGE. */
-export function checkSettings<T extends EvaluationSettings | TrainSettings | SftSettings>(settings: T): T {
-  const schema = 'steps' in settings ? trainSchema : 'epochs' in settings ? sftSchema : evaluationSchema;
-  const { error } = schema.safeParse(settings);
-  const problems =
-    error?.issues.map(({ path, message }) => (path.length === 0 ? message : `${path.join('.')}: ${message}`)) ??
-    conflictsIn(settings).filter((problem) => problem !== false);
+export function checkSettings(verb: 'eval', settings: EvaluationSettings): EvaluationSettings;
+export function checkSettings(verb: 'train', settings: TrainSettings): TrainSettings;
+export function checkSettings(verb: 'sft', settings: SftSettings): SftSettings;
+export function checkSettings<T extends EvaluationSettings | TrainSettings | SftSettings>(verb: Verb, settings: T): T {
+  const faults = faultsIn(settings, verb, true).map(({ name, message }) => `${name}: ${message}`);
+  const problems = faults.length > 0 ? faults : conflictsIn(settings).filter((problem) => problem !== false);
   if (problems.length === 0) return settings;
   throw new TrainyardError('USAGE', problems.join('; '), { hint: 'trainyard help settings lists every setting' });
 }
 
 /** Checked before files beside it are looked up. */
 function checkEntry(entry: unknown): void {
-  if (typeof entry === 'string' || isEntry(entry)) return;
-  throw new TrainyardError('USAGE', `entry: expected a path or { workflow, grader? }, found ${JSON.stringify(entry)}`);
+  if (entryKind.accepts(entry)) return;
+  throw new TrainyardError('USAGE', `entry: expected ${entryKind.expected}, found ${JSON.stringify(entry)}`);
 }

@@ -54,10 +54,10 @@ describe('a config file', () => {
       'deadline: unknown setting, did you mean limits.deadlineMs?',
       'apiKey: secrets do not belong in a config file',
       "name the variable that holds it: apiKeyEnv: 'OPENAI_API_KEY'",
-      'apiKeyEnv: expected the name of an environment variable, found something else',
-      'limits: Unrecognized key: "turn"',
-      expect.stringMatching(/^engine: .*expected one of .*"openai"/),
-      'runs.a.group: Invalid input: expected number, received string',
+      'apiKeyEnv: expected the name of an environment variable, found String',
+      'limits.turn: unknown setting, did you mean limits.turns?',
+      'engine: expected embedded, tinker, openai or anthropic, found String',
+      expect.stringMatching(/^runs\.a\.group: expected a whole number from 2 .*, found String$/),
       'runs.a.openai_token: secrets do not belong in a config file',
       "name the variable that holds it: apiKeyEnv: 'OPENAI_API_KEY'",
       'runs.b: expected an object of settings, found Number',
@@ -75,7 +75,7 @@ describe('a config file', () => {
     [
       'odd.toml',
       'steps = nan\nseed = 1979-05-27\n__proto__ = 1',
-      'steps: Invalid input: expected number, received NaN; seed: Invalid input',
+      'steps: expected a whole number from 1 to 1000000, found NaN; seed: expected a whole number of at least 0, found Date',
     ],
     ['large.toml', `# ${'x'.repeat(1_000_000)}`, 'large.toml: expected at most 1000000 characters'],
   ])('%s is refused clearly', async (name, text, message) => {
@@ -188,7 +188,7 @@ describe('a TOML file of Osmosis', () => {
       'secrets.required: TWICE is there twice, or in [env] too',
       'secrets.required: expected names of variables such as MY_KEY',
       'secrets.required: expected NO_SUCH_KEY_HERE in the environment, found none',
-      'training.lr: Invalid input: expected number, received string',
+      'training.lr: expected a number above 0, at most 1, found String',
       'advanced.stepz: unknown setting, did you mean steps?',
     ]);
   });

@@ -9,26 +9,18 @@ import { dirname, extname, isAbsolute, join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { deadlineSignal, orAborted } from '../core/async.ts';
 import { kindOf } from '../core/describe.ts';
-import { nearName, TrainyardError } from '../core/errors.ts';
+import { TrainyardError } from '../core/errors.ts';
 import { isObject } from '../core/json.ts';
 import { importEntry } from '../rollout/discovery.ts';
-import { configShape } from './check-settings.ts';
 import type { ConfigSettings } from './config.ts';
+import { faultsIn, rowsOf } from './setting-rows.ts';
 import { shortPath } from './settings.ts';
 
 const NAMES = ['trainyard.config.ts', 'trainyard.config.mts', 'trainyard.config.js', 'trainyard.config.mjs', 'trainyard.toml'];
 /** For a module that awaits something. */
 const WAIT_MS = 30_000;
 const MOST_TOML = 1_000_000;
-const PATHS = ['entry', 'tasks', 'heldOut', 'flows', 'run', 'from', 'warmStart'] as const;
-/** Settings whose flags have other names. */
-export const FLAG_OF: Readonly<Record<string, string>> = {
-  'limits.turns': 'turns',
-  'limits.tokens': 'rolloutTokens',
-  'limits.deadlineMs': 'deadline',
-  graderDeadlineMs: 'graderDeadline',
-  baseURL: 'baseUrl',
-};
+const NO_SECRETS = "secrets do not belong in a config file; name the variable that holds it: apiKeyEnv: 'OPENAI_API_KEY'";
 const SECRET = /(?:key|secret|token|password|passwd|credentials?)$/i;
 
 export interface ConfigFile {
@@ -118,26 +110,17 @@ async function readToml(path: string): Promise<RawConfig> {
 function problemsIn(settings: unknown, place: string, places: Readonly<Record<string, string>> = {}): readonly string[] {
   if (!isObject(settings)) return [`${place}: expected an object of settings, found ${kindOf(settings)}`];
   const at = (name: string): string => (Object.hasOwn(places, name) ? places[name]! : place === '' ? name : `${place}.${name}`);
-  return Object.entries(settings).flatMap(([name, value]) => {
-    if (!Object.hasOwn(configShape, name)) return [`${at(name)}: ${unknownName(name)}`];
-    const { error } = configShape[name as keyof typeof configShape].optional().safeParse(value);
-    return (error?.issues ?? []).map((issue) => `${[at(name), ...issue.path].join('.')}: ${issue.message}`);
-  });
-}
-
-function unknownName(name: string): string {
-  if (SECRET.test(name))
-    return "secrets do not belong in a config file; name the variable that holds it: apiKeyEnv: 'OPENAI_API_KEY'";
-  const [ofFlag] = Object.entries(FLAG_OF).find(([, flag]) => flag === name) ?? [];
-  const meant = ofFlag ?? nearName(name, Object.keys(configShape));
-  return `unknown setting${meant === undefined ? '' : `, did you mean ${meant}?`}`;
+  return faultsIn(settings).map(({ name, message }) => `${at(name)}: ${SECRET.test(name) ? NO_SECRETS : message}`);
 }
 
 /** With paths relative to the working directory instead of the config file. A model that is no path there is a name. */
 function located(settings: ConfigSettings, folder: string): ConfigSettings {
   const at = (path: string): string => shortPath(resolve(folder, path));
-  const paths = PATHS.flatMap((name) => (typeof settings[name] === 'string' ? [[name, at(settings[name])] as const] : []));
+  const isPath = new Set(rowsOf().flatMap(({ name, kind }) => (kind.isPath ? [name] : [])));
+  const paths = Object.entries(settings).flatMap(([name, value]) =>
+    isPath.has(name) && typeof value === 'string' ? [[name, at(value)] as const] : [],
+  );
   const { model } = settings;
-  const isPath = model !== undefined && (/^\.{1,2}\//.test(model) || isAbsolute(model) || existsSync(resolve(folder, model)));
-  return { ...settings, ...Object.fromEntries(paths), ...(isPath && { model: at(model) }) };
+  const isFolder = model !== undefined && (/^\.{1,2}\//.test(model) || isAbsolute(model) || existsSync(resolve(folder, model)));
+  return { ...settings, ...Object.fromEntries(paths), ...(isFolder && { model: at(model) }) };
 }

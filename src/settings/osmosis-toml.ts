@@ -7,6 +7,7 @@ import { isAbsolute, join, normalize } from 'node:path';
 import { kindOf } from '../core/describe.ts';
 import { isObject } from '../core/json.ts';
 import type { RawConfig } from './config-file.ts';
+import { nested } from './setting-rows.ts';
 
 const TIMEOUTS = { agent_workflow_timeout_s: 'limits.deadlineMs', grader_timeout_s: 'graderDeadlineMs' };
 /** What a key is called here. */
@@ -55,22 +56,20 @@ export function fromOsmosis(file: Readonly<Record<string, unknown>>, folder: str
       else if (setting === undefined) problems.push(`${place}: unrecognized key${homeOf(key)}`);
       else {
         found[setting] = key.endsWith('_s') && typeof value === 'number' ? 1000 * value : value;
-        places[setting.split('.')[0] ?? ''] = place;
+        places[setting] = place;
       }
     }
   }
-  const { rollout, secrets = [], rows, tasks, ['limits.tokens']: tokens, ['limits.deadlineMs']: deadlineMs, ...rest } = found;
+  const { rollout, secrets = [], rows, tasks, ...rest } = found;
   const { experiment, env = {}, evaluation } = file;
   if (isObject(experiment) && 'branch' in experiment && 'commit_sha' in experiment)
     problems.push('experiment: expected branch or commit_sha, found both');
   problems.push(...pathProblems({ rollout, entrypoint: rest['entry'] }), ...envProblems(env, secrets));
   // In the rollout's folder of a workspace, which has this file in configs/training or configs/eval.
   const home = join('..', '..', 'rollouts', String(rollout), String(rest['entry']));
-  const limits = { ...(tokens !== undefined && { tokens }), ...(deadlineMs !== undefined && { deadlineMs }) };
   const config = {
-    ...rest,
+    ...nested(Object.entries(rest)),
     ...(existsSync(join(folder, home)) && { entry: home }),
-    ...(Object.keys(limits).length > 0 && { limits }),
     ...(rows !== undefined && { rows: Number.isSafeInteger(rows) ? `1-${rows}` : rows }),
     // What an evaluation has is what it measures on.
     ...(tasks !== undefined && { [evaluation === undefined ? 'tasks' : 'heldOut']: tasks }),

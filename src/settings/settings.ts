@@ -1,9 +1,7 @@
 /**
- * Default settings, and the paths and commands shown to users. Loads nothing heavy, so that `trainyard --help` stays fast;
- * check-settings.ts defines what settings mean. The defaults are the demo's recipe; bench/LOG.md records the runs behind them.
+ * What settings may be by name (algorithms, losses, engines), and the paths and commands that they lead to. table.ts has the settings themselves.
  */
 import { existsSync, readFileSync } from 'node:fs';
-import { availableParallelism } from 'node:os';
 import { basename, dirname, join, relative, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { Planned } from '../core/events.ts';
@@ -18,11 +16,7 @@ export function ownRelease(): string {
 }
 export const BASE_MODEL = fileURLToPath(new URL('../../models/base', import.meta.url));
 
-/** Repeated here so that their names do not require loading the trainer. */
-export const ALGORITHM_NAMES = ['grpo', 'dr-grpo', 'rloo', 'reinforce++'] as const satisfies readonly Algorithm[];
-export const WEIGHTING_NAMES = ['tokens', 'rollouts'] as const satisfies readonly Weighting[];
 export const STALE_NAMES = ['drop', 'weigh', 'keep'] as const satisfies readonly StaleRule['rule'][];
-export const KL_ESTIMATOR_NAMES = ['k1', 'k2', 'k3'] as const satisfies readonly KlEstimator[];
 /**
  * With r the reward, and mean and standard deviation over all compared rewards including r: `grpo` (r − mean) / (standard deviation + ε),
  * `dr-grpo` r − mean, `rloo` r − mean of the other rollouts' rewards, `reinforce++` r − mean, which batch.ts then whitens over the batch.
@@ -59,132 +53,13 @@ export function isApi(engine: unknown): engine is ApiName {
   return typeof engine === 'string' && Object.hasOwn(APIS, engine);
 }
 
-/** Servers answer more slowly than the embedded policy, and reasoning counts as tokens. */
-export const API_DEFAULTS = { concurrency: 16, limits: { turns: 16, tokens: 65_536, deadlineMs: 600_000 } } as const;
-
 /** A server computes a batch of this many in about the time of one. */
 export const TINKER_CONCURRENCY = 256;
-
-export const EVAL_DEFAULTS = {
-  flow: undefined,
-  flows: undefined,
-  isolation: undefined,
-  engine: 'embedded',
-  model: BASE_MODEL,
-  baseModel: undefined,
-  baseURL: undefined,
-  apiKeyEnv: undefined,
-  trained: undefined,
-  loraRank: undefined,
-  loraAlpha: undefined,
-  context: undefined,
-  seed: 1,
-  concurrency: 64,
-  // One thread per gradient buffer. More threads could not train and would only split the sampler's batches.
-  threads: Math.min(availableParallelism(), 16),
-  limits: { turns: 16, tokens: 4096, deadlineMs: 60_000 },
-  callTokens: 256,
-  workflowWorkers: Math.min(2 * availableParallelism(), 16),
-  graderWorkers: Math.min(availableParallelism(), 2),
-  graderDeadlineMs: 10_000,
-  graderRetries: 1,
-  graderMemoryMb: 2_048,
-  transcripts: 0,
-  trainable: undefined,
-  price: undefined,
-  // Higher than for training, because an evaluation reports failures.
-  maxErrorShare: 0.25,
-  store: undefined,
-  workers: undefined,
-} as const;
-
-/** Passes over what is taught; it ends earlier if that no longer helps. */
-const SFT_EPOCHS = 3;
-const SFT_LEARNING_RATE = 5e-4;
-
-export const TRAIN_DEFAULTS = {
-  ...EVAL_DEFAULTS,
-  minTasks: 4,
-  split: undefined,
-  steps: 40,
-  group: 8,
-  groupsPerStep: 8,
-  refill: 3,
-  staleness: 0,
-  stale: 'drop',
-  temperature: 1,
-  algorithm: 'grpo',
-  weighting: 'tokens',
-  turnDiscount: undefined,
-  maxErrorShare: 0.05,
-  learningRate: 5e-4,
-  warmupSteps: 3,
-  adam: { beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, maxGradNorm: 1 },
-  // With staleness, decoupled_ppo: trainSettings.
-  loss: 'ppo',
-  clipLow: 0.2,
-  clipHigh: 0.28,
-  dualClip: undefined,
-  isLevel: undefined,
-  isAction: undefined,
-  isCap: undefined,
-  isFloor: undefined,
-  droBeta: undefined,
-  dpoBeta: undefined,
-  kl: 0,
-  klEstimator: 'k3',
-  entropy: 0,
-  overlongBuffer: undefined,
-  overlongFactor: undefined,
-  evalEvery: 10,
-  evalTasks: 64,
-  patience: 0,
-  checkpointEvery: 1,
-  maxTime: undefined,
-  maxTokens: undefined,
-  from: undefined,
-  warmStart: undefined,
-  warmStartEpochs: SFT_EPOCHS,
-  warmStartLearningRate: SFT_LEARNING_RATE,
-} as const;
-
-export const SFT_DEFAULTS = {
-  engine: EVAL_DEFAULTS.engine,
-  model: BASE_MODEL,
-  seed: EVAL_DEFAULTS.seed,
-  threads: EVAL_DEFAULTS.threads,
-  baseModel: undefined,
-  baseURL: undefined,
-  trained: undefined,
-  loraRank: undefined,
-  loraAlpha: undefined,
-  context: undefined,
-  epochs: SFT_EPOCHS,
-  batch: 16,
-  validation: 0.1,
-  patience: 2,
-  learningRate: SFT_LEARNING_RATE,
-} as const;
 
 /** Of settings that are refused beside losses and penalties they do not belong to, so that "not given" can be told. */
 export const DRO_BETA = 0.05;
 export const DPO_BETA = 0.1;
 export const OVERLONG_FACTOR = 1;
-
-const HOST = '127.0.0.1';
-const { engine, model, threads, seed } = EVAL_DEFAULTS;
-export const SERVE_DEFAULTS = { engine, threads, seed, host: HOST, port: 0, group: 8 } as const;
-export const TINKER_DEFAULTS = { model, threads, host: HOST, port: 0, state: 'runs/tinker' } as const;
-
-export const SKYRL_DEFAULTS = {
-  port: 0,
-  cpu: false,
-  sequences: TINKER_CONCURRENCY,
-  rows: 32,
-  loraRank: 32,
-  context: 1024,
-  callTokens: EVAL_DEFAULTS.callTokens,
-} as const;
 
 export function usualTasks(entry: string | Entry): string {
   return beside(entry, 'train.jsonl');

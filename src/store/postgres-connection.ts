@@ -6,9 +6,9 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Pool, PoolClient } from 'pg';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { withoutPassword } from './open.ts';
 import { DecodeError } from './records.ts';
 import { damageError } from './store-errors.ts';
+import { withoutPassword } from './url.ts';
 
 const CONNECT_MS = 10_000;
 const STATEMENT_MS = 60_000;

@@ -5,19 +5,26 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { inspect } from 'node:util';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { rejectsWith } from '../../packages/testing/src/conformance.ts';
+import { storeConformance } from '../../packages/testing/src/store-conformance.ts';
+import { manifestOf, randomTrajectory } from '../../packages/testing/src/trajectories.ts';
 import { faultProxy } from '../../test/chaos/fault-proxy.ts';
-import { databaseFor, type PostgresServer, postgresMissing, startPostgres } from '../../test/postgres/server.ts';
+import {
+  databaseFor,
+  needsPostgres,
+  needsPostgresServer,
+  type PostgresServer,
+  startPostgres,
+} from '../../test/postgres/server.ts';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { rejectsWith } from '../testing/conformance.ts';
-import { storeConformance } from '../testing/store-conformance.ts';
-import { manifestOf, randomTrajectory } from '../testing/trajectories.ts';
-import { openStore, withoutPassword } from './open.ts';
+import { openStore } from './open.ts';
 import { openPostgresStore } from './postgres.ts';
+import { withoutPassword } from './url.ts';
 
 const SECRET = 'p@ss/word';
 
-describe.skipIf(postgresMissing !== undefined)('the store in PostgreSQL', () => {
+describe('the store in PostgreSQL', needsPostgres, () => {
   let database: Awaited<ReturnType<typeof databaseFor>>;
   let opened = 0;
   const runOf = new Map<Store, string>();
@@ -123,7 +130,7 @@ describe.skipIf(postgresMissing !== undefined)('the store in PostgreSQL', () => 
   });
 });
 
-describe.skipIf(postgresMissing !== undefined)('a PostgreSQL server of its own', () => {
+describe('a PostgreSQL server of its own', needsPostgresServer, () => {
   let server: PostgresServer;
   beforeAll(async () => {
     server = await startPostgres();

@@ -29,7 +29,6 @@ import {
   encodeTrajectory,
   keepManifest,
   keepMark,
-  keepTrajectory,
   sameBytes,
 } from './records.ts';
 import { checkManifest, closedError, conflictError, unmarkable } from './store-errors.ts';
@@ -90,10 +89,9 @@ class PostgresStore implements Store {
 
   async append(trajectory: Trajectory): Promise<void> {
     this.#checkOpen();
-    const kept = keepTrajectory(trajectory);
-    const { rolloutId, groupId, taskId, purpose, outcome } = kept;
-    const encoded = encodeTrajectory(kept);
-    const columns = [cell(rolloutId), cell(groupId), cell(taskId), purpose, outcome.kind, inShort(kept), encoded.record];
+    const encoded = encodeTrajectory(trajectory);
+    const { rolloutId, groupId, taskId, purpose, outcome } = trajectory;
+    const columns = [cell(rolloutId), cell(groupId), cell(taskId), purpose, outcome.kind, inShort(trajectory), encoded.record];
     checkLengths(columns.slice(0, 3));
     const bytes = encoded.turns.reduce((sum, turn) => sum + turn.words.length + 3 * turn.promptIds.length, encoded.record.length);
     await new Promise<void>((resolve, reject) => {

@@ -1,6 +1,6 @@
 /**
- * Records as a store keeps them: a deep copy in canonical form, taken when the call is made, and its conversion to and from rows. So
- * neither side can change the other's data later, and equal records have equal encodings. Knows no SQL.
+ * Records as a store keeps them: text and bytes in canonical form, taken when the call is made, and read back. So neither side can change
+ * the other's data later, and equal records have equal encodings. Knows no SQL.
  *
  * Canonical: sorted keys, except in tools, whose schemas templates write in their order; no undefined properties, 0 for -0; token ids and log-probabilities bit for bit. Values that JSON cannot hold
  * throw STORE_FAILED before anything is written; they never become null. Rows hold JSON text, BLOBs of little-endian 32-bit values, and a
@@ -19,30 +19,25 @@ import { filterSchema, manifestSchema, markSchema, misfitOf, trajectorySchema } 
 /** Far below what overflows a JSON parser's stack. Also stops cycles. */
 const MAX_DEPTH = 500;
 
-// These return private copies, and throw STORE_FAILED for an invalid record.
-
-export function keepTrajectory(trajectory: Trajectory): Trajectory {
-  return kept(`trajectory ${JSON.stringify(trajectory.rolloutId)}`, trajectorySchema, (trail) => {
-    const { turns, ...rest } = trajectory;
-    const tokens = turns.reduce((sum, turn) => sum + tokensIn(turn), 0);
-    const room = { buffer: new ArrayBuffer(4 * tokens), used: 0 };
-    return { ...plainObject(rest, trail), turns: turns.map((turn, position) => keepTurn(turn, trail, position, room)) };
-  });
-}
+// Both return a private copy, and throw STORE_FAILED for an invalid record.
 
 export function keepManifest(manifest: BatchManifest): BatchManifest {
-  return kept(`manifest of step ${manifest.step}`, manifestSchema, (trail) => plainObject(manifest, trail));
+  return kept(`manifest of step ${manifest.step}`, manifestSchema, manifest);
 }
 
 export function keepMark(mark: Mark): Mark {
-  return kept(`mark of rollout ${JSON.stringify(mark.rolloutId)}`, markSchema, (trail) => plainObject(mark, trail));
+  return kept(`mark of rollout ${JSON.stringify(mark.rolloutId)}`, markSchema, mark);
 }
 
-function kept<T>(what: string, schema: z.ZodType<T>, copyOf: (trail: Trail) => object): T {
-  const copy = copyOf({ at: [what], copies: new Map() });
-  const misfit = misfitOf(schema, copy);
+function kept<T>(what: string, schema: z.ZodType<T>, record: T): T {
+  const copy = JSON.parse(textOf(record, trailOf(what))) as T;
+  checkFits(what, schema, copy);
+  return copy;
+}
+
+function checkFits(what: string, schema: z.ZodType, record: unknown): void {
+  const misfit = misfitOf(schema, record);
   if (misfit !== undefined) throw unfit(`${what} cannot be kept: ${misfit}`);
-  return copy as T;
 }
 
 /** Throws USAGE unless the limit is a non-negative integer: SQL would read a negative one as "no limit". */
@@ -55,52 +50,92 @@ export function checkFilter(filter: TrajectoryFilter): void {
 interface Trail {
   /** Current path in the record, for messages. Joined only on an error. */
   readonly at: (string | number)[];
-  /** Consecutive turns repeat earlier messages as the same objects: each is copied once, and the copies share it too. */
-  readonly copies: Map<object, unknown>;
+  /** Consecutive turns repeat earlier messages as the same objects: each is written once. */
+  readonly texts: Map<object, string>;
 }
 
-/** The tokens of all turns of a record share one buffer: thousands of small ones are slow to make, to hand to a thread and to collect. */
-interface Room {
-  readonly buffer: ArrayBuffer;
-  used: number;
-}
+const trailOf = (what: string): Trail => ({ at: [what], texts: new Map() });
 
-function keepTurn(turn: Turn, trail: Trail, position: number, room: Room): object {
-  const { promptIds, sampledIds, logprobs, ...words } = turn;
-  trail.at.push('turns', position);
-  const plain = plainObject(words, trail) as Record<string, unknown>;
-  trail.at.length -= 2;
-  plain['promptIds'] = copyInto(room, promptIds);
-  plain['sampledIds'] = copyInto(room, sampledIds);
-  plain['logprobs'] = copyInto(room, logprobs);
-  return plain;
-}
+/** The names that nearly all records have, as JSON. */
+const NAMES: ReadonlyMap<string, string> = new Map(
+  [
+    ...[
+      'rolloutId',
+      'groupId',
+      'taskId',
+      'purpose',
+      'outcome',
+      'kind',
+      'grade',
+      'reward',
+      'value',
+      'startedAt',
+      'endedAt',
+      'output',
+    ],
+    ...[
+      'index',
+      'after',
+      'thread',
+      'role',
+      'trainable',
+      'policyVersion',
+      'stopReason',
+      'sampling',
+      'requested',
+      'effective',
+      'seed',
+    ],
+    ...[
+      'temperature',
+      'topP',
+      'topK',
+      'maxTokens',
+      'request',
+      'dialect',
+      'messages',
+      'tools',
+      'response',
+      'content',
+      'tool_calls',
+    ],
+    ...['id', 'type', 'function', 'name', 'arguments', 'tool_call_id', 'description', 'parameters', 'properties', 'required'],
+  ].map((name) => [name, `${JSON.stringify(name)}:`]),
+);
 
-const tokensIn = ({ promptIds, sampledIds, logprobs }: Turn): number => promptIds.length + sampledIds.length + logprobs.length;
-
-/** What is no such array is left to the check, which refuses it. */
-function copyInto(room: Room, values: Int32Array | Float32Array): Int32Array | Float32Array {
-  if (!(values instanceof Int32Array || values instanceof Float32Array)) return values;
-  const Numbers = values instanceof Int32Array ? Int32Array : Float32Array;
-  const copy = new Numbers(room.buffer, room.used, values.length);
-  copy.set(values);
-  room.used += copy.byteLength;
-  return copy;
-}
-
-function plainObject(value: object, trail: Trail): object {
-  const source = value as Readonly<Record<string, unknown>>;
-  const copy: Record<string, unknown> = {};
-  for (const key of isInTools(trail) ? Object.keys(source) : sortedKeys(source)) {
-    const inner = source[key];
-    if (inner === undefined) continue;
-    const plain = plainInside(inner, trail, key);
-    // Assignment would set the prototype.
-    if (key === '__proto__')
-      Object.defineProperty(copy, key, { value: plain, enumerable: true, writable: true, configurable: true });
-    else copy[key] = plain;
+/** The canonical text of a list or an object. Throws STORE_FAILED for what JSON cannot hold. */
+function textOf(value: unknown, trail: Trail): string {
+  if (trail.at.length > MAX_DEPTH) {
+    throw unfit(`${trail.at.slice(0, 6).join('.')}… is nested deeper than ${MAX_DEPTH} levels, or contains itself`);
   }
-  return copy;
+  const isList = Array.isArray(value);
+  if (!isList && Object.prototype.toString.call(value) !== '[object Object]') throw noJson(value, trail);
+  const source = value as Readonly<Record<string | number, unknown>>;
+  const known = trail.texts.get(source);
+  if (known !== undefined) return known;
+  let keys: ArrayLike<string> | undefined;
+  if (!isList) keys = isInTools(trail) ? Object.keys(source) : sortedKeys(source);
+  const size = (keys ?? (value as readonly unknown[])).length;
+  let text = '';
+  for (let i = 0; i < size; i++) {
+    const key = keys?.[i] ?? i;
+    const inner = source[key];
+    if (inner === undefined && !isList) continue;
+    let plain: string;
+    if (typeof inner === 'string') plain = JSON.stringify(inner);
+    else if (inner === null || typeof inner === 'boolean' || Number.isFinite(inner)) plain = inner === 0 ? '0' : `${inner}`;
+    else {
+      trail.at.push(key);
+      plain = textOf(inner, trail);
+      trail.at.pop();
+    }
+    const before = isList ? '' : (NAMES.get(key as string) ?? `${JSON.stringify(key)}:`);
+    text += text === '' ? before + plain : `,${before}${plain}`;
+  }
+  text = isList ? `[${text}]` : `{${text}}`;
+  // Only once complete, so that a cycle does not find itself here.
+  trail.texts.set(source, text);
+  return text;
 }
 
 /** Whether this is one of a turn's tools, or inside one. */
@@ -109,47 +144,26 @@ const isInTools = ({ at }: Trail): boolean => at[4] === 'tools' && at[3] === 're
 /** Up to this many keys, the insertion sort below is faster. */
 const FEW = 24;
 
-/** Sorts by code units, like `sort`, which would allocate more garbage for a record's hundred small objects than the record itself. */
+/** Sorts by code units, after whole numbers, which come first in every object that was parsed. `sort` would allocate more garbage for a
+ * record's hundred small objects than the record itself. */
 function sortedKeys(source: object): readonly string[] {
   const keys = Object.keys(source);
-  if (keys.length > FEW) return keys.sort();
-  for (let i = 1; i < keys.length; i++) {
+  let first = 0;
+  while (first < keys.length && isWhole(keys[first]!)) first++;
+  if (keys.length > FEW) return [...keys.slice(0, first), ...keys.slice(first).sort()];
+  for (let i = first + 1; i < keys.length; i++) {
     const key = keys[i]!;
     let place = i;
-    for (; place > 0 && keys[place - 1]! > key; place--) keys[place] = keys[place - 1]!;
+    for (; place > first && keys[place - 1]! > key; place--) keys[place] = keys[place - 1]!;
     keys[place] = key;
   }
   return keys;
 }
 
-function plainInside(value: unknown, trail: Trail, key: string | number): unknown {
-  trail.at.push(key);
-  const plain = plainJson(value, trail);
-  trail.at.pop();
-  return plain;
-}
+const isWhole = (key: string): boolean => /^\d/.test(key) && String(Number(key) >>> 0) === key && key !== '4294967295';
 
-function plainJson(value: unknown, trail: Trail): unknown {
-  if (value === null || typeof value === 'string' || typeof value === 'boolean') return value;
-  if (typeof value === 'number' && Number.isFinite(value)) return value === 0 ? 0 : value;
-  if (trail.at.length > MAX_DEPTH) {
-    throw unfit(`${trail.at.slice(0, 6).join('.')}… is nested deeper than ${MAX_DEPTH} levels, or contains itself`);
-  }
-  if (typeof value === 'object') return trail.copies.get(value) ?? copied(value, trail);
-  throw noJson(typeof value === 'number' ? String(value) : kindOf(value), trail);
-}
-
-function copied(value: object, trail: Trail): unknown {
-  const isList = Array.isArray(value);
-  if (!isList && kindOf(value) !== 'Object') throw noJson(kindOf(value), trail);
-  const copy = isList ? Array.from(value, (inner, position) => plainInside(inner, trail, position)) : plainObject(value, trail);
-  // Only once complete, so that a cycle does not find itself here.
-  trail.copies.set(value, copy);
-  return copy;
-}
-
-function noJson(found: string, trail: Trail): TrainyardError {
-  return unfit(`${trail.at.join('.')} is ${found}, expected JSON`);
+function noJson(found: unknown, trail: Trail): TrainyardError {
+  return unfit(`${trail.at.join('.')} is ${typeof found === 'number' ? found : kindOf(found)}, expected JSON`);
 }
 
 function unfit(message: string): TrainyardError {
@@ -182,33 +196,69 @@ export class DecodeError extends Error {
   override readonly name = 'DecodeError';
 }
 
-export function encodeTrajectory(kept: Trajectory): EncodedTrajectory {
-  const { turns, ...rest } = kept;
-  const record = JSON.stringify(rest);
-  const encoded = turns.map(encodeTurn);
+/** Of the trajectory as it is now: what changes in it later is not written. Throws STORE_FAILED for an invalid one. */
+export function encodeTrajectory(trajectory: Trajectory): EncodedTrajectory {
+  const what = `trajectory ${JSON.stringify(trajectory.rolloutId)}`;
+  const trail = trailOf(what);
+  const { turns, ...rest } = trajectory;
+  const record = textOf(rest, trail);
+  const words = turns.map(({ promptIds, sampledIds, logprobs, ...others }, position) => {
+    trail.at.push('turns', position);
+    const text = textOf(others, trail);
+    trail.at.length -= 2;
+    return text;
+  });
+  // A field that is there and undefined is not in the text: as it will be read, the record may still fit.
+  if (misfitOf(trajectorySchema, trajectory) !== undefined) {
+    checkFits(what, trajectorySchema, {
+      ...JSON.parse(record),
+      turns: turns.map(({ promptIds, sampledIds, logprobs }, i) => ({
+        ...JSON.parse(words[i]!),
+        promptIds,
+        sampledIds,
+        logprobs,
+      })),
+    });
+  }
+  const encoded = withBytes(turns, words);
   return { record, turns: encoded, digest: digestBytes(piecesOf(record, encoded)) };
+}
+
+/** The tokens of all turns share one buffer: thousands of small ones are slow to make, to hand to a thread and to collect. */
+function withBytes(turns: readonly Turn[], words: readonly string[]): readonly EncodedTurn[] {
+  const tokens = turns.reduce((sum, { promptIds, sampledIds }) => sum + promptIds.length + 2 * sampledIds.length, 0);
+  const room = Buffer.from(new ArrayBuffer(4 * tokens));
+  let used = 0;
+  const copyOf = (values: Int32Array | Float32Array): Uint8Array => {
+    const copy = room.subarray(used, used + values.byteLength);
+    copy.set(bytesOf(values));
+    used += values.byteLength;
+    return copy;
+  };
+  return turns.map(({ promptIds, sampledIds, logprobs }, i) => ({
+    words: words[i]!,
+    promptIds: copyOf(promptIds),
+    sampledIds: copyOf(sampledIds),
+    logprobs: copyOf(logprobs),
+  }));
 }
 
 export function decodeTrajectory({ record, turns, digest }: EncodedTrajectory): Trajectory {
   checkDigest('a trajectory', piecesOf(record, turns), digest);
-  const { abandoned, ...rest } = parseObject(record) as { readonly abandoned?: readonly object[] };
-  // Older files kept unanswered calls as `abandoned`, without role and position.
-  const unanswered = abandoned?.map((call) => ({ role: 'default', turnsBefore: 0, ...call }));
-  const decoded = { ...rest, ...(unanswered && { unanswered }), turns: turns.map(decodeTurn) };
-  return fitting('a trajectory', trajectorySchema, decoded);
+  return fitting('a trajectory', trajectorySchema, { ...parseObject(record), turns: turns.map(decodeTurn) });
 }
 
 // Records in short, for lists: only these fields are read, and no digest is checked. What cannot be read is damage all the same.
 
 export const RECORD_IN_SHORT = [
-  ...['rolloutId', 'groupId', 'taskId', 'purpose', 'outcome', 'grade', 'unanswered', 'abandoned', 'startedAt', 'endedAt'],
+  ...['rolloutId', 'groupId', 'taskId', 'purpose', 'outcome', 'grade', 'unanswered', 'startedAt', 'endedAt'],
 ] as const;
 export const WORDS_IN_SHORT = ['role', 'trainable', 'policyVersion', 'fork', 'usage', 'response.tool_calls'] as const;
 
 /** `values`: those of RECORD_IN_SHORT, as a JSON list. */
 export function shortTrajectory(values: string, turns: Summarised['turns']): Summarised {
-  const [rolloutId, groupId, taskId, purpose, outcome, grade, unanswered, abandoned, startedAt, endedAt] = listIn(values);
-  const calls = unanswered ?? abandoned ?? [];
+  const [rolloutId, groupId, taskId, purpose, outcome, grade, unanswered, startedAt, endedAt] = listIn(values);
+  const calls = unanswered ?? [];
   return { rolloutId, groupId, taskId, purpose, outcome, grade, unanswered: calls, startedAt, endedAt, turns } as Summarised;
 }
 

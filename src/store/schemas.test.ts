@@ -1,9 +1,9 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { z } from 'zod';
+import { manifestOf, randomTrajectory } from '../../packages/testing/src/trajectories.ts';
 import { gradedRollout, trainedTurn } from '../../test/fixtures/trained-rows.ts';
 import { FORK_CAUSES } from '../core/types.ts';
-import { manifestOf, randomTrajectory } from '../testing/trajectories.ts';
 import { manifestSchema, markSchema, misfitOf, trajectorySchema } from './schemas.ts';
 
 const said = { role: 'user', content: 'hello' };

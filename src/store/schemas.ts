@@ -29,7 +29,7 @@ const positive = z.int().min(1);
 const optional = z.exactOptional;
 const optionalText = optional(z.string());
 
-/** Already known to be JSON here: parsed from text, or copied by `plainJson`. */
+/** Already known to be JSON here: parsed from text, or written as such. */
 const json = z.custom<Json>((value) => value !== undefined, 'expected JSON');
 
 const toolCall = z.object({
@@ -240,7 +240,7 @@ function objectOf(shape: z.core.$ZodShape): Fits {
     return { key, isOptional: def.type === 'optional', fits: quickly(def.type === 'optional' ? def.innerType : field) };
   });
   return (value) => {
-    if (!isObject(value)) return false;
+    if (typeof value !== 'object' || value === null || Array.isArray(value)) return false;
     for (const { key, isOptional, fits } of fields) {
       const found = (value as Readonly<Record<string, unknown>>)[key];
       if ((found !== undefined || !isOptional) && !fits(found)) return false;

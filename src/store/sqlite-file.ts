@@ -13,7 +13,7 @@ export const IN_MEMORY = ':memory:';
 
 /** "Trny" in ASCII. */
 const APPLICATION_ID = 0x54726e79;
-const FORMAT_VERSION = 2;
+const FORMAT_VERSION = 3;
 
 /** How long a statement waits for another process's transaction. */
 const BUSY_TIMEOUT_MS = 5_000;
@@ -51,12 +51,8 @@ const TABLES = `
     rollout_id TEXT NOT NULL UNIQUE REFERENCES trajectories (rollout_id),
     step INTEGER NOT NULL REFERENCES manifests (step)
   ) STRICT;
-`;
-
-/** Missing from files written before there were marks and run ids. */
-const LATER_TABLES = `
-  CREATE TABLE IF NOT EXISTS owner (run TEXT NOT NULL) STRICT;
-  CREATE TABLE IF NOT EXISTS marks (
+  CREATE TABLE owner (run TEXT NOT NULL) STRICT;
+  CREATE TABLE marks (
     seq INTEGER PRIMARY KEY,
     rollout_id TEXT NOT NULL REFERENCES trajectories (rollout_id),
     record TEXT NOT NULL,
@@ -84,11 +80,10 @@ function tryOpen(path: string, run: string | undefined): DatabaseSync {
   try {
     // Checks before any write, so that a foreign file stays unchanged.
     const isNew = inTransaction(database, 'DEFERRED', () => checkFormat(path, database));
-    // A rollout is tens of kilobytes: larger pages are fewer to write. Older files keep theirs.
+    // A rollout is tens of kilobytes: larger pages are fewer to write.
     if (isNew) database.exec('PRAGMA page_size = 16384');
     if (path !== IN_MEMORY) makeDurable(path, database);
     if (isNew) inTransaction(database, 'IMMEDIATE', () => createTables(path, database));
-    else if (!hasTable(database, 'owner')) inTransaction(database, 'IMMEDIATE', () => database.exec(LATER_TABLES));
     if (run !== undefined) inTransaction(database, 'IMMEDIATE', () => checkOwner(path, database, run));
     return database;
   } catch (cause) {
@@ -147,7 +142,7 @@ function makeDurable(path: string, database: DatabaseSync): void {
 function createTables(path: string, database: DatabaseSync): void {
   // Another process may have created the tables since the first check.
   if (!checkFormat(path, database)) return;
-  database.exec(`${TABLES} ${LATER_TABLES} PRAGMA application_id = ${APPLICATION_ID}; PRAGMA user_version = ${FORMAT_VERSION}`);
+  database.exec(`${TABLES} PRAGMA application_id = ${APPLICATION_ID}; PRAGMA user_version = ${FORMAT_VERSION}`);
 }
 
 /** A store belongs to the first run that opens it; otherwise a run would treat another's rollouts as its own. */
@@ -160,10 +155,6 @@ function checkOwner(path: string, database: DatabaseSync, run: string): void {
       `found the store of run ${owner}, expected that of run ${run}`,
       'put back the store of this run.json',
     );
-}
-
-function hasTable(database: DatabaseSync, name: string): boolean {
-  return database.prepare("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?").get(name) !== undefined;
 }
 
 function numberOf(database: DatabaseSync, sql: string): number {

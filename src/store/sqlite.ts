@@ -21,7 +21,6 @@ import {
   encodeTrajectory,
   keepManifest,
   keepMark,
-  keepTrajectory,
   RECORD_IN_SHORT,
   sameBytes,
   shortTrajectory,
@@ -57,9 +56,8 @@ class SqliteStore implements Store {
 
   async append(trajectory: Trajectory): Promise<void> {
     this.#checkOpen();
-    const kept = keepTrajectory(trajectory);
-    const encoded = encodeTrajectory(kept);
-    const { rolloutId, groupId, taskId, purpose, outcome } = kept;
+    const encoded = encodeTrajectory(trajectory);
+    const { rolloutId, groupId, taskId, purpose, outcome } = trajectory;
     // Only what the closure needs: thousands of rollouts may end at once, and none should stay in memory until the transaction.
     const columns = [rolloutId, groupId, taskId, purpose, outcome.kind] as const;
     await this.#write(`append ${JSON.stringify(rolloutId)}`, () => this.#insertTrajectory(columns, encoded));

@@ -4,11 +4,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { storeConformance } from '../../packages/testing/src/store-conformance.ts';
+import { manifestOf, randomTrajectory } from '../../packages/testing/src/trajectories.ts';
 import { memoryStore } from '../../test/fixtures/store/memory-store.ts';
 import type { Store, TrajectoryFilter } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { storeConformance } from '../testing/store-conformance.ts';
-import { manifestOf, randomTrajectory } from '../testing/trajectories.ts';
 import { openSqliteStore } from './sqlite.ts';
 
 let folder: string;

@@ -186,7 +186,7 @@ function spelling(): ReadonlyMap<string, number> {
   return bytes;
 }
 
-export interface Spelling {
+interface Spelling {
   /** Text of an id that spells no bytes. */
   verbatim(id: number): string | undefined;
   /** How the bytes of an id are spelt. */

@@ -241,17 +241,17 @@ function callTurn(argument: string, shape: ArgumentsShape): object {
 // token inside it does not become a control token.
 
 /** Whether the template gets tool-call arguments as text or as parsed JSON. */
-export type ArgumentsShape = 'text' | 'parsed';
+type ArgumentsShape = 'text' | 'parsed';
 
 type Protect = (text: string) => string;
 
 /** `numberMark` is put before numbers that JavaScript and Python write differently, such as `1.0` or one of twenty digits. */
-export interface Shape {
+interface Shape {
   readonly arguments: ArgumentsShape;
   readonly numberMark: string;
 }
 
-export function shapeMessages(messages: readonly Message[], shape: Shape, protect: Protect): readonly object[] {
+function shapeMessages(messages: readonly Message[], shape: Shape, protect: Protect): readonly object[] {
   return withResultIds(messages).map((message) => shapeMessage(message, shape, protect));
 }
 
@@ -273,7 +273,7 @@ function shapeCall(call: ToolCall, shape: Shape, protect: Protect): object {
   return { id: protect(call.id), type: 'function', function: { name: protect(name), arguments: given } };
 }
 
-export function shapeTool(tool: Tool, protect: Protect): object {
+function shapeTool(tool: Tool, protect: Protect): object {
   const { name, description, parameters } = tool.function;
   return {
     type: 'function',
@@ -329,7 +329,7 @@ const PRIVATE_USE = [
   [0x100000, 0x10fffd],
 ] as const;
 
-export interface Protection {
+interface Protection {
   /** The character this call's protected strings are marked with. */
   readonly mark: string;
   protect(text: string): string;

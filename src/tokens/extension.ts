@@ -30,7 +30,7 @@ export const FORMATS: readonly CallFormat[] = [hermes, qwen3Coder, llama, mistra
 export const PROBE_CALL = { name: 'probe', arguments: '{"key":"value"}' };
 
 /** `spoken`: what the template writes for an assistant turn with only the probe's call; undefined if it refuses. */
-export function findFormat(spoken: string | undefined): CallFormat {
+function findFormat(spoken: string | undefined): CallFormat {
   return FORMATS.find((format) => spoken !== undefined && readsProbe(format, spoken)) ?? hermes;
 }
 
@@ -62,7 +62,7 @@ export const probeTool: Tool = {
 };
 
 /** The text of the last assistant turn, up to the control token that closes it; undefined if the template refuses. */
-export function turnText(template: ChatTemplate, messages: readonly Message[], tools: readonly Tool[]): string | undefined {
+function turnText(template: ChatTemplate, messages: readonly Message[], tools: readonly Tool[]): string | undefined {
   const place = messages.findLastIndex((message) => message.role === 'assistant');
   const before = template.textOf(messages.slice(0, place), tools, true);
   const whole = template.textOf(messages, tools, false);

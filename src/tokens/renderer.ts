@@ -21,8 +21,8 @@ import {
   responseFormatOf,
   toolCallIdLengthOf,
 } from './extension.ts';
-import { type Assistant, parseAssistant } from './response-parser.ts';
-import { beforeStop, ResponseStream } from './response-stream.ts';
+import { type Assistant, beforeStop, parseAssistant } from './response-parser.ts';
+import { ResponseStream } from './response-stream.ts';
 import { loadTokenizer, type Tokenizer } from './tokenizer.ts';
 import { type CallFormat, skipSpace, ValueScan } from './tool-calls.ts';
 import { inCallOrder } from './tool-results.ts';
@@ -71,7 +71,7 @@ export interface Renderer {
 }
 
 /** A turn without its request and response is taken as one without reasoning before it. */
-export type PreviousTurn = Pick<Turn, 'promptIds' | 'sampledIds' | 'stopReason'> & Partial<Pick<Turn, 'request' | 'response'>>;
+type PreviousTurn = Pick<Turn, 'promptIds' | 'sampledIds' | 'stopReason'> & Partial<Pick<Turn, 'request' | 'response'>>;
 
 export async function loadRenderer(dir: string): Promise<Renderer> {
   return createRenderer(await loadTokenizer(dir));

@@ -195,3 +195,10 @@ function leadingBreaks(text: string): number {
   while (text[at] === '\n') at++;
   return at;
 }
+
+/** The text before the first stop text; undefined if it contains none. */
+export function beforeStop(text: string, stopTexts: readonly string[]): string | undefined {
+  const places = stopTexts.filter((stop) => stop !== '').map((stop) => text.indexOf(stop));
+  const found = places.filter((place) => place !== -1);
+  return found.length === 0 ? undefined : text.slice(0, Math.min(...found));
+}

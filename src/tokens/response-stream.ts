@@ -6,7 +6,7 @@
  */
 import { isDeepStrictEqual } from 'node:util';
 import { TrainyardError } from '../core/errors.ts';
-import { type Assistant, type Piece, PLAIN_FORMAT, type ResponseFormat, ResponseParser } from './response-parser.ts';
+import { type Assistant, beforeStop, type Piece, PLAIN_FORMAT, type ResponseFormat, ResponseParser } from './response-parser.ts';
 
 export { type Piece, piecesOf } from './response-parser.ts';
 
@@ -150,16 +150,8 @@ export class TextStream {
 
 // ── stop texts ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-// Cuts a text before the first stop text that the client named. While streaming, what may become a stop text is held back.
-
-/** The text before the first stop text; undefined if it contains none. */
-export function beforeStop(text: string, stopTexts: readonly string[]): string | undefined {
-  const places = stopTexts.filter((stop) => stop !== '').map((stop) => text.indexOf(stop));
-  const found = places.filter((place) => place !== -1);
-  return found.length === 0 ? undefined : text.slice(0, Math.min(...found));
-}
-
-export class StopWatch {
+/** Cuts a text before the first stop text that the client named. What may become a stop text is held back. */
+class StopWatch {
   readonly #stopTexts: readonly string[];
   #held = '';
   /** Whether a stop text is complete; nothing after it counts. */

@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { renderer, tokenizer } from '../../test/fixtures/tokens/base.ts';
 import { parts } from '../../test/fixtures/tokens/pieces.ts';
-import { beforeStop } from './response-stream.ts';
+import { beforeStop } from './response-parser.ts';
 
 const [stopId = -1] = renderer.stopIds;
 

@@ -6,6 +6,8 @@
  */
 
 export interface ParsedCall {
+  /** Of a model that names its calls itself. */
+  readonly id?: string;
   readonly name: string;
   readonly arguments: string;
 }
@@ -14,7 +16,7 @@ export interface ParsedCall {
 export type Place = 'start' | 'after calls' | 'within text';
 
 /** What the first `length` characters (at least one) are; undefined if that depends on text still to come. */
-export type Step =
+type Step =
   | { readonly kind: 'text'; readonly length: number }
   | { readonly kind: 'calls'; readonly calls: readonly ParsedCall[]; readonly length: number }
   | undefined;
@@ -36,7 +38,7 @@ export type CallReader = (text: string, last: boolean, place: Place) => Step;
  * A reader for formats whose calls begin with a mark. `read` gets a text that begins with the mark and returns its calls, undefined if it
  * needs more text, or `no-call`. A mark without a call is text, and so is everything up to the next mark.
  */
-export function markedReader(
+function markedReader(
   mark: string,
   newReading: () => (text: string) => { readonly calls: readonly ParsedCall[]; readonly length: number } | 'no-call' | undefined,
 ): CallReader {
@@ -71,7 +73,7 @@ export function endLike(mark: string, text: string): number {
 // does not validate it: only what `JSON.parse` accepts counts as JSON.
 
 /** Reads an object's source as a call; the source of the named member becomes its arguments. */
-export function callOf(source: string, argumentsName: string): ParsedCall | undefined {
+function callOf(source: string, argumentsName: string): ParsedCall | undefined {
   const parsed = parseOr(source) as { readonly name?: unknown } | undefined;
   if (parsed === undefined || parsed === null || typeof parsed.name !== 'string' || parsed.name === '') return undefined;
   const given = source[skipSpace(source, 0)] === '{' ? memberSource(source, argumentsName) : undefined;
@@ -103,7 +105,7 @@ function memberSource(object: string, name: string): string | undefined {
 }
 
 /** Sources of the elements of a list that is known to be valid JSON. */
-export function elementSources(list: string): readonly string[] {
+function elementSources(list: string): readonly string[] {
   const found: string[] = [];
   let at = skipSpace(list, 1);
   while (at < list.length && list[at] !== ']') {

@@ -23,7 +23,7 @@ export interface Demonstrations {
   readonly leftOut: Readonly<Record<string, number>>;
 }
 
-export interface TeachOptions {
+interface TeachOptions {
   readonly renderer: Renderer;
   readonly contextLength: number;
   /** Tasks that the policy will be measured on, and those that it will be trained on. */

@@ -5,10 +5,10 @@ import type { Workflow } from '../core/contracts.ts';
 import { defineWorkflow } from '../core/define.ts';
 import type { Task, Trajectory } from '../core/types.ts';
 import { type GroupBatch, START } from '../rollout/scheduler.ts';
-import type { Rollouts } from '../run/parts.ts';
 import type { TrainPlan } from '../run/plan.ts';
+import type { Rollouts } from '../run/rollouts.ts';
 import type { TrainSettings } from '../settings/check-settings.ts';
-import { TRAIN_DEFAULTS } from '../settings/settings.ts';
+import { TRAIN_DEFAULTS } from '../settings/setting-rows.ts';
 import { makeBatch } from './batch.ts';
 import { groupsOf, isAccepted } from './groups.ts';
 

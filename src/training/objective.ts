@@ -27,7 +27,7 @@ const LOSSES: Readonly<Record<LossName, (settings: TrainSettings) => Loss>> = {
 };
 
 /** With its penalties. */
-export function lossOf(settings: TrainSettings): Loss {
+function lossOf(settings: TrainSettings): Loss {
   const { kl, klEstimator, entropy } = settings;
   const loss = LOSSES[settings.loss](settings);
   const pulled = kl > 0 ? withKl(loss, kl, klEstimator) : loss;
@@ -95,7 +95,7 @@ export function batchOf(trajectories: readonly Trajectory[], settings: TrainSett
   return stale === undefined ? batch : weighStale(batch, stale);
 }
 
-export interface Objective {
+interface Objective {
   readonly samples: readonly Sample[];
   readonly loss: Loss;
   /** Where the loss to report is another than what `loss` computes; with metrics of its own. */

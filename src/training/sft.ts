@@ -17,14 +17,15 @@ import { createRunDirectory, eventLog, eventsIn, type RunDirectory, readRunFile,
 import { openGrader } from '../run/parts.ts';
 import { startingWith, type TrainPlan } from '../run/plan.ts';
 import { adamFor, type SftRequest, type SftSettings, sftSettings } from '../settings/check-settings.ts';
-import { learningRateAt, TRAIN_DEFAULTS } from '../settings/settings.ts';
+import { TRAIN_DEFAULTS } from '../settings/setting-rows.ts';
+import { learningRateAt } from '../settings/settings.ts';
 import { tokensIn } from './batch.ts';
 import { type Demonstrations, readDemonstrations } from './demonstrations.ts';
 import { inPasses, shuffled } from './groups.ts';
 import { crossEntropy } from './losses.ts';
 import { samplesDigest } from './step.ts';
 
-export interface SftOptions {
+interface SftOptions {
   /** Ends after the current step. */
   readonly finish?: AbortSignal;
   /** Ends at once. */

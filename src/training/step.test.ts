@@ -3,6 +3,7 @@
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
+import { randomTrajectory } from '../../packages/testing/src/trajectories.ts';
 import { folderOfEach } from '../../test/fixtures/folder.ts';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
@@ -12,7 +13,6 @@ import { createRunDirectory, type RunDirectory } from '../run/directory.ts';
 import { Recovery } from '../run/recovery.ts';
 import { trainSettings } from '../settings/check-settings.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
-import { randomTrajectory } from '../testing/trajectories.ts';
 import { AgreementBound } from './agreement.ts';
 import { restorePolicy } from './resume.ts';
 import { type StepLog, takeStep } from './step.ts';

@@ -18,7 +18,7 @@ import type { Batch } from './batch.ts';
 import { objectiveOf } from './objective.ts';
 import { keepTrainerLogprobs } from './trainer-logprobs.ts';
 
-export interface Update {
+interface Update {
   readonly loss: number;
   /** Undefined if the trainer does not report it. */
   readonly gradNorm: number | undefined;

@@ -19,7 +19,7 @@ import type { TrainPlan } from '../run/plan.ts';
 import { keptStore, openStoreOf } from '../run/run-store.ts';
 import type { TrainSettings } from '../settings/check-settings.ts';
 import { isLocked, writeWhole } from '../store/files.ts';
-import { withoutPassword } from '../store/open.ts';
+import { withoutPassword } from '../store/url.ts';
 import type { Renderer } from '../tokens/renderer.ts';
 import { areOwn } from '../tokens/taught-turns.ts';
 import { heldOutTest } from './demonstrations.ts';
@@ -36,7 +36,7 @@ export interface GroupSource {
   close(): Promise<void>;
 }
 
-export interface StoredGroupsOptions {
+interface StoredGroupsOptions {
   /** Of the new run. */
   readonly directory: Pick<RunDirectory, 'storePath'>;
   readonly plan: Pick<TrainPlan, 'settings' | 'heldOut' | 'tasks' | 'record'>;

@@ -14,7 +14,7 @@ import type { ExportedView, RolloutPage } from './api.ts';
 import { html, pageFile } from './page-files.ts';
 import { measuresOf, type ShownRun } from './shown-run.ts';
 
-export interface ViewToExport {
+interface ViewToExport {
   readonly to: string;
   /** Only what passes is in the file. */
   readonly filter: string;

@@ -10,7 +10,7 @@ export function pageFile(name: 'page.js' | 'page.css'): string {
   throw new TrainyardError('FILE_NOT_FOUND', `the page is not built: ${path} does not exist`, { hint: 'npm run build:page' });
 }
 
-export function escaped(text: string): string {
+function escaped(text: string): string {
   const names: Readonly<Record<string, string>> = { '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;' };
   return text.replaceAll(/[&<>"]/g, (character) => names[character]!);
 }

@@ -28,7 +28,7 @@ const PATIENCE = 150;
 /** Milliseconds between two looks at the directory. */
 const FRESH = 300;
 
-export interface ListQuery {
+interface ListQuery {
   readonly filter: string;
   readonly sort: string;
   readonly from: number;

@@ -16,26 +16,23 @@ import { defined } from '../core/json.ts';
 import { compare, measuredIn } from '../evaluation/compare.ts';
 import { DATA_FORMATS } from '../export/data-rows.ts';
 import { exportData } from '../export/export-data.ts';
-import { isSameSecret } from '../http/guard.ts';
+import { bearerOf, isSameSecret } from '../http/guard.ts';
 import { KeyedServer, type Listener, serve } from '../http/http-server.ts';
 import {
   type BodyStream,
-  decoded,
   type HttpReply,
   type HttpRequest,
   jsonReply,
-  parseJson,
   type RoutePattern,
   Router,
-  readText,
-  routeFor,
+  readJson,
 } from '../http/message.ts';
-import { type ErrorTable, failureOf, httpRefusal } from '../http/refusal.ts';
+import { type ErrorTable, type Failure, failureOf, httpRefusal } from '../http/refusal.ts';
 import { Changes } from './changes.ts';
 import { pageFile, shell } from './page-files.ts';
 import type { ShownRun } from './shown-run.ts';
 
-export interface ViewOptions {
+interface ViewOptions {
   readonly runs: readonly ShownRun[];
   readonly host?: string | undefined;
   readonly port?: number | undefined;
@@ -68,7 +65,7 @@ const ERRORS: ErrorTable = {
   otherwise: { status: 500, code: 'INTERNAL' },
 };
 
-const MOST_BYTES = 4 * 1024 * 1024;
+const BODY = { bodyBytes: 4 * 1024 * 1024, nesting: 10 };
 const MOST_ROWS = 1000;
 /** Tabs that may be signed in. */
 const MOST_KEYS = 100;
@@ -100,7 +97,7 @@ type OfRun = (run: ShownRun, id: string) => Promise<object>;
 const ofRun = (path: string, answer: OfRun): Route => ({
   method: 'GET',
   path: `/api/runs/{run}${path}`,
-  answer: async (server, { run, id }) => jsonReply(200, await answer(server.run(run!), decoded(id ?? ''))),
+  answer: async (server, { run, id = '' }) => jsonReply(200, await answer(server.run(run!), id)),
 });
 
 const ROUTES: readonly Route[] = [
@@ -213,14 +210,16 @@ class ViewServer extends KeyedServer {
     const given = bearerOf(request);
     const isKnown = this.#keys.some((key) => isSameSecret(key, given));
     if (!isKnown && !OPEN.has(path)) throw unknown('This page needs the link that trainyard view printed.');
-    const match = ROUTER.match(path);
-    if (match === undefined) throw httpRefusal('not_found', `there is nothing at ${path.slice(0, 200)}`);
-    const reply = await routeFor(match, method, path).answer(this, match.segments, request);
+    const { route, segments } = ROUTER.find(method, path);
+    const reply = await route.answer(this, segments, request);
     return { ...reply, headers: { ...HEADERS, ...reply.headers } };
   }
 
-  protected failed(thrown: unknown): HttpReply {
-    const { status, code, message, hint, headers } = failureOf(thrown, ERRORS);
+  protected failureOf(thrown: unknown): Failure {
+    return failureOf(thrown, ERRORS);
+  }
+
+  protected replyTo({ status, code, message, hint, headers }: Failure): HttpReply {
     return jsonReply(status, { error: { code, message, ...defined({ hint }) } }, { ...HEADERS, ...headers });
   }
 }
@@ -230,10 +229,6 @@ const measured = ({ path, store }: ShownRun): ReturnType<typeof measuredIn> => m
 /** 256 bits. */
 function secret(): string {
   return randomBytes(32).toString('base64url');
-}
-
-function bearerOf(request: HttpRequest): string | undefined {
-  return /^Bearer (.+)$/.exec(request.header('authorization') ?? '')?.[1];
 }
 
 function unknown(message: string): TrainyardError {
@@ -257,7 +252,7 @@ function asked<T extends z.ZodType>(schema: T, query: string): z.infer<T> {
 async function posted<T extends z.ZodType>(schema: T, request: HttpRequest): Promise<z.infer<T>> {
   if (request.header('origin') === undefined) throw httpRefusal('forbidden_origin', 'the request does not say its origin');
   if (request.header('content-type') === undefined) throw httpRefusal('unsupported_media_type', 'content-type: expected JSON');
-  return checked(schema, parseJson(await readText(request, MOST_BYTES), { nesting: 10 }));
+  return checked(schema, await readJson(request, BODY));
 }
 
 function checked<T extends z.ZodType>(schema: T, value: unknown): z.infer<T> {

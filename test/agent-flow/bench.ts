@@ -1,4 +1,6 @@
 /** The agent-flow routes on a gateway with a scripted engine, as a server has them: with a store, a grader and tasks. */
+
+import { scriptedEngine } from '../../packages/testing/src/trajectories.ts';
 import { AgentFlowManager, type FlowClass, flowRegistry, type ManagerOptions } from '../../src/agent-flow.ts';
 import type { Store } from '../../src/core/contracts.ts';
 import { defineGrader } from '../../src/core/define.ts';
@@ -7,14 +9,8 @@ import { Gateway } from '../../src/gateway/gateway.ts';
 import { inlineGrader } from '../../src/grading/inline.ts';
 import { mountAgentFlow } from '../../src/shapes/flows/flow-routes.ts';
 import type { GroupPool } from '../../src/shapes/flows/group-pool.ts';
-import { scriptedEngine } from '../../src/testing/trajectories.ts';
-import { createRenderer, type Renderer } from '../../src/tokens/renderer.ts';
-import { loadTokenizer } from '../../src/tokens/tokenizer.ts';
+import { renderer, say } from '../fixtures/gateway/streams.ts';
 import { memoryStore } from '../fixtures/store/memory-store.ts';
-
-const tokenizer = await loadTokenizer(new URL('../../models/base', import.meta.url).pathname);
-export const renderer: Renderer = createRenderer(tokenizer);
-export const say = (text: string): number[] => [...tokenizer.encodeRendered(text)];
 
 export const SAMPLING = { temperature: 1, topP: 1, topK: 0, maxTokens: 64 };
 const LIMITS: Limits = { turns: 40, tokens: 100_000, deadlineMs: 60_000 };

@@ -1,10 +1,10 @@
 /** Groups for whoever trains somewhere else: in which order, what is left out, what comes too late, and what a kill changes. */
 import fc from 'fast-check';
 import { describe, expect, it, onTestFinished, vi } from 'vitest';
+import { randomTrajectory } from '../../packages/testing/src/trajectories.ts';
 import type { Store } from '../../src/core/contracts.ts';
 import type { Purpose, Trajectory, Turn } from '../../src/core/types.ts';
 import { type Fetched, type FetchRequest, GroupPool, type GroupPoolOptions } from '../../src/shapes/flows/group-pool.ts';
-import { randomTrajectory } from '../../src/testing/trajectories.ts';
 import { memoryStore } from '../fixtures/store/memory-store.ts';
 
 const template = randomTrajectory(3).turns[0] ?? randomTrajectory(4).turns[0] ?? randomTrajectory(5).turns[0]!;

@@ -1,38 +1,25 @@
 /** Many thousands of trajectories and sessions that end: what is in memory is what is open, not what was. */
-import { mkdtemp, readdir, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
-import { expect, it, onTestFinished } from 'vitest';
+import { expect, it } from 'vitest';
+import { randomTrajectory } from '../../packages/testing/src/trajectories.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { type LiveSession, SessionTable } from '../../src/gateway/sessions.ts';
 import { OpenRollouts } from '../../src/serve/open-rollouts.ts';
 import { GroupPool } from '../../src/shapes/flows/group-pool.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
-import { randomTrajectory } from '../../src/testing/trajectories.ts';
+import { temporaryFolder } from '../fixtures/folder.ts';
 
 const MANY = 6000;
 const { turns } = Array.from({ length: 100 }, (_, seed) => randomTrajectory(seed)).find((one) => one.turns.length > 0)!;
 const ended = (i: number): Trajectory => ({
-  ...{
-    rolloutId: `r${i}`,
-    groupId: `g${i}`,
-    taskId: 't',
-    purpose: 'train',
-    outcome: { kind: 'completed' },
-    startedAt: 0,
-    endedAt: 0,
-  },
+  ...{ rolloutId: `r${i}`, groupId: `g${i}`, taskId: 't', purpose: 'train', outcome: { kind: 'completed' } },
+  ...{ startedAt: 0, endedAt: 0 },
   ...{ grade: { kind: 'graded', reward: { value: 1 } }, turns: turns.map((turn) => ({ ...turn, trainable: true })) },
 });
 
-async function folder(): Promise<string> {
-  const dir = await mkdtemp(join(tmpdir(), 'trainyard-months-'));
-  onTestFinished(() => rm(dir, { recursive: true, force: true }));
-  return dir;
-}
-
 it('a pool that handed out thousands of groups holds the last thousand batches, also when opened again', async () => {
-  await using store = await openSqliteStore(join(await folder(), 'store.sqlite'));
+  await using store = await openSqliteStore(join(temporaryFolder(), 'store.sqlite'));
   const options = { store, clock: { now: () => 0 }, group: 1 };
   const pool = await GroupPool.open(options);
   const patience = new AbortController().signal;
@@ -51,7 +38,7 @@ it('a pool that handed out thousands of groups holds the last thousand batches, 
 });
 
 it('a journal of open rollouts holds those that are open, in memory and on disk', async () => {
-  const dir = join(await folder(), 'open');
+  const dir = join(temporaryFolder(), 'open');
   const journal = await OpenRollouts.open(dir, 'policy');
   const table = new SessionTable({ clock: { now: () => 0 }, idleMs: 1e9, journal, handle: () => ({}) as never });
   const sampling = { temperature: 1, topP: 1, topK: 0, maxTokens: 9 };

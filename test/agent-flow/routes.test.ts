@@ -1,10 +1,11 @@
 /** The agent-flow routes as flows in any language use them: what is accepted, what is kept. */
 import OpenAI from 'openai';
 import { beforeEach, describe, expect, it } from 'vitest';
+import { scriptedLogprob } from '../../packages/testing/src/trajectories.ts';
 import { listen } from '../../src/gateway/gateway.ts';
 import { originFor } from '../../src/shapes/flows/flow-routes.ts';
-import { scriptedLogprob } from '../../src/testing/trajectories.ts';
-import { ANSWER, ASK, type FlowBench, flowBench, generated, held, LOOKUP, renderer, SAID, say } from './bench.ts';
+import { renderer, say } from '../fixtures/gateway/streams.ts';
+import { ANSWER, ASK, type FlowBench, flowBench, generated, held, LOOKUP, SAID } from './bench.ts';
 
 const ANOTHER = [{ role: 'user', content: 'Another?' }];
 let bench: FlowBench;

@@ -1,7 +1,7 @@
 /** Trainings under faults, in short; `npm run test:chaos` is the long form. */
 import { expect, it } from 'vitest';
-import { manifestOf } from '../../src/testing/trajectories.ts';
-import { postgresMissing } from '../postgres/server.ts';
+import { manifestOf } from '../../packages/testing/src/trajectories.ts';
+import { needsPostgres } from '../postgres/server.ts';
 import { chaos, FILES } from './chaos.ts';
 import { compare } from './outcome.ts';
 import { postgresSite } from './postgres-site.ts';
@@ -16,14 +16,10 @@ it('a run under kills, stops, clock jumps and a full disk ends with everything o
   expect(outcome.whileStarting).toBeLessThan(12);
 }, 180_000);
 
-it.skipIf(postgresMissing !== undefined)(
-  'so does a run in PostgreSQL on workers that are killed, leave and are cut off, as is the server',
-  async () => {
-    await using site = await postgresSite(2);
-    expect(await chaos({ ...short, seed: 3, faults: 10 }, [site])).toMatchObject({ ...CLEAN, faults: 10 });
-  },
-  300_000,
-);
+it('so does a run in PostgreSQL on workers that are killed, leave and are cut off, as is the server', needsPostgres, async () => {
+  await using site = await postgresSite(2);
+  expect(await chaos({ ...short, seed: 3, faults: 10 }, [site])).toMatchObject({ ...CLEAN, faults: 10 });
+});
 
 it('the comparison finds what is missing, altered, trained twice or too many', () => {
   const result = (ids: readonly string[], ...steps: readonly (readonly string[])[]) => ({

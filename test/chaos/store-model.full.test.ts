@@ -5,7 +5,7 @@ import pg from 'pg';
 import { describe, expect, it } from 'vitest';
 import { openStore } from '../../src/store/open.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
-import { databaseFor, postgresMissing } from '../postgres/server.ts';
+import { databaseFor, needsPostgres } from '../postgres/server.ts';
 import { checkStore, type StorePlace } from './store-model.ts';
 
 const VERDICTS = [
@@ -55,7 +55,7 @@ async function postgresPlace(url: string, run: string): Promise<StorePlace & Asy
   };
 }
 
-describe.skipIf(postgresMissing !== undefined)(`PostgreSQL ${postgresMissing ?? ''}`, () => {
+describe('PostgreSQL', needsPostgres, () => {
   it('gives the verdicts of the in-memory store and holds the same, through repeats, conflicts, marks and kills', async () => {
     await using database = await databaseFor();
     let runs = 0;

@@ -4,10 +4,10 @@
  */
 import fc from 'fast-check';
 import { expect } from 'vitest';
+import { manifestOf, randomTrajectory } from '../../packages/testing/src/trajectories.ts';
 import type { Store } from '../../src/core/contracts.ts';
 import { TrainyardError } from '../../src/core/errors.ts';
 import type { BatchManifest, Mark, Trajectory } from '../../src/core/types.ts';
-import { manifestOf, randomTrajectory } from '../../src/testing/trajectories.ts';
 import { memoryStore } from '../fixtures/store/memory-store.ts';
 
 /** A place for one store, that outlives the processes that open it. */

@@ -75,6 +75,13 @@ export function start(args: readonly string[], cwd = ROOT, shell = ':') {
   return { child, ended, prints, stdout: () => stdout };
 }
 
+/** Begins a command; `first` is the first line that it prints with `--json`. */
+export async function started<First>(args: readonly string[], cwd?: string, shell?: string) {
+  const command = start(args, cwd, shell);
+  await command.prints('\n');
+  return { ...command, first: JSON.parse(command.stdout().split('\n')[0]!) as First };
+}
+
 /** Begins a command and kills it with SIGKILL as soon as its output contains the text. */
 export async function killedAt(text: string, args: readonly string[]): Promise<void> {
   const { child, ended, prints } = start(args);

@@ -1,21 +1,17 @@
 /** `trainyard doctor`, with servers of our own in the environment. */
-import { once } from 'node:events';
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { expect, it, onTestFinished, vi } from 'vitest';
 import { doctorCommand } from '../../src/cli/doctor.ts';
+import { localServer } from '../fixtures/local-server.ts';
 
 const KEY = 'sk-secret-4711';
 
 it('says what it found, asks the servers of the environment, and never prints a key', async () => {
-  const server = createServer(({ url, headers }, response) => {
+  await using server = await localServer(({ url, headers }, response) => {
     const isKnown = headers.authorization === `Bearer ${KEY}`;
     response.statusCode = url === '/v1/models' && !isKnown ? 401 : 200;
     response.end(JSON.stringify(isKnown ? { data: [{ id: 'a' }, { id: 'b' }] } : {}));
-  }).listen(0, '127.0.0.1');
-  onTestFinished(() => void server.close());
-  await once(server, 'listening');
-  const host = `127.0.0.1:${(server.address() as AddressInfo).port}`;
+  });
+  const { host } = new URL(server.origin);
   for (const [name, value] of Object.entries({
     ...{ TINKER_BASE_URL: `http://${host}`, OPENAI_BASE_URL: `http://${host}/v1`, OPENAI_API_KEY: KEY },
     ...{ ANTHROPIC_BASE_URL: 'http://127.0.0.1:9', ANTHROPIC_API_KEY: KEY },

@@ -2,15 +2,13 @@
  * What strangers write (the policy, graders of its answers, workers, servers, hubs) reaches the terminal as text: no record holds a control
  * character once the command has shown it, whichever field it came in, and what `--json` says is the same JSON without any.
  */
-import { once } from 'node:events';
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
+import { randomTrajectory } from '../../packages/testing/src/trajectories.ts';
 import type { Trajectory, Turn } from '../../src/core/types.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
-import { randomTrajectory } from '../../src/testing/trajectories.ts';
 import { hubServer } from '../fixtures/hub-server.ts';
+import { localServer } from '../fixtures/local-server.ts';
 import { type Ended, ROOT, saidIn, start, useScratch } from './command.ts';
 import { onTerminal } from './pty.ts';
 
@@ -169,14 +167,12 @@ describe('text of strangers at the terminal', () => {
   });
 
   it('of a model server, of a hub, and of a hub’s names', async () => {
-    const server = createServer((_, response) => response.writeHead(418).end(JSON.stringify({ error: { message: HOSTILE } })));
-    server.listen(0, '127.0.0.1');
-    await once(server, 'listening');
-    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`;
+    const error = { message: HOSTILE };
+    await using server = await localServer((_, response) => response.writeHead(418).end(JSON.stringify({ error })));
+    const url = `${server.origin}/v1`;
     plain(
       await coloured('eval', entry, '--engine', 'openai', '--base-url', url, '--model', 'm', '--run', join(home.dir, 'eval-4')),
     );
-    server.close();
     const files = new Map([
       ['a.gguf', Buffer.alloc(9)],
       [`b${HOSTILE}.gguf`, Buffer.alloc(9)],

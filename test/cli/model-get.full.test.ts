@@ -1,10 +1,9 @@
 /** `trainyard model get` as a program, against a server that speaks the hub's protocol: killed in the middle, interrupted, and what it leaves to `--model`. */
-import { spawn } from 'node:child_process';
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { type HubServer, hubServer } from '../fixtures/hub-server.ts';
-import { type Ended, ROOT, saidIn, useScratch } from './command.ts';
+import { type Ended, ROOT, saidIn, start, useScratch } from './command.ts';
 
 const ID = 'Owner/Shop-Base';
 const home = useScratch();
@@ -17,20 +16,8 @@ beforeEach(async () => {
 });
 afterEach(() => hub[Symbol.asyncDispose]());
 
-function trainyard(cache: string, ...args: readonly string[]) {
-  const env = { ...process.env, HF_ENDPOINT: hub.url, HF_HUB_CACHE: join(home.dir, cache), HF_TOKEN: '' };
-  const command = ['--conditions=trainyard-source', join(ROOT, 'src/cli/main.ts'), ...args];
-  const child = spawn(process.execPath, command, { cwd: ROOT, env, stdio: ['ignore', 'pipe', 'pipe'] });
-  let [stdout, stderr] = ['', ''];
-  child.stdout.setEncoding('utf8').on('data', (text: string) => {
-    stdout += text;
-  });
-  child.stderr.setEncoding('utf8').on('data', (text: string) => {
-    stderr += text;
-  });
-  const ended = new Promise<Ended>((resolve) => child.on('close', (code, signal) => resolve({ code, signal, stdout, stderr })));
-  return { child, ended };
-}
+const trainyard = (cache: string, ...args: readonly string[]) =>
+  start(args, ROOT, `export HF_ENDPOINT=${hub.url} HF_HUB_CACHE=${join(home.dir, cache)} HF_TOKEN=`);
 
 /** Starts a download whose weights stop coming in the middle, and sends the signal when they have been waited for. */
 async function endedInTheMiddle(cache: string, signal: NodeJS.Signals): Promise<Ended> {

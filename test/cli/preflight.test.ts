@@ -45,15 +45,8 @@ describe('a good entry', () => {
 
 describe('a probe', () => {
   it('of the shipped policy at its own job finds something to learn, and says what a run needs', async () => {
-    const { code, stdout } = await sharedTrainyard(
-      'preflight',
-      join(ROOT, 'examples/shop/agent.ts'),
-      '--probe',
-      '--threads',
-      '1',
-      '--price',
-      '1,2',
-    );
+    const flags = ['--probe', '--threads', '1', '--price', '1,2'];
+    const { code, stdout } = await sharedTrainyard('preflight', join(ROOT, 'examples/shop/agent.ts'), ...flags);
     expect(code).toBe(0);
     expect(stdout.match(/\n {2}task +[0-8] of 8 solved, mean reward \d\.\d\d.*: train-\d+/g)).toHaveLength(4);
     expect(stdout).toMatch(/\n {2}signal +[1-4] of 4 groups have rewards that differ\n/);
@@ -96,7 +89,7 @@ describe('a probe', () => {
     const { code, stderr } = await sharedTrainyard('preflight', 'any.ts', '--call-tokens', '8');
     expect({ code, stderr }).toEqual({
       code: 2,
-      stderr: expect.stringContaining('--call-tokens is for a probe, found no --probe'),
+      stderr: expect.stringContaining('--call-tokens: expected --probe beside it'),
     });
   });
 });

@@ -5,7 +5,7 @@ import { type AddressInfo, createServer } from 'node:net';
 import { join } from 'node:path';
 import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
-import { saidIn, start, trainyard, useScratch } from './command.ts';
+import { saidIn, started, trainyard, useScratch } from './command.ts';
 
 const home = useScratch();
 
@@ -15,14 +15,14 @@ interface Serving {
   readonly apiKey: string;
 }
 
+const SERVE = ['serve', '--json', '--threads', '1', '--run'];
+
 /** Serves, lets the agent at it, then Ctrl-C. */
 async function served(agent: (serving: Serving) => Promise<void>, ...flags: readonly string[]) {
-  const process = start(['serve', '--json', '--threads', '1', '--run', join(home.dir, 'served'), ...flags]);
-  await process.prints('\n');
-  const serving = JSON.parse(process.stdout().split('\n')[0]!) as Serving;
-  await agent(serving);
-  process.child.kill('SIGINT');
-  return await process.ended;
+  const { child, ended, first } = await started<Serving>([...SERVE, join(home.dir, 'served'), ...flags]);
+  await agent(first);
+  child.kill('SIGINT');
+  return await ended;
 }
 
 const ask = async ({ baseURL, apiKey }: Serving): Promise<void> => {
@@ -65,16 +65,13 @@ describe('trainyard serve', () => {
 
   it('goes on without the reader of its output, and open rollouts go on after its terminal was closed', async () => {
     const run = join(home.dir, 'unread');
-    const { child, ended, prints, stdout } = start(['serve', '--json', '--threads', '1', '--run', run]);
-    await prints('\n');
-    const serving = JSON.parse(stdout().split('\n')[0]!) as Serving;
+    const { child, ended, first: serving } = await started<Serving>([...SERVE, run]);
     child.stdout.destroy();
     await ask(serving);
     child.kill('SIGHUP');
     expect(await ended).toMatchObject({ code: 0, stderr: 'The reader of the output has left; serving goes on\n' });
-    const again = start(['serve', '--json', '--threads', '1', '--run', run]);
-    await again.prints('\n');
-    expect(JSON.parse(again.stdout())).toMatchObject({ restored: 1 });
+    const again = await started([...SERVE, run]);
+    expect(again.first).toMatchObject({ restored: 1 });
     again.child.kill('SIGINT');
     expect((await again.ended).code).toBe(0);
     expect(JSON.parse((await trainyard('show', run, '--json')).stdout)).toMatchObject({ rolloutId: 'local', turns: 2 });

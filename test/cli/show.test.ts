@@ -1,9 +1,9 @@
 /** `trainyard show`: what a run kept, and why its conversations forked. */
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
+import { randomTrajectory } from '../../packages/testing/src/trajectories.ts';
 import type { Message, Trajectory, Turn } from '../../src/core/types.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
-import { randomTrajectory } from '../../src/testing/trajectories.ts';
 import { saidIn, sharedTrainyard, useScratch } from './command.ts';
 
 const message = (role: 'system' | 'user' | 'assistant', content: string) => ({ role, content });

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
-import { saidIn, start, trainyard, useScratch } from './command.ts';
+import { saidIn, start, started, trainyard, useScratch } from './command.ts';
 
 const home = useScratch();
 
@@ -36,9 +36,8 @@ async function beginning({ baseURL, apiKey }: Serving) {
 
 /** A server with 20 streams under way that was sent the signal, and has taken notice. */
 async function signalled(signal: NodeJS.Signals) {
-  const { child, ended, prints, stdout } = start(['serve', '--json', '--threads', '1', '--run', join(home.dir, signal)]);
-  await prints('\n');
-  const serving = JSON.parse(stdout().split('\n')[0]!) as Serving;
+  const flags = ['--json', '--threads', '1', '--run', join(home.dir, signal)];
+  const { child, ended, first: serving } = await started<Serving>(['serve', ...flags]);
   const streams = await Promise.all(Array.from({ length: 20 }, () => beginning(serving)));
   await sleep(100);
   child.kill(signal);

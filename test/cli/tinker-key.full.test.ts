@@ -2,17 +2,16 @@
 import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
-import { start, useScratch } from './command.ts';
+import { started, useScratch } from './command.ts';
 
 const home = useScratch();
 
 async function keyOf(state: string): Promise<string> {
   const flags = ['tinker', '--state', state, '--threads', '1', '--json'];
-  const { child, ended, prints, stdout } = start(flags, undefined, 'unset TINKER_API_KEY');
-  await prints('\n');
+  const { child, ended, first } = await started<{ readonly apiKey: string }>(flags, undefined, 'unset TINKER_API_KEY');
   child.kill('SIGKILL');
   await ended;
-  return (JSON.parse(stdout().split('\n')[0]!) as { readonly apiKey: string }).apiKey;
+  return first.apiKey;
 }
 
 it('is the state folder’s: the same after a restart, another elsewhere, readable by nobody else', async () => {

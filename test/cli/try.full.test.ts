@@ -2,7 +2,7 @@
 import { cp, readFile, rm, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
-import { hasSandbox } from '../fixtures/sandbox.ts';
+import { hasSandbox, needsSandbox } from '../fixtures/sandbox.ts';
 import { toollessTemplate } from '../fixtures/tokens/templates.ts';
 import { saidIn, sharedTrainyard, trainyard, useScratch } from './command.ts';
 
@@ -175,7 +175,7 @@ describe('trainyard try', () => {
     },
   );
 
-  it.skipIf(!hasSandbox)('shows where an isolated workflow threw, in its own file', async () => {
+  it('shows where an isolated workflow threw, in its own file', needsSandbox, async () => {
     const file = await isolated('thrown-apart.ts', `\nthrow new Error('no such item');`);
     const { code, stdout } = await sharedTrainyard('try', file, '--tasks', tasks);
     expect(code).toBe(1);
@@ -184,7 +184,7 @@ describe('trainyard try', () => {
     expect(stdout).not.toContain('src/places/process/workflow-child.ts');
   });
 
-  it.skipIf(!hasSandbox)('says why an isolated workflow cannot write beside its entry, and where it may', async () => {
+  it('says why an isolated workflow cannot write beside its entry, and where it may', needsSandbox, async () => {
     const file = await isolated('beside.ts', `\nwriteFileSync(new URL('log.txt', import.meta.url), 'seen');`);
     const { code, stdout } = await sharedTrainyard('try', file, '--tasks', tasks);
     expect(code).toBe(1);

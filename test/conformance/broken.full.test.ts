@@ -4,12 +4,12 @@ import { cp, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import type { PolicyUnderTest } from '../../packages/testing/src/conformance.ts';
+import { engineConformance } from '../../packages/testing/src/engine-conformance.ts';
+import { overlaid } from '../../packages/testing/src/record-history.ts';
+import { trainerConformance } from '../../packages/testing/src/trainer-conformance.ts';
 import type { Engine, Loss, SampleRequest, SampleResult, Trainer } from '../../src/core/policy.ts';
 import type { Sample } from '../../src/core/types.ts';
-import type { PolicyUnderTest } from '../../src/testing/conformance.ts';
-import { engineConformance } from '../../src/testing/engine-conformance.ts';
-import { overlaid } from '../../src/testing/record-history.ts';
-import { trainerConformance } from '../../src/testing/trainer-conformance.ts';
 import { ppo } from '../../src/training/losses.ts';
 import { openEmbedded } from './policies.ts';
 

@@ -1,6 +1,6 @@
-/** The embedded model that publishes beside calls, through the suite of `trainyard/testing`, to the bit. */
+/** The embedded model that publishes beside calls, through the suite of `@trainyard/testing`, to the bit. */
 import { describe, it } from 'vitest';
-import { trainerConformance } from '../../src/testing/trainer-conformance.ts';
+import { trainerConformance } from '../../packages/testing/src/trainer-conformance.ts';
 import { openEmbedded } from './policies.ts';
 
 describe('the embedded model', () => {

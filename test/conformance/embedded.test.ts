@@ -1,7 +1,7 @@
-/** The embedded model through the suites of `trainyard/testing`, to the bit. */
+/** The embedded model through the suites of `@trainyard/testing`, to the bit. */
 import { describe, it } from 'vitest';
-import { engineConformance } from '../../src/testing/engine-conformance.ts';
-import { trainerConformance } from '../../src/testing/trainer-conformance.ts';
+import { engineConformance } from '../../packages/testing/src/engine-conformance.ts';
+import { trainerConformance } from '../../packages/testing/src/trainer-conformance.ts';
 import { openEmbedded } from './policies.ts';
 
 describe('the embedded model', () => {

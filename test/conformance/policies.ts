@@ -1,6 +1,7 @@
 /** The policies that are put through the suites: the embedded model, small and with weights that matter. */
+
+import type { PolicyUnderTest } from '../../packages/testing/src/conformance.ts';
 import { EmbeddedModel } from '../../src/engines/embedded/embedded-model.ts';
-import type { PolicyUnderTest } from '../../src/testing/conformance.ts';
 import { REGULAR, strongWeights } from '../fixtures/nn/models.ts';
 
 export async function openEmbedded(threads = 1, overlap = false): Promise<PolicyUnderTest> {

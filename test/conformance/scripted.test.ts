@@ -1,9 +1,9 @@
 /** The scripted engine through the engine's suite, with a script that depends on all that tokens may depend on. */
 import { describe, it } from 'vitest';
+import type { EngineUnderTest } from '../../packages/testing/src/conformance.ts';
+import { engineConformance } from '../../packages/testing/src/engine-conformance.ts';
+import { scriptedEngine } from '../../packages/testing/src/trajectories.ts';
 import type { SampleRequest } from '../../src/core/policy.ts';
-import type { EngineUnderTest } from '../../src/testing/conformance.ts';
-import { engineConformance } from '../../src/testing/engine-conformance.ts';
-import { scriptedEngine } from '../../src/testing/trajectories.ts';
 
 const VOCABULARY = 64;
 

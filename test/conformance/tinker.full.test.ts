@@ -2,9 +2,9 @@
  * The Tinker engine and trainer, through the Tinker server of this repository, against the suites.
  */
 import { afterAll, beforeAll, describe, it } from 'vitest';
-import type { PolicyUnderTest } from '../../src/testing/conformance.ts';
-import { engineConformance } from '../../src/testing/engine-conformance.ts';
-import { trainerConformance } from '../../src/testing/trainer-conformance.ts';
+import type { PolicyUnderTest } from '../../packages/testing/src/conformance.ts';
+import { engineConformance } from '../../packages/testing/src/engine-conformance.ts';
+import { trainerConformance } from '../../packages/testing/src/trainer-conformance.ts';
 import { REGULAR } from '../fixtures/nn/models.ts';
 import { connect, scratch, serve } from '../fixtures/tinker/server.ts';
 

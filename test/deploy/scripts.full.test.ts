@@ -9,13 +9,13 @@ import { WorkQueue } from '../../src/places/workers/queue.ts';
 import { openPostgresStore } from '../../src/store/postgres.ts';
 import { useScratch } from '../cli/command.ts';
 import { repository } from '../house/sources.ts';
-import { binaries, type PostgresServer, startPostgres } from '../postgres/server.ts';
+import { binaries, needsPostgresServer, type PostgresServer, startPostgres } from '../postgres/server.ts';
 
 const run = promisify(execFile);
 const home = useScratch();
 const script = (name: string): string => join(repository, 'deploy', name);
 
-describe.skipIf(binaries() === undefined)('in a database of its own', () => {
+describe('in a database of its own', needsPostgresServer, () => {
   let server: PostgresServer;
   const psql = (...args: readonly string[]) =>
     run(join(binaries()!, 'psql'), ['-U', 'postgres', '-h', '127.0.0.1', '-p', String(server.port), ...args]);

@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { ROOT, useScratch } from '../cli/command.ts';
 import { runClosed, script } from '../fixtures/closed-network/run.ts';
-import { hasSandbox } from '../fixtures/sandbox.ts';
+import { hasSandbox, needsSandbox } from '../fixtures/sandbox.ts';
 
 const OPENAI = ['api.openai.com:443'];
 const EXAMPLES = join(ROOT, 'examples');
@@ -117,7 +117,7 @@ describe('tracing of the OpenAI Agents SDK', { concurrent: true }, () => {
     },
   );
 
-  it.skipIf(!hasSandbox)('stays on where the variable says so, in a process of its own too', async () => {
+  it('stays on where the variable says so, in a process of its own too', needsSandbox, async () => {
     const on = { OPENAI_AGENTS_DISABLE_TRACING: '0' };
     const { output } = await tryOnce([await entry('isolated-on.ts', ISOLATED)], triage, on);
     expect(output).toContain(`reached: ${OPENAI[0]}`);

@@ -1,21 +1,20 @@
-/** The example with unit tests as a newcomer runs it: graded in child processes and sandboxes, on the shipped policy, which cannot write code. */
+/** The example with unit tests: its tasks can be solved, in child processes and sandboxes. That it runs is in closed-network.full.test.ts. */
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import type { Task } from '../../src/core/types.ts';
 import { callGrader } from '../../src/grading/call.ts';
-import { jsonLines, ROOT, trainyard, useScratch } from '../cli/command.ts';
+import { jsonLines, ROOT } from '../cli/command.ts';
 import { inputFor } from '../fixtures/graders/graded-code.ts';
-import { hasSandbox } from '../fixtures/sandbox.ts';
+import { needsSandbox } from '../fixtures/sandbox.ts';
 
-const EXAMPLE = join(ROOT, 'examples/graders/code.ts');
 const TASKS = join(ROOT, 'examples/graders/code.jsonl');
 
 const SOLUTIONS: Readonly<Record<string, { readonly right: string; readonly half: string; readonly share: number }>> = {
   add: { right: 'const add = (a, b) => a + b;', half: 'const add = (a, b) => Math.round(a + b);', share: 2 / 3 },
   unique: {
     right: 'const unique = (list) => [...new Set(list)];',
-    half: 'const unique = (list) => list.splice(0, list.length, ...new Set(list)) && list;',
+    half: 'const unique = (list) => [...new Set(list)].sort();',
     share: 2 / 3,
   },
   'sum-lines': {
@@ -26,15 +25,7 @@ const SOLUTIONS: Readonly<Record<string, { readonly right: string; readonly half
   },
 };
 
-const home = useScratch();
-
-describe.skipIf(!hasSandbox)('examples/graders/code.ts, in a sandbox that this system has', () => {
-  it('grades what the policy says: no code is a 0, and no failure', async () => {
-    const run = await trainyard('eval', EXAMPLE, '--held-out', TASKS, '--run', join(home.dir, 'run'), '--json');
-    expect(run).toMatchObject({ code: 0, stderr: '' });
-    expect(jsonLines(run.stdout).at(-1)).toMatchObject({ type: 'done', success: 0, n: 3, failed: 0 });
-  });
-
+describe('examples/graders/code.ts, in a sandbox that this system has', needsSandbox, () => {
   it('gives a right solution of each task 1, and half of one its share', async () => {
     const { grader } = (await import('../../examples/graders/code.ts')) as typeof import('../../examples/graders/code.ts');
     const tasks = jsonLines<Task>(await readFile(TASKS, 'utf8'));

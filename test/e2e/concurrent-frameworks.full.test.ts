@@ -11,6 +11,7 @@ import { Agent as StrandsAgent, tool as strandsTool } from '@strands-agents/sdk'
 import { tool as aiTool, stepCountIs, ToolLoopAgent } from 'ai';
 import { expect, it } from 'vitest';
 import { z } from 'zod';
+import { scriptedEngine } from '../../packages/testing/src/trajectories.ts';
 import * as aiSdk from '../../src/ai-sdk.ts';
 import { currentRollout } from '../../src/core/context.ts';
 import type { Workflow, WorkflowContext } from '../../src/core/contracts.ts';
@@ -18,8 +19,8 @@ import { defineWorkflow } from '../../src/core/define.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import * as agents from '../../src/openai-agents.ts';
 import * as strands from '../../src/strands.ts';
-import { scriptedEngine } from '../../src/testing/trajectories.ts';
-import { renderer, rolloutsThrough, tokenizer } from '../fixtures/scripted-gateway.ts';
+import { renderer, tokenizer } from '../fixtures/gateway/streams.ts';
+import { rolloutsThrough } from '../fixtures/scripted-gateway.ts';
 
 const ROLLOUTS = Number(process.env['TRAINYARD_CONCURRENT_ROLLOUTS'] ?? 500);
 const SYSTEM = 'You sell.';

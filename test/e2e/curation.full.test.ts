@@ -1,16 +1,16 @@
 /** Marks made while a run is going: the next batch is made without them, and a step computed again is as it was. */
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
 import type { Store } from '../../src/core/contracts.ts';
 import type { RunEvent } from '../../src/core/events.ts';
 import type { BatchManifest, Mark } from '../../src/core/types.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { resume, train } from '../../src/training/train.ts';
 import { jsonLines, trainyard } from '../cli/command.ts';
-import { type Home, smallHome, storeWith } from './small-run.ts';
+import { storeWith, useSmallHome } from './small-run.ts';
 
-let home: Home;
+const home = useSmallHome();
 let run: string;
 const events: RunEvent[] = [];
 let manifests: readonly BatchManifest[];
@@ -41,7 +41,6 @@ function marking(store: Store): Store {
 }
 
 beforeAll(async () => {
-  home = await smallHome();
   run = join(home.dir, 'run');
   const settings = { steps: 3, group: 6, groupsPerStep: 2, checkpointEvery: 10, evalEvery: 0, concurrency: 6 };
   const files = { entry: home.entry, tasks: join(home.dir, 'train.jsonl'), heldOut: join(home.dir, 'held-out.jsonl') };
@@ -49,7 +48,6 @@ beforeAll(async () => {
   await using store = await openSqliteStore(join(run, 'store.sqlite'));
   [manifests, marked] = [await store.manifests(), await store.marks()];
 });
-afterAll(() => home.remove());
 
 describe('what is marked while a run is going', () => {
   it('is in no batch from then on, and each manifest says what was left out of it', () => {

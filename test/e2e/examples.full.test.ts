@@ -16,7 +16,7 @@ import type { Reward, Task, Trajectory, Turn } from '../../src/core/types.ts';
 import { callGrader, graderInput } from '../../src/grading/call.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { makeBatch } from '../../src/training/batch.ts';
-import { jsonLines, ROOT, start, trainyard, useScratch } from '../cli/command.ts';
+import { jsonLines, ROOT, started, trainyard, useScratch } from '../cli/command.ts';
 
 /** As many as every example has. */
 const HELD_OUT = 4;
@@ -232,9 +232,9 @@ describe('the agent flows', () => {
   it('of other processes are captured by trainyard serve, with their rewards or the grader’s', async () => {
     const run = join(home.dir, 'served');
     const grading = ['--entry', join(EXAMPLES, 'agent-flow/single-step.ts'), '--tasks', tasks];
-    const server = start(['serve', '--json', '--threads', '1', '--run', run, ...grading]);
-    await server.prints('\n');
-    const { origin, flowKey } = JSON.parse(server.stdout().split('\n')[0]!) as { origin: string; flowKey: string };
+    const args = ['serve', '--json', '--threads', '1', '--run', run, ...grading];
+    const server = await started<{ origin: string; flowKey: string }>(args);
+    const { origin, flowKey } = server.first;
     const post = async (url: string, body: object) => {
       const headers = { authorization: `Bearer ${flowKey}`, 'content-type': 'application/json' };
       return (await (await fetch(url, { method: 'POST', headers, body: JSON.stringify(body) })).json()) as Record<string, string>;

@@ -7,7 +7,7 @@ import { beforeAll, describe, expect, it } from 'vitest';
 import type { Grader } from '../../src/core/contracts.ts';
 import { type GradedCase, gradeOnce } from '../../src/grading/inline.ts';
 import { useScratch } from '../cli/command.ts';
-import { hasSandbox } from '../fixtures/sandbox.ts';
+import { needsSandbox } from '../fixtures/sandbox.ts';
 import { readText } from '../house/sources.ts';
 
 const samples = (page: string): readonly (readonly [name: string, text: string])[] =>
@@ -58,7 +58,7 @@ describe('the guide to grading', () => {
   });
 
   // Elsewhere it is refused: it wants a sandbox.
-  it.skipIf(!hasSandbox)('code.ts pays for the share of tests that pass', async () => {
+  it('code.ts pays for the share of tests that pass', needsSandbox, async () => {
     const said = '```js\nfunction add(a, b) { return a * b; }\n```';
     const answer = [
       { args: [2, 2], expected: 4 },

@@ -1,13 +1,12 @@
 /** kill -9 while groups are kept and handed out: what was acknowledged is there, and nothing is handed out twice. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { expect, it, onTestFinished } from 'vitest';
+import { expect, it } from 'vitest';
 import { GroupPool } from '../../src/shapes/flows/group-pool.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { jsonLines } from '../cli/command.ts';
+import { temporaryFolder } from '../fixtures/folder.ts';
 
 const FIXTURE = new URL('../fixtures/group-pool.ts', import.meta.url).pathname;
 interface Said {
@@ -31,8 +30,7 @@ async function killedAfter(folder: string, life: number, lines: number): Promise
 }
 
 it('loses nothing that was acknowledged and hands out nothing twice, over several lives', async () => {
-  const folder = await mkdtemp(join(tmpdir(), 'trainyard-pool-'));
-  onTestFinished(() => rm(folder, { recursive: true, force: true }));
+  const folder = temporaryFolder();
   const said: Said[] = [];
   for (const [life, lines] of [7, 40, 23].entries()) said.push(...(await killedAfter(folder, life, lines)));
   await using store = await openSqliteStore(join(folder, 'store.sqlite'));

@@ -10,13 +10,12 @@ import {
   symlinkSync,
   writeFileSync,
 } from 'node:fs';
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { ROOT, start } from '../cli/command.ts';
-import { hasSandbox } from '../fixtures/sandbox.ts';
-import { databaseFor, postgresMissing } from '../postgres/server.ts';
+import { localServer } from '../fixtures/local-server.ts';
+import { needsSandbox } from '../fixtures/sandbox.ts';
+import { databaseFor, needsPostgres } from '../postgres/server.ts';
 
 const SECRET = 'SECRET-6b1f';
 /** Says what it reads at each path of its task, and what it finds of the run in its environment. The grader writes that down. */
@@ -119,7 +118,7 @@ function said(): readonly { readonly found: Record<string, string>; readonly env
     .map((line) => JSON.parse(line));
 }
 
-describe.skipIf(!hasSandbox)('an isolated rollout', () => {
+describe('an isolated rollout', needsSandbox, () => {
   it('alone finds no answers and no passwords, in their usual places and where flags, variables and its workflow name them', async () => {
     const readable = at('here/tasks/t1/environment/README');
     const paths = [...secretsIn('here'), ...passwords.slice(0, -1), at('runs/earlier'), at('runs/alone'), at('tmp'), readable];
@@ -132,35 +131,21 @@ describe.skipIf(!hasSandbox)('an isolated rollout', () => {
     expect(environment).not.toContain(SECRET);
   });
 
-  it.skipIf(postgresMissing !== undefined)(
+  it(
     'on an external worker finds none either: not in the worker’s copy, nor where the coordinator has them on this machine',
+    needsPostgres,
     async () => {
       await using database = await databaseFor();
       // Nobody answers there with TLS: the key is only named.
       const url = `${database.url}?sslkey=${at('named/url.key')}&sslmode=disable`;
       const run = at('runs/workers');
-      const paths = [
-        ...secretsIn('here'),
-        ...secretsIn('copy'),
-        ...passwords,
-        at('runs/earlier'),
-        at('tmp'),
-        run,
-        at('copy/tasks/t1/environment/README'),
-      ];
+      const readable = at('copy/tasks/t1/environment/README');
+      const secrets = [...secretsIn('here'), ...secretsIn('copy'), ...passwords];
+      const paths = [...secrets, at('runs/earlier'), at('tmp'), run, readable];
       giveTasks([{ paths }]);
       writeFileSync(at('copy/data/more.jsonl'), SECRET);
-      const worker = trainyardHere(
-        'worker',
-        at('copy/agent.ts'),
-        '--store',
-        url,
-        '--json',
-        '--concurrency',
-        '1',
-        '--threads',
-        '1',
-      );
+      const small = ['--concurrency', '1', '--threads', '1'];
+      const worker = trainyardHere('worker', at('copy/agent.ts'), '--store', url, '--json', ...small);
       const ended = await trainyardHere(...evaluation('workers'), '--store', url, '--workers', 'external').ended;
       worker.child.kill('SIGTERM');
       await worker.ended;
@@ -168,21 +153,19 @@ describe.skipIf(!hasSandbox)('an isolated rollout', () => {
       const [{ found, environment } = { found: {}, environment: '' }] = said();
       expect(Object.keys(found).sort()).toEqual(paths.toSorted());
       expect(Object.entries(found).filter(([, text]) => text.includes(SECRET))).toEqual([]);
-      expect(found).toMatchObject({ [run]: 'ENOENT', [at('copy/tasks/t1/environment/README')]: 'readable' });
+      expect(found).toMatchObject({ [run]: 'ENOENT', [readable]: 'readable' });
       expect(environment).not.toContain(SECRET);
     },
   );
 
   /** Evaluates three tasks, one after the other. `meanwhile` happens during the first. */
   async function during(paths: readonly string[], run: readonly string[], meanwhile: () => void): Promise<string> {
-    const server = createServer((_, response) => {
+    await using server = await localServer((_, response) => {
       meanwhile();
       response.end();
     });
-    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-    giveTasks([{ paths, waitsFor: `http://127.0.0.1:${(server.address() as AddressInfo).port}` }, { paths }, { paths }]);
+    giveTasks([{ paths, waitsFor: server.origin }, { paths }, { paths }]);
     const { stdout } = await trainyardHere(...run, '--concurrency', '1').ended;
-    server.close();
     return stdout;
   }
 

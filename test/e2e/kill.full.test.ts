@@ -1,6 +1,6 @@
 /** A real run, killed for real; `node --conditions=trainyard-source test/chaos/kill.ts` is the long form. */
 import { expect, it } from 'vitest';
-import { FAULTS } from '../../src/testing/check-history.ts';
+import { FAULTS } from '../../packages/testing/src/check-history.ts';
 import { killRun } from '../chaos/kill.ts';
 
 it('a run that is killed three times ends with the weights of one that was not, and nothing is lost or done twice', async () => {

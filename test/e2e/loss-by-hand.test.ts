@@ -2,14 +2,13 @@
  * The loss of a real step, computed again from the store alone by the formulas of docs/reference/training.md. At the policy that sampled them
  * every ratio is 1, so the loss is minus the weighted sum of the advantages: a rollout, turn or token too many shows in it.
  */
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { expect, it, onTestFinished } from 'vitest';
+import { expect, it } from 'vitest';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { train } from '../../src/training/train.ts';
+import { temporaryFolder } from '../fixtures/folder.ts';
 
 const TOKENS = 200;
 const tasks = Array.from({ length: 6 }, (_, i) => ({ id: `t${i}`, prompt: `Question ${i}?`, metadata: { turns: 1 + (i % 3) } }));
@@ -63,8 +62,7 @@ it.each<Case>([
   { algorithm: 'rloo' },
   { algorithm: 'rloo', weighting: 'rollouts' },
 ])('is what the formula says, with failed and ungraded rollouts beside: %j', async (settings) => {
-  const run = await mkdtemp(join(tmpdir(), 'loss-'));
-  onTestFinished(() => rm(run, { recursive: true }));
+  const run = temporaryFolder();
   const size = { steps: 2, group: 8, groupsPerStep: 3, seed: 4, limits: { turns: 4, tokens: TOKENS, deadlineMs: 60_000 } };
   await train({ entry: { workflow, grader }, tasks, heldOut: undefined, run, maxErrorShare: 1, ...size, ...settings });
   await using store = await openSqliteStore(join(run, 'store.sqlite'));

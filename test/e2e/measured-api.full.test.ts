@@ -1,23 +1,23 @@
 /** Models behind an API, measured: our own server is one of each kind, so the same model must do the same there and in this process. */
-import { once } from 'node:events';
-import { mkdtempSync, readdirSync, readFileSync } from 'node:fs';
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
-import { tmpdir } from 'node:os';
+import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { verify } from '../../src/audit/verify.ts';
+import type { WorkflowContext } from '../../src/core/contracts.ts';
 import { defineWorkflow } from '../../src/core/define.ts';
 import type { RunEvent } from '../../src/core/events.ts';
 import { compare, measuredIn } from '../../src/evaluation/compare.ts';
 import { evaluateOnly, resumeEvaluation } from '../../src/evaluation/evaluate.ts';
 import { openStoreOf } from '../../src/run/run-store.ts';
 import { type Served, serve } from '../../src/serve/serve.ts';
-import { SERVE_DEFAULTS } from '../../src/settings/settings.ts';
+import { SERVE_DEFAULTS } from '../../src/settings/server-defaults.ts';
 import { train } from '../../src/training/train.ts';
+import { sharedFolder } from '../fixtures/folder.ts';
+import { localServer } from '../fixtures/local-server.ts';
+import { refusal } from '../fixtures/refusal.ts';
 
-const folder = mkdtempSync(join(tmpdir(), 'trainyard-measured-'));
+const folder = sharedFolder();
 const KEY = 'MEASURED_API_KEY';
 const entry = 'examples/triage/agent.ts';
 const ROWS = { entry, rows: '1-24', graderWorkers: 1 } as const;
@@ -25,14 +25,8 @@ const run = (name: string): string => join(folder, name);
 
 let served: Served;
 const servedTo = { onTurn: () => {}, onFailure: () => {}, warn: () => {} };
-const plain = {
-  model: undefined,
-  token: undefined,
-  entry: undefined,
-  tasks: undefined,
-  maxGroups: undefined,
-  groupTimeout: undefined,
-};
+const unsaid = { model: undefined, token: undefined, entry: undefined, tasks: undefined };
+const plain = { ...unsaid, maxGroups: undefined, groupTimeout: undefined };
 
 beforeAll(async () => {
   served = await serve({ ...plain, ...SERVE_DEFAULTS, temperature: 0, run: run('serve') }, servedTo);
@@ -46,22 +40,15 @@ afterAll(async () => {
 /** Passes requests on to the server unless `before` answers them. */
 async function proxy(before: (call: number) => Promise<{ status: number; headers?: Record<string, string> } | undefined>) {
   let calls = 0;
-  const server = createServer(async (request, reply) => {
-    const body = await Array.fromAsync(request);
+  // The server may close a connection that was idle just when it is used again: the client then repeats the call after a 502, as it would anywhere.
+  const server = await localServer(async (request, reply, body) => {
     const own = await before(++calls);
     if (own !== undefined) return void reply.writeHead(own.status, own.headers).end('{"error":{"message":"not now"}}');
     const headers = { authorization: request.headers.authorization ?? '', 'content-type': 'application/json' };
-    try {
-      const answer = await fetch(`${served.origin}${request.url}`, { method: 'POST', headers, body: Buffer.concat(body) });
-      reply.writeHead(answer.status, { 'content-type': 'application/json' }).end(await answer.text());
-    } catch {
-      // The server may close a connection that was idle just when it is used again: the client repeats the call, as it would anywhere.
-      reply.writeHead(502).end();
-    }
+    const answer = await fetch(`${served.origin}${request.url}`, { method: 'POST', headers, body: Uint8Array.from(body) });
+    reply.writeHead(answer.status, { 'content-type': 'application/json' }).end(await answer.text());
   });
-  await once(server.listen(0, '127.0.0.1'), 'listening');
-  const baseURL = served.baseURL.replace(served.origin, `http://127.0.0.1:${(server.address() as AddressInfo).port}`);
-  return { baseURL, calls: () => calls, [Symbol.asyncDispose]: async () => void server.close() };
+  return { ...server, baseURL: served.baseURL.replace(served.origin, server.origin), calls: () => calls };
 }
 
 const rewardsOf = ({ tasks }: Awaited<ReturnType<typeof evaluateOnly>>) =>
@@ -128,19 +115,13 @@ describe('a model behind an API', () => {
     await expect(refused).rejects.toMatchObject({ code: 'POLICY_REFUSED', message: expect.stringMatching(/answered 401/) });
     await using store = await openStoreOf(run('refused'));
     expect(await store.count({})).toBe(0);
-    await expect(evaluateOnly({ ...api, apiKeyEnv: KEY })).rejects.toMatchObject({
-      code: 'USAGE',
-      message: expect.stringMatching(/offers policy$/),
-    });
+    await expect(evaluateOnly({ ...api, apiKeyEnv: KEY })).rejects.toThrow(refusal('USAGE', /offers policy$/));
     await expect(evaluateOnly({ ...api, model: 'policy', apiKeyEnv: 'NOT_SET' })).rejects.toThrow(/NOT_SET is not set/);
   });
 
   it('is not trained', async () => {
     const refused = train({ entry, engine: 'openai', model: 'gpt', baseURL: served.baseURL });
-    await expect(refused).rejects.toMatchObject({
-      code: 'USAGE',
-      hint: expect.stringContaining('trainyard eval examples/triage/agent.ts'),
-    });
+    await expect(refused).rejects.toThrow(refusal('USAGE', undefined, 'trainyard eval examples/triage/agent.ts'));
   });
 
   it('is served on, with its usage', async () => {
@@ -162,14 +143,8 @@ describe('training with nothing to train', () => {
   const house = (): string => `said ${calls.n++}`;
   const asking =
     (role?: string) =>
-    async ({
-      model,
-      prompt,
-    }: {
-      model(role?: string): { generate(request: { messages: never }): Promise<unknown> };
-      prompt: unknown;
-    }) => {
-      await model(role).generate({ messages: prompt as never });
+    async ({ model, prompt }: Pick<WorkflowContext, 'model' | 'prompt'>) => {
+      await model(role).generate({ messages: prompt });
       return { reward: 1 };
     };
 
@@ -177,10 +152,7 @@ describe('training with nothing to train', () => {
     calls.n = 0;
     const workflow = defineWorkflow(asking() as never, { roles: { default: { default: house } }, trainable: [] });
     const refused = train({ entry: { workflow, grader }, tasks, run: run('none') });
-    await expect(refused).rejects.toMatchObject({
-      code: 'NO_SIGNAL',
-      message: expect.stringContaining('no role of the workflow is trainable'),
-    });
+    await expect(refused).rejects.toThrow(refusal('NO_SIGNAL', 'no role of the workflow is trainable'));
     expect(calls.n).toBe(0);
   });
 
@@ -191,10 +163,7 @@ describe('training with nothing to train', () => {
       trainable: ['other'],
     });
     const refused = train({ entry: { workflow, grader }, tasks, run: run('few'), concurrency: 4 });
-    await expect(refused).rejects.toMatchObject({
-      code: 'NO_SIGNAL',
-      message: expect.stringContaining('no turn of a trainable role'),
-    });
+    await expect(refused).rejects.toThrow(refusal('NO_SIGNAL', 'no turn of a trainable role'));
     expect(calls.n).toBeLessThan(20);
   });
 });

@@ -11,7 +11,8 @@ import { inlineGrader } from '../../src/grading/inline.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { makeBatch } from '../../src/training/batch.ts';
 import { trainyard, useScratch } from '../cli/command.ts';
-import { rolloutsThrough, scriptedGateway, tokenizer } from '../fixtures/scripted-gateway.ts';
+import { tokenizer } from '../fixtures/gateway/streams.ts';
+import { rolloutsThrough, scriptedGateway } from '../fixtures/scripted-gateway.ts';
 import { memoryStore } from '../fixtures/store/memory-store.ts';
 
 interface Judged {

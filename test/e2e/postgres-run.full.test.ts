@@ -7,14 +7,14 @@ import type { RunEvent } from '../../src/core/events.ts';
 import { train } from '../../src/training/train.ts';
 import { ShownRun } from '../../src/view/shown-run.ts';
 import { serveView } from '../../src/view/view-server.ts';
-import { killedAt, saidIn, sharedTrainyard, start, trainyard } from '../cli/command.ts';
+import { killedAt, saidIn, sharedTrainyard, started, trainyard } from '../cli/command.ts';
 import { viewKeyOf } from '../fixtures/view-key.ts';
-import { databaseFor, postgresMissing } from '../postgres/server.ts';
-import { type Home, smallHome } from './small-run.ts';
+import { databaseFor, needsPostgres } from '../postgres/server.ts';
+import { useSmallHome } from './small-run.ts';
 
 const PASSWORD = 'PLANTED-7d21';
 const STEPS = 2;
-let home: Home;
+const home = useSmallHome();
 let database: Awaited<ReturnType<typeof databaseFor>>;
 /** With a password, which the server does not ask for. */
 let url: string;
@@ -39,19 +39,16 @@ async function rowsIn(table: string): Promise<number> {
   }
 }
 
-describe.skipIf(postgresMissing !== undefined)('a run with its store in PostgreSQL', () => {
+describe('a run with its store in PostgreSQL', needsPostgres, () => {
   beforeAll(async () => {
-    [home, database] = [await smallHome(), await databaseFor()];
+    database = await databaseFor();
     const parsed = new URL(database.url);
     parsed.password = PASSWORD;
     url = parsed.href;
     const small = { entry: home.entry, steps: STEPS, group: 4, groupsPerStep: 2, evalEvery: 0 };
     await train({ ...small, run: at('file') });
   });
-  afterAll(async () => {
-    await database[Symbol.asyncDispose]();
-    await home.remove();
-  });
+  afterAll(() => database[Symbol.asyncDispose]());
 
   it('ends with the bytes of a run in a file, and says where its rollouts are', async () => {
     const { code, stdout, stderr } = await command(...home.flags(at('database'), STEPS), '--eval-every', '0', '--store', url);
@@ -148,9 +145,9 @@ describe.skipIf(postgresMissing !== undefined)('a run with its store in PostgreS
     const flags = ['eval', home.entry, '--run', at('measured'), '--store', url];
     expect((await command(...flags)).stdout).toContain('Every rollout is in postgres://');
     expect(saidIn(await command('eval', '--resume', at('measured'), '--json'))[0]).toMatchObject({ resumedAt: 5 });
-    const { child, ended, prints, stdout } = start(['serve', '--run', at('served'), '--store', url, '--json']);
-    await prints('"serving"');
-    const { baseURL, apiKey, id } = JSON.parse(stdout().split('\n')[0]!);
+    const serving = ['serve', '--run', at('served'), '--store', url, '--json'];
+    const { child, ended, first } = await started<{ baseURL: string; apiKey: string; id: string }>(serving);
+    const { baseURL, apiKey, id } = first;
     const body = JSON.stringify({ model: 'policy', messages: [{ role: 'user', content: 'hi' }], max_tokens: 4 });
     const headers = { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' };
     expect((await fetch(`${baseURL}/chat/completions`, { method: 'POST', headers, body })).status).toBe(200);

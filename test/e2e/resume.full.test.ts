@@ -1,22 +1,20 @@
 /** Runs that end early, for real, and are taken up again. */
 import { cp, mkdir, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
 import type { TrainDone } from '../../src/core/events.ts';
 import { jsonLines, killedAt, sharedTrainyard, start, trainyard } from '../cli/command.ts';
-import { type Home, smallHome } from './small-run.ts';
+import { useSmallHome } from './small-run.ts';
 
 const STEPS = 6;
-let home: Home;
+const home = useSmallHome();
 /** A run that nothing disturbed. */
 let whole: string;
 
 beforeAll(async () => {
-  home = await smallHome();
   whole = join(home.dir, 'whole');
   expect(await trainyard(...flags(whole))).toMatchObject({ code: 0, stderr: '' });
 });
-afterAll(() => home.remove());
 
 const flags = (run: string): string[] => [...home.flags(run, STEPS), '--eval-every', '2', '--checkpoint-every', '3', '--json'];
 

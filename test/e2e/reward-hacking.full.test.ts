@@ -14,7 +14,7 @@ import { openGraderPool } from '../../src/grading/pool.ts';
 import { startWorkflow } from '../../src/rollout/runner.ts';
 import { mountAgentFlow } from '../../src/shapes/flows/flow-routes.ts';
 import { scratch } from '../cli/command.ts';
-import { hasSandbox } from '../fixtures/sandbox.ts';
+import { hasSandbox, needsSandbox } from '../fixtures/sandbox.ts';
 import { rolloutsThrough, scriptedGateway } from '../fixtures/scripted-gateway.ts';
 
 const SECRET = 'the-answer-93c1e7';
@@ -170,7 +170,7 @@ describe('an agent that claims a reward gets none', () => {
   });
 });
 
-describe.skipIf(!hasSandbox)('in its sandbox an agent', () => {
+describe('in its sandbox an agent', needsSandbox, () => {
   it.each(['read the tasks', 'read the store', 'read an earlier run', 'read what others kept'])('cannot %s', async (trick) => {
     const trajectory = await confined.try(trick);
     expect(got(trajectory)).not.toContain(SECRET);

@@ -121,6 +121,8 @@ describe('a rollout for a controller', () => {
       const workflow = defineWorkflow(async (ctx) => void (await clients[name]!(ctx.model())));
       const { turns, samples } = await rollout({ workflow, grader: defineGrader(({ turns: all }) => all.length) });
       expect(samples['default']!.reward).toBe(1);
+      // Whatever the agent speaks, the policy is asked in Chat Completions.
+      expect(turns.map(({ request }) => request.dialect)).toEqual(['chat']);
       // What a request's dialect cannot say of an answer it wrote itself: the id and spelling of a call’s arguments.
       const comparable = ({ role, content, tool_calls: calls }: Message): object => ({
         role,

@@ -3,14 +3,15 @@ import { getEventListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
+import { scriptedEngine } from '../../packages/testing/src/trajectories.ts';
 import { Downtime } from '../../src/core/async.ts';
 import { currentRollout } from '../../src/core/context.ts';
 import type { WorkflowContext, WorkflowResult } from '../../src/core/contracts.ts';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Limits, Message, Task, Trajectory } from '../../src/core/types.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
-import { scriptedEngine } from '../../src/testing/trajectories.ts';
-import { renderer, rolloutsThrough, tokenizer } from '../fixtures/scripted-gateway.ts';
+import { renderer, tokenizer } from '../fixtures/gateway/streams.ts';
+import { rolloutsThrough } from '../fixtures/scripted-gateway.ts';
 import { memoryStore } from '../fixtures/store/memory-store.ts';
 
 type Run = (ctx: WorkflowContext<undefined>) => Promise<unknown>;
@@ -99,23 +100,20 @@ describe('a rollout', () => {
   });
 
   it('has the time of its deadline for itself: what the policy was away for does not count, the rest does', async () => {
-    const downtime = new Downtime();
     const deadlineMs = 1500;
-    const { rollout } = await bench({ downtime, limits: { deadlineMs } });
-    const away = async (): Promise<void> => {
-      downtime.begin();
-      await sleep(deadlineMs + 200);
-      downtime.end();
+    const afterDowntime = async (run: Run): Promise<Trajectory> => {
+      const downtime = new Downtime();
+      const { rollout } = await bench({ downtime, limits: { deadlineMs } });
+      return rollout(async (ctx) => {
+        downtime.begin();
+        await sleep(deadlineMs + 200);
+        downtime.end();
+        return run(ctx);
+      });
     };
-    const waited = await rollout(async (ctx) => {
-      await away();
-      await chat(ctx, ctx.prompt);
-    });
+    const asking = afterDowntime((ctx) => chat(ctx, ctx.prompt).then(() => undefined));
+    const [waited, hung] = await Promise.all([asking, afterDowntime(() => new Promise(() => {}))]);
     expect(waited.outcome).toEqual({ kind: 'completed' });
-    const hung = await rollout(async () => {
-      await away();
-      await new Promise(() => {});
-    });
     expect(hung.outcome).toEqual({ kind: 'truncated', limit: 'deadline' });
   });
 

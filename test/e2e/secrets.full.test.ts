@@ -2,15 +2,13 @@
  * Secrets planted wherever one can be, with servers that repeat them in their errors: keys of the policy, the judge and a server, and
  * passwords of databases. Afterwards they are looked for in all that was printed, written, stored and exported.
  */
-import { once } from 'node:events';
 import { readdirSync, readFileSync } from 'node:fs';
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { jsonLines, ROOT, type scratch, start, useScratch } from '../cli/command.ts';
-import { databaseFor, postgresMissing } from '../postgres/server.ts';
+import { localServer } from '../fixtures/local-server.ts';
+import { databaseFor, needsPostgres } from '../postgres/server.ts';
 
 const SECRETS = {
   policy: 'sk-policy-5b1f9c0d7e2a4483',
@@ -40,8 +38,7 @@ export const grader = judge({ model: { baseURL: '${baseURL}', model: 'judge', ap
 /** Answers every other call, and refuses the others with what it was sent. */
 async function repeatingServer() {
   let calls = 0;
-  const server = createServer(async (request, reply) => {
-    await Array.fromAsync(request);
+  const server = await localServer((request, reply) => {
     const answer = {
       id: 'a',
       object: 'chat.completion',
@@ -55,9 +52,7 @@ async function repeatingServer() {
     reply.writeHead(isAnswered ? 200 : 400, { 'content-type': 'application/json' });
     reply.end(JSON.stringify(isAnswered ? { ...answer, choices } : { error }));
   });
-  await once(server.listen(0, '127.0.0.1'), 'listening');
-  const { port } = server.address() as AddressInfo;
-  return { baseURL: `http://127.0.0.1:${port}/v1`, calls: () => calls, close: () => void server.close() };
+  return { ...server, baseURL: `${server.origin}/v1`, calls: () => calls };
 }
 
 const found = (text: string): string[] =>
@@ -80,100 +75,85 @@ async function everythingIn(url: string): Promise<string> {
   }
 }
 
-describe.skipIf(postgresMissing !== undefined)(
-  'secrets',
-  () => {
-    const home: Pick<Awaited<ReturnType<typeof scratch>>, 'dir' | 'write'> = useScratch();
-    let server: Awaited<ReturnType<typeof repeatingServer>>;
-    let database: Awaited<ReturnType<typeof databaseFor>>;
-    let entry: string;
-    const printed: string[] = [];
-    const at = (name: string): string => join(home.dir, name);
-    const begin = (...args: readonly string[]) => {
-      const started = start(args, ROOT, ENVIRONMENT);
-      void started.ended.then(({ stdout, stderr }) => printed.push(stdout, stderr));
-      return started;
-    };
-    const store = (): string => Object.assign(new URL(database.url), { password: SECRETS.password }).href;
+describe('secrets', needsPostgres, () => {
+  const home: Pick<Awaited<ReturnType<typeof scratch>>, 'dir' | 'write'> = useScratch();
+  let server: Awaited<ReturnType<typeof repeatingServer>>;
+  let database: Awaited<ReturnType<typeof databaseFor>>;
+  let entry: string;
+  const printed: string[] = [];
+  const at = (name: string): string => join(home.dir, name);
+  const begin = (...args: readonly string[]) => {
+    const started = start(args, ROOT, ENVIRONMENT);
+    void started.ended.then(({ stdout, stderr }) => printed.push(stdout, stderr));
+    return started;
+  };
+  const store = (): string => Object.assign(new URL(database.url), { password: SECRETS.password }).href;
 
-    beforeAll(async () => {
-      [server, database] = [await repeatingServer(), await databaseFor()];
-      entry = await home.write('agent.ts', entryFor(server.baseURL));
-      const rows = Array.from({ length: 8 }, (_, i) => JSON.stringify({ id: `t${i}`, prompt: `Say ${i}`, answer: 'x' }));
-      await home.write('tasks.jsonl', rows.join('\n'));
-    });
-    afterAll(async () => {
-      server.close();
-      await database[Symbol.asyncDispose]();
-    });
+  beforeAll(async () => {
+    [server, database] = [await repeatingServer(), await databaseFor()];
+    entry = await home.write('agent.ts', entryFor(server.baseURL));
+    const rows = Array.from({ length: 8 }, (_, i) => JSON.stringify({ id: `t${i}`, prompt: `Say ${i}`, answer: 'x' }));
+    await home.write('tasks.jsonl', rows.join('\n'));
+  });
+  afterAll(async () => {
+    await server[Symbol.asyncDispose]();
+    await database[Symbol.asyncDispose]();
+  });
 
-    it('are in no output, event, file, table or export of a measurement on workers whose servers repeat them', async () => {
-      const worker = begin('worker', '--store', store(), '--json');
-      const api = ['--engine', 'openai', '--base-url', server.baseURL, '--model', 'm', '--max-error-share', '1'];
-      const run = [
-        '--held-out',
-        at('tasks.jsonl'),
-        '--run',
-        at('run'),
-        '--store',
-        store(),
-        '--workers',
-        'external',
-        '--report',
-        at('r.json'),
-      ];
-      await begin('eval', entry, ...api, ...run, '--json').ended;
-      worker.child.kill('SIGTERM');
-      await worker.ended;
-      expect(server.calls()).toBeGreaterThan(8);
-      for (const args of [
-        ['show', at('run'), '--store', store()],
-        ['show', at('run'), '--store', store(), '--json'],
-        ['export', at('run'), '--store', store(), '--format', 'jsonl', '--only', 'all', '--to', at('out.jsonl')],
-        ['view', at('run'), '--store', store(), '--export', at('run.html')],
-        ['eval', entry, ...api, '--print-config', '--store', store()],
-      ]) {
-        await begin(...args).ended;
-      }
-      const [shown] = printed.filter((text) => text.includes('Incorrect API key provided'));
-      expect(shown, 'the servers’ errors are shown').toBeDefined();
-      expect(found(await everythingIn(database.url))).toEqual([]);
-    });
+  it('are in no output, event, file, table or export of a measurement on workers whose servers repeat them', async () => {
+    const worker = begin('worker', '--store', store(), '--json');
+    const api = ['--engine', 'openai', '--base-url', server.baseURL, '--model', 'm', '--max-error-share', '1'];
+    const run = ['--held-out', at('tasks.jsonl'), '--run', at('run'), '--report', at('r.json')];
+    await begin('eval', entry, ...api, ...run, '--store', store(), '--workers', 'external', '--json').ended;
+    worker.child.kill('SIGTERM');
+    await worker.ended;
+    expect(server.calls()).toBeGreaterThan(8);
+    for (const args of [
+      ['show', at('run'), '--store', store()],
+      ['show', at('run'), '--store', store(), '--json'],
+      ['export', at('run'), '--store', store(), '--format', 'jsonl', '--only', 'all', '--to', at('out.jsonl')],
+      ['view', at('run'), '--store', store(), '--export', at('run.html')],
+      ['eval', entry, ...api, '--print-config', '--store', store()],
+    ]) {
+      await begin(...args).ended;
+    }
+    const [shown] = printed.filter((text) => text.includes('Incorrect API key provided'));
+    expect(shown, 'the servers’ errors are shown').toBeDefined();
+    expect(found(await everythingIn(database.url))).toEqual([]);
+  });
 
-    it('are in no error about a database that cannot be used', async () => {
-      const wrong = [
-        'postgres://me:PW@127.0.0.1:1/none',
-        'postgres://me:PW@:port/x',
-        'postgres://me:PW@127.0.0.1',
-        'mysql://me:PW@h/d',
-      ];
-      for (const url of wrong.map((one) => one.replace('PW', SECRETS.password))) {
-        expect((await begin('eval', entry, '--run', at('never'), '--store', url).ended).code).not.toBe(0);
-        if (!url.endsWith('/none')) expect((await begin('worker', '--store', url).ended).code).not.toBe(0);
-      }
-    });
+  it('are in no error about a database that cannot be used', async () => {
+    const wrong = [
+      'postgres://me:PW@127.0.0.1:1/none',
+      'postgres://me:PW@:port/x',
+      'postgres://me:PW@127.0.0.1',
+      'mysql://me:PW@h/d',
+    ];
+    for (const url of wrong.map((one) => one.replace('PW', SECRETS.password))) {
+      expect((await begin('eval', entry, '--run', at('never'), '--store', url).ended).code).not.toBe(0);
+      if (!url.endsWith('/none')) expect((await begin('worker', '--store', url).ended).code).not.toBe(0);
+    }
+  });
 
-    it('are in nothing that a server of the policy keeps or prints', async () => {
-      const serving = begin('serve', '--run', at('served'), '--store', store(), '--json');
-      await serving.prints('"type":"serving"');
-      const { baseURL, apiKey } = jsonLines<{ baseURL: string; apiKey: string }>(serving.stdout())[0]!;
-      const headers = { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' };
-      const body = JSON.stringify({ model: 'policy', messages: [{ role: 'user', content: 'hello' }], max_tokens: 4 });
-      expect((await fetch(`${baseURL}/chat/completions`, { method: 'POST', headers, body })).status).toBe(200);
-      const admin = { authorization: `Bearer ${SECRETS.admin}x`, 'content-type': 'application/json' };
-      await fetch(new URL('/sessions', baseURL), { method: 'POST', headers: admin, body: '{}' });
-      serving.child.kill('SIGTERM');
-      await serving.ended;
-    });
+  it('are in nothing that a server of the policy keeps or prints', async () => {
+    const serving = begin('serve', '--run', at('served'), '--store', store(), '--json');
+    await serving.prints('"type":"serving"');
+    const { baseURL, apiKey } = jsonLines<{ baseURL: string; apiKey: string }>(serving.stdout())[0]!;
+    const headers = { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' };
+    const body = JSON.stringify({ model: 'policy', messages: [{ role: 'user', content: 'hello' }], max_tokens: 4 });
+    expect((await fetch(`${baseURL}/chat/completions`, { method: 'POST', headers, body })).status).toBe(200);
+    const admin = { authorization: `Bearer ${SECRETS.admin}x`, 'content-type': 'application/json' };
+    await fetch(new URL('/sessions', baseURL), { method: 'POST', headers: admin, body: '{}' });
+    serving.child.kill('SIGTERM');
+    await serving.ended;
+  });
 
-    it('are in none of the files and outputs of all this', () => {
-      const files = readdirSync(home.dir, { recursive: true, withFileTypes: true }).filter((file) => file.isFile());
-      expect(files.length).toBeGreaterThan(8);
-      for (const { parentPath, name } of files)
-        expect([name, found(readFileSync(join(parentPath, name), 'latin1'))]).toEqual([name, []]);
-      expect(printed.length).toBeGreaterThan(20);
-      for (const text of printed) expect([text.slice(0, 200), found(text)]).toEqual([text.slice(0, 200), []]);
-    });
-  },
-  240_000,
-);
+  it('are in none of the files and outputs of all this', () => {
+    const files = readdirSync(home.dir, { recursive: true, withFileTypes: true }).filter((file) => file.isFile());
+    expect(files.length).toBeGreaterThan(8);
+    for (const { parentPath, name } of files)
+      expect([name, found(readFileSync(join(parentPath, name), 'latin1'))]).toEqual([name, []]);
+    expect(printed.length).toBeGreaterThan(20);
+    for (const text of printed) expect([text.slice(0, 200), found(text)]).toEqual([text.slice(0, 200), []]);
+  });
+});

@@ -1,12 +1,13 @@
 /** A server that is killed or stopped, and started again in the same directory: open rollouts go on, token for token, with their keys. */
-import { cp, mkdtemp, readdir, rm, stat } from 'node:fs/promises';
+import { cp, readdir, stat } from 'node:fs/promises';
 import { createServer } from 'node:net';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import type { Message } from '../../src/core/types.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
-import { start } from '../cli/command.ts';
+import { started } from '../cli/command.ts';
+import { temporaryFolder } from '../fixtures/folder.ts';
+import { freePort } from '../interop/child.ts';
 
 interface Opened {
   readonly baseURL: string;
@@ -19,27 +20,17 @@ interface Serving extends Opened {
   readonly restored: number;
 }
 
-async function freePort(): Promise<number> {
-  const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  const { port } = server.address() as { port: number };
-  await new Promise((resolve) => server.close(resolve));
-  return port;
-}
-
 async function scene() {
-  const run = await mkdtemp(join(tmpdir(), 'trainyard-restart-'));
-  onTestFinished(() => rm(run, { recursive: true, force: true }));
+  const run = temporaryFolder();
   const port = await freePort();
   const begin = async () => {
-    const command = start(['serve', '--json', '--threads', '1', '--run', run, '--port', `${port}`]);
+    const command = await started<Serving>(['serve', '--json', '--threads', '1', '--run', run, '--port', `${port}`]);
     onTestFinished(() => void command.child.kill('SIGKILL'));
-    await command.prints('\n');
     const end = async (signal: NodeJS.Signals): Promise<number | null> => {
       command.child.kill(signal);
       return (await command.ended).code;
     };
-    return { ...(JSON.parse(command.stdout().split('\n')[0]!) as Serving), end };
+    return { ...command.first, end };
   };
   return { run, begin };
 }

@@ -1,31 +1,23 @@
 /** Training at a server that does what SkyRL's FSDP backend does by its source: test/fixtures/tinker/sharded-server.ts. */
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import type { RunEvent } from '../../src/core/events.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { jsonLines, start } from '../cli/command.ts';
 import { type ShardedServer, sampleKey, startShardedServer } from '../fixtures/tinker/sharded-server.ts';
-import { type Home, smallHome } from './small-run.ts';
-import { API_KEY, type ServerProcess, startServer } from './tinker-server.ts';
+import { useSmallHome } from './small-run.ts';
+import { API_KEY, useServer } from './tinker-server.ts';
 
 const STEPS = 4;
-let home: Home;
-let behind: ServerProcess;
-beforeAll(async () => {
-  home = await smallHome();
-  behind = await startServer(home.dir);
-});
-afterAll(async () => {
-  await behind.kill();
-  await home.remove();
-});
+const home = useSmallHome();
+const behind = useServer(home);
 
 const begin = (server: ShardedServer, args: readonly string[]) =>
   start(args, undefined, `export TINKER_BASE_URL=${server.baseURL} TINKER_API_KEY=${API_KEY}`);
 
 const inFront = (options: { silentMs?: number; queueMs?: number } = {}): Promise<ShardedServer> =>
-  startShardedServer({ target: behind.baseURL, silentMs: 300_000, ...options });
+  startShardedServer({ target: behind.server.baseURL, silentMs: 300_000, ...options });
 
 function flags(name: string, ...more: readonly string[]): string[] {
   const model = ['--engine', 'tinker', '--model', 'models/base', '--eval-every', '0', '--json'];

@@ -1,5 +1,6 @@
 /** A folder with an agent, tasks and flags for a run of a few seconds. */
 import { join } from 'node:path';
+import { afterAll, beforeAll } from 'vitest';
 import type { Store } from '../../src/core/contracts.ts';
 import { scratch } from '../cli/command.ts';
 
@@ -43,6 +44,14 @@ export async function smallHome(): Promise<Home> {
   await home.write('held-out.jsonl', Array.from({ length: 5 }, (_, i) => line(100 + i)).join('\n'));
   const small = ['--groups-per-step', '2', '--group', '4'];
   return { ...home, entry, flags: (run, steps) => ['train', entry, '--run', join(run), '--steps', `${steps}`, ...small] };
+}
+
+/** One for all tests of a file. */
+export function useSmallHome(): Omit<Home, 'remove'> {
+  const home = {} as Home;
+  beforeAll(async () => void Object.assign(home, await smallHome()));
+  afterAll(() => home.remove());
+  return home;
 }
 
 /** The store, with some of what it does done otherwise. */

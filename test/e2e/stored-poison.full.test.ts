@@ -1,18 +1,14 @@
 /** What cannot be trained may be in a store, from an older version or another machine: the message names the way out, and that works. */
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
-import { afterAll, beforeAll, expect, it } from 'vitest';
+import { expect, it } from 'vitest';
 import { TrainyardError } from '../../src/core/errors.ts';
 import type { Turn } from '../../src/core/types.ts';
 import { resume, type TrainOptions, train } from '../../src/training/train.ts';
 import { trainyard } from '../cli/command.ts';
-import { type Home, smallHome, storeWith } from './small-run.ts';
+import { storeWith, useSmallHome } from './small-run.ts';
 
-let home: Home;
-beforeAll(async () => {
-  home = await smallHome();
-});
-afterAll(() => home.remove());
+const home = useSmallHome();
 
 const begin = (run: string, through: TrainOptions['through']) => {
   const settings = { steps: 1, group: 4, groupsPerStep: 2, evalEvery: 0, concurrency: 4 };

@@ -3,8 +3,9 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { cp, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
+import { digestBytes } from '../../src/core/json.ts';
 import type { BatchManifest, Mark, Trajectory } from '../../src/core/types.ts';
-import { encodeRecord, encodeTrajectory } from '../../src/store/records.ts';
+import { encodeRecord, encodeTurn } from '../../src/store/records.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 
 type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
@@ -19,16 +20,8 @@ export interface Lie {
 
 /** What a word may be turned into and still be a record. */
 const OTHER: Readonly<Record<string, string>> = {
-  ...{
-    stop: 'length',
-    length: 'stop',
-    train: 'eval',
-    eval: 'train',
-    system: 'user',
-    user: 'system',
-    tool: 'user',
-    assistant: 'user',
-  },
+  ...{ stop: 'length', length: 'stop', train: 'eval', eval: 'train' },
+  ...{ system: 'user', user: 'system', tool: 'user', assistant: 'user' },
   ...{ before: 'after', during: 'after', after: 'during', steps: 'max-time', chat: 'responses' },
 };
 
@@ -88,9 +81,13 @@ export function inStore(run: string, work: (database: DatabaseSync) => void): vo
   work(database);
 }
 
-/** In place of the one with this id. */
+/** In place of the one with this id. Unlike a store's, this encoding takes what no record may hold. */
 export function keepTrajectory(run: string, rolloutId: string, trajectory: Trajectory): void {
-  const { record, turns, digest } = encodeTrajectory(trajectory);
+  const { turns: said, ...rest } = trajectory;
+  const record = JSON.stringify(rest);
+  const turns = said.map(encodeTurn);
+  const pieces = turns.flatMap((turn) => [turn.words, turn.promptIds, turn.sampledIds, turn.logprobs]);
+  const digest = digestBytes([record, ...pieces]);
   inStore(run, (database) => {
     const { seq } = database.prepare('SELECT seq FROM trajectories WHERE rollout_id = ?').get(rolloutId) as {
       readonly seq: number;
@@ -140,31 +137,14 @@ async function changesIn(run: string): Promise<readonly Lie[]> {
   const lies: Lie[] = [];
   for (const type of new Set(events.map((event) => (event as { type: string }).type))) {
     const own = events.flatMap((event, place) => ((event as { type: string }).type === type ? [{ event, place }] : []));
-    for (const [name, { place, path }] of fieldsOf(
-      own.map(({ event }) => event),
-      'last',
-    )) {
-      const at = own[place]!.place;
-      lies.push({
-        field: `event.${type}.${name}`,
-        tell: async (copy) =>
-          keepEvents(
-            copy,
-            events.map((event, i) => (i === at ? changed(event, path) : event)),
-          ),
-      });
+    const records = own.map(({ event }) => event);
+    for (const [name, { place, path }] of fieldsOf(records, 'last')) {
+      const lie = events.map((event, i) => (i === own[place]!.place ? changed(event, path) : event));
+      lies.push({ field: `event.${type}.${name}`, tell: async (copy) => keepEvents(copy, lie) });
     }
     for (const { place } of own) {
-      const field = `event.${type}`;
-      lies.push({
-        field,
-        deletes: true,
-        tell: async (copy) =>
-          keepEvents(
-            copy,
-            events.filter((_, i) => i !== place),
-          ),
-      });
+      const rest = events.filter((_, i) => i !== place);
+      lies.push({ field: `event.${type}`, deletes: true, tell: async (copy) => keepEvents(copy, rest) });
     }
   }
   lies.push({ field: 'events.jsonl', deletes: true, tell: (copy) => rm(join(copy, 'events.jsonl')) });

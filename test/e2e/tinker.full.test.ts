@@ -1,29 +1,20 @@
 /** Training through a Tinker server in another process: undisturbed, with the server killed, with the run killed. */
 import { cp, readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import type { RunEvent } from '../../src/core/events.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { jsonLines, start } from '../cli/command.ts';
-import { databaseFor, postgresMissing } from '../postgres/server.ts';
-import { type Home, smallHome } from './small-run.ts';
-import { API_KEY, type ServerProcess, startServer } from './tinker-server.ts';
+import { databaseFor, needsPostgres } from '../postgres/server.ts';
+import { useSmallHome } from './small-run.ts';
+import { API_KEY, startServer, useServer } from './tinker-server.ts';
 
 const STEPS = 5;
-let home: Home;
-let server: ServerProcess;
-
-beforeAll(async () => {
-  home = await smallHome();
-  server = await startServer(home.dir);
-});
-afterAll(async () => {
-  await server.kill();
-  await home.remove();
-});
+const home = useSmallHome();
+const used = useServer(home);
 
 function begin(args: readonly string[], key = API_KEY) {
-  return start(args, undefined, `export TINKER_BASE_URL=${server.baseURL} TINKER_API_KEY=${key}`);
+  return start(args, undefined, `export TINKER_BASE_URL=${used.server.baseURL} TINKER_API_KEY=${key}`);
 }
 
 function flags(name: string, ...more: readonly string[]): string[] {
@@ -53,8 +44,8 @@ async function trainedOnce(name: string): Promise<void> {
 }
 
 async function restartServer(): Promise<void> {
-  await server.kill();
-  server = await startServer(home.dir, server.port);
+  await used.server.kill();
+  used.server = await startServer(home.dir, used.server.port);
 }
 
 describe('a run through a Tinker server', () => {
@@ -75,22 +66,19 @@ describe('a run through a Tinker server', () => {
     expect(again).toMatchObject({ score: (after as RunEvent & { type: 'eval-end' }).score });
   });
 
-  it.skipIf(postgresMissing !== undefined)(
-    'has its rollouts run by workers, on weights that it saved for them, to the same bytes',
-    async () => {
-      await using database = await databaseFor();
-      const worker = begin(['worker', '--store', database.url, '--json']);
-      const shared = begin(flags('workers', '--store', database.url, '--workers', 'external'));
-      await shared.prints('"type":"step-end","step":2,');
-      await restartServer();
-      expect(await shared.ended).toMatchObject({ code: 0, stderr: '' });
-      expect(await lastState('workers')).toEqual(await lastState('whole'));
-      worker.child.kill('SIGTERM');
-      expect(await worker.ended).toMatchObject({ code: 0, stdout: expect.stringMatching(/"type":"left","rollouts":[1-9]/) });
-      const left = await readdir(join(home.dir, 'state'), { recursive: true });
-      expect(left.filter((path) => path.includes('sampler_weights/trainyard-'))).toEqual([]);
-    },
-  );
+  it('has its rollouts run by workers, on weights that it saved for them, to the same bytes', needsPostgres, async () => {
+    await using database = await databaseFor();
+    const worker = begin(['worker', '--store', database.url, '--json']);
+    const shared = begin(flags('workers', '--store', database.url, '--workers', 'external'));
+    await shared.prints('"type":"step-end","step":2,');
+    await restartServer();
+    expect(await shared.ended).toMatchObject({ code: 0, stderr: '' });
+    expect(await lastState('workers')).toEqual(await lastState('whole'));
+    worker.child.kill('SIGTERM');
+    expect(await worker.ended).toMatchObject({ code: 0, stdout: expect.stringMatching(/"type":"left","rollouts":[1-9]/) });
+    const left = await readdir(join(home.dir, 'state'), { recursive: true });
+    expect(left.filter((path) => path.includes('sampler_weights/trainyard-'))).toEqual([]);
+  });
 
   it('goes on by itself when the server is killed and started again, to the same bytes', async () => {
     const { ended, prints, stdout } = begin(flags('forgotten'));
@@ -136,8 +124,8 @@ describe('a run through a Tinker server', () => {
 
   it('names the server in its output, and does not say that weights are where they are not', async () => {
     const { stdout } = await begin([...flags('plain', '--steps', '1').filter((flag) => flag !== '--json')]).ended;
-    expect(stdout).toContain(`Policy base at 127.0.0.1:${server.port}`);
-    expect(stdout).toContain(`The trained model is at ${server.baseURL}, by the name in `);
+    expect(stdout).toContain(`Policy base at 127.0.0.1:${used.server.port}`);
+    expect(stdout).toContain(`The trained model is at ${used.server.baseURL}, by the name in `);
     const checkpoint = join(home.dir, 'whole/checkpoints/step-000005');
     const embedded = await begin(['eval', home.entry, '--engine', 'embedded', '--model', checkpoint]).ended;
     expect(`${embedded.code} ${embedded.stderr}`).toMatch(

@@ -1,19 +1,15 @@
 /** A whole run, small, with every part real: process, policy, gateway over HTTP, grader process, store, checkpoints. */
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
 import type { RunEvent, TrainDone } from '../../src/core/events.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { makeBatch } from '../../src/training/batch.ts';
 import { jsonLines, trainyard } from '../cli/command.ts';
-import { CANARY, type Home, smallHome } from './small-run.ts';
+import { CANARY, useSmallHome } from './small-run.ts';
 
-let home: Home;
-beforeAll(async () => {
-  home = await smallHome();
-});
-afterAll(() => home.remove());
+const home = useSmallHome();
 
 async function everythingIn(dir: string): Promise<string> {
   const files = await readdir(dir, { recursive: true, withFileTypes: true });
@@ -152,17 +148,9 @@ export default defineWorkflow(async (ctx) => {
 
 describe('the demo', () => {
   it('earns more in each window of its steps than in the one before', async () => {
-    const flags = [
-      '--run',
-      join(home.dir, 'learning'),
-      '--steps',
-      '12',
-      '--eval-every',
-      '0',
-      '--held-out',
-      join(home.dir, 'few.jsonl'),
-    ];
-    await home.write('few.jsonl', (await readFile('examples/shop/held-out.jsonl', 'utf8')).split('\n').slice(0, 20).join('\n'));
+    const few = (await readFile('examples/shop/held-out.jsonl', 'utf8')).split('\n').slice(0, 20).join('\n');
+    const heldOut = ['--held-out', await home.write('few.jsonl', few)];
+    const flags = ['--run', join(home.dir, 'learning'), '--steps', '12', '--eval-every', '0', ...heldOut];
     const { stdout } = await trainyard('train', 'examples/shop/agent.ts', ...flags, '--json');
     const rewards = jsonLines(stdout).flatMap((event) => (event.type === 'step-end' ? [event.reward] : []));
     const windows = [0, 4, 8].map((from) => rewards.slice(from, from + 4).reduce((sum, reward) => sum + reward, 0) / 4);

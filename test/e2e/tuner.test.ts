@@ -14,7 +14,8 @@ import type { Json, Purpose, Task, Trajectory } from '../../src/core/types.ts';
 import { ChatPolicy } from '../../src/langchain.ts';
 import { makeBatch } from '../../src/training/batch.ts';
 import { BaseJudge, defineJudge, type ModelTuner, Workflow, WorkflowOutput, type WorkflowTask } from '../../src/tuner.ts';
-import { rolloutsThrough, scriptedGateway, tokenizer } from '../fixtures/scripted-gateway.ts';
+import { tokenizer } from '../fixtures/gateway/streams.ts';
+import { rolloutsThrough, scriptedGateway } from '../fixtures/scripted-gateway.ts';
 
 beforeAll(() => setTracingDisabled(true));
 

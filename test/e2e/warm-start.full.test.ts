@@ -2,25 +2,19 @@
 import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
 import { jsonLines, killedAt, start, trainyard } from '../cli/command.ts';
-import { type Home, smallHome } from './small-run.ts';
-import { API_KEY, type ServerProcess, startServer } from './tinker-server.ts';
+import { useSmallHome } from './small-run.ts';
+import { API_KEY, useServer } from './tinker-server.ts';
 
-let home: Home;
-let server: ServerProcess;
+const home = useSmallHome();
+const used = useServer(home);
 let taught: string;
 
 beforeAll(async () => {
-  home = await smallHome();
-  server = await startServer(home.dir);
   taught = join(home.dir, 'taught');
   const tasks = ['--held-out', join(home.dir, 'train.jsonl'), '--n', '16'];
   expect(await trainyard('eval', home.entry, ...tasks, '--run', taught)).toMatchObject({ code: 0 });
-});
-afterAll(async () => {
-  await server.kill();
-  await home.remove();
 });
 
 const flags = (name: string, ...more: readonly string[]): string[] => [
@@ -63,7 +57,7 @@ describe('a training run with a warm start', () => {
 
   it('does the same through a Tinker server', async () => {
     const through = [...flags('tinker'), '--engine', 'tinker', '--model', 'models/base'];
-    const run = await start(through, undefined, `export TINKER_BASE_URL=${server.baseURL} TINKER_API_KEY=${API_KEY}`).ended;
+    const run = await start(through, undefined, `export TINKER_BASE_URL=${used.server.baseURL} TINKER_API_KEY=${API_KEY}`).ended;
     expect(run).toMatchObject({ code: 0, stderr: '' });
     const events = jsonLines(run.stdout);
     const { validationLoss } = events.find((event) => event.type === 'sft-end')!;

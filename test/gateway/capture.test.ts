@@ -4,9 +4,9 @@
  */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { scriptedLogprob } from '../../packages/testing/src/trajectories.ts';
 import { TrainyardError } from '../../src/core/errors.ts';
 import type { Message, Sample, Turn } from '../../src/core/types.ts';
-import { scriptedLogprob } from '../../src/testing/trajectories.ts';
 import { stitch } from '../../src/tokens/stitch.ts';
 import { open, post, renderer, say, tokenizer } from '../fixtures/gateway/streams.ts';
 

@@ -5,13 +5,13 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { stripVTControlCharacters } from 'node:util';
 import { describe, expect, it } from 'vitest';
+import { checkHistory } from '../../packages/testing/src/check-history.ts';
+import { recordHistory } from '../../packages/testing/src/record-history.ts';
 import { turnText } from '../../src/cli/output/print-rollout.ts';
 import { sampledTokensIn, turnSummary } from '../../src/core/turns.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { graderInput } from '../../src/grading/call.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
-import { checkHistory } from '../../src/testing/check-history.ts';
-import { recordHistory } from '../../src/testing/record-history.ts';
 import { ANSWER, ask, open, specOf } from '../fixtures/gateway/streams.ts';
 
 async function playedRollout(): Promise<Trajectory> {

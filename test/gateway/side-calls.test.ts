@@ -2,10 +2,8 @@
  * The calls that coding agents make beside their conversation, through the real gateway: the conversation goes on from its own turns, titles
  * and memories are not trained, and whatever may be a part of the agent's work is.
  */
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { describe, expect, it, onTestFinished } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { defineWorkflow } from '../../src/core/define.ts';
 import type { RunEvent } from '../../src/core/events.ts';
 import type { Json, Message, Turn } from '../../src/core/types.ts';
@@ -15,6 +13,7 @@ import { stitch } from '../../src/tokens/stitch.ts';
 import { createTokenizer } from '../../src/tokens/tokenizer.ts';
 import { readTokenizerFiles } from '../../src/tokens/tokenizer-files.ts';
 import { train } from '../../src/training/train.ts';
+import { temporaryFolder } from '../fixtures/folder.ts';
 import { LOOKUP, open, post, renderer, say, tools } from '../fixtures/gateway/streams.ts';
 
 const system = (content: string): Message => ({ role: 'system', content });
@@ -229,8 +228,6 @@ it.each([
 });
 
 it('a run says that it does not train them, once', async () => {
-  const folder = await mkdtemp(join(tmpdir(), 'trainyard-side-'));
-  onTestFinished(() => rm(folder, { recursive: true }));
   let reward = 0;
   const workflow = defineWorkflow(async (ctx) => {
     const policy = ctx.model();
@@ -242,7 +239,7 @@ it('a run says that it does not train them, once', async () => {
   });
   const events: RunEvent[] = [];
   const tasks = ['a', 'b', 'c', 'd'].map((prompt) => ({ prompt }));
-  const settings = { steps: 1, group: 2, groupsPerStep: 1, threads: 1, run: join(folder, 'run') };
+  const settings = { steps: 1, group: 2, groupsPerStep: 1, threads: 1, run: join(temporaryFolder(), 'run') };
   await train({ entry: { workflow }, tasks, ...settings }, (event) => events.push(event));
   const told = events.filter((event) => event.type === 'warning' && event.code === 'SIDE_CALL');
   expect(told).toMatchObject([{ message: expect.stringContaining("turn 1 looks like a client's call beside its conversation") }]);

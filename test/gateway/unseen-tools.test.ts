@@ -1,14 +1,13 @@
 /** What an agent asks for in vain, told by a run and by a server, each name once. */
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { describe, expect, it, onTestFinished } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import type { ModelHandle } from '../../src/core/contracts.ts';
 import { defineWorkflow } from '../../src/core/define.ts';
 import type { RunEvent } from '../../src/core/events.ts';
 import { serve } from '../../src/serve/serve.ts';
-import { SERVE_DEFAULTS } from '../../src/settings/settings.ts';
+import { SERVE_DEFAULTS } from '../../src/settings/server-defaults.ts';
 import { train } from '../../src/training/train.ts';
+import { temporaryFolder } from '../fixtures/folder.ts';
 
 const functionTool = { type: 'function', name: 'f', parameters: { type: 'object' } };
 const RESPONSES = {
@@ -50,11 +49,7 @@ const expected = (rollout: string) => {
   return [told('parallel_tool_calls:false, the tool web_search, the tool custom:apply_patch'), told('the tool bash')];
 };
 
-async function folder(): Promise<string> {
-  const made = await mkdtemp(join(tmpdir(), 'trainyard-unseen-'));
-  onTestFinished(() => rm(made, { recursive: true }));
-  return join(made, 'run');
-}
+const newRun = async (): Promise<string> => join(temporaryFolder(), 'run');
 
 describe('tools that the policy never sees, and calls that it cannot be held to make one at a time', () => {
   it('are told once by a run; parameters that change nothing for the agent are not', async () => {
@@ -65,7 +60,7 @@ describe('tools that the policy never sees, and calls that it cannot be held to 
     });
     const events: RunEvent[] = [];
     const tasks = ['a', 'b', 'c', 'd'].map((prompt) => ({ prompt }));
-    const settings = { steps: 1, group: 2, groupsPerStep: 1, threads: 1, concurrency: 1, run: await folder() };
+    const settings = { steps: 1, group: 2, groupsPerStep: 1, threads: 1, concurrency: 1, run: await newRun() };
     await train({ entry: { workflow }, tasks, ...settings }, (event) => events.push(event));
     const told = events.filter((event) => event.type === 'warning' && event.code === 'WITHOUT_EFFECT');
     const names = ['parallel_tool_calls:false, the tool web_search, the tool custom:apply_patch, the tool bash'];
@@ -75,14 +70,8 @@ describe('tools that the policy never sees, and calls that it cannot be held to 
   it('are told once by a server', async () => {
     const told: (readonly [string, string])[] = [];
     const none = { model: undefined, token: undefined, temperature: undefined, entry: undefined, tasks: undefined };
-    const settings = {
-      ...SERVE_DEFAULTS,
-      ...none,
-      maxGroups: undefined,
-      groupTimeout: undefined,
-      threads: 1,
-      run: await folder(),
-    };
+    const waits = { maxGroups: undefined, groupTimeout: undefined };
+    const settings = { ...SERVE_DEFAULTS, ...none, ...waits, threads: 1, run: await newRun() };
     const warn = (code: string, message: string): void => void told.push([code, message]);
     await using served = await serve(settings, { warn, onTurn: () => {}, onFailure: () => {} });
     await askThrice(served);

@@ -3,11 +3,11 @@
  * up is in kills.full.test.ts.
  */
 import { describe, expect, it } from 'vitest';
+import { checkHistory, FAULTS, type Fault, type HistoryReport } from '../../packages/testing/src/check-history.ts';
+import { recordHistory } from '../../packages/testing/src/record-history.ts';
+import { manifestOf } from '../../packages/testing/src/trajectories.ts';
 import type { Store } from '../../src/core/contracts.ts';
 import type { BatchManifest, Trajectory, Turn } from '../../src/core/types.ts';
-import { checkHistory, FAULTS, type Fault, type HistoryReport } from '../../src/testing/check-history.ts';
-import { recordHistory } from '../../src/testing/record-history.ts';
-import { manifestOf } from '../../src/testing/trajectories.ts';
 import { carelessStore, type Place, playRun } from '../fixtures/history-run.ts';
 import { memoryStore } from '../fixtures/store/memory-store.ts';
 

@@ -4,10 +4,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, it, onTestFinished } from 'vitest';
+import { checkHistory, FAULTS, type Fault } from '../../packages/testing/src/check-history.ts';
+import { historyFile, overlaid, recordHistory } from '../../packages/testing/src/record-history.ts';
+import { manifestOf, randomTrajectory } from '../../packages/testing/src/trajectories.ts';
 import type { BatchManifest, Trajectory } from '../../src/core/types.ts';
-import { checkHistory, FAULTS, type Fault } from '../../src/testing/check-history.ts';
-import { historyFile, overlaid, recordHistory } from '../../src/testing/record-history.ts';
-import { manifestOf, randomTrajectory } from '../../src/testing/trajectories.ts';
 import { playRun } from '../fixtures/history-run.ts';
 import { memoryStore } from '../fixtures/store/memory-store.ts';
 

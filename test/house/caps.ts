@@ -4,18 +4,18 @@
  */
 export const CAPS = {
   /** Source tokens of all that ships; 617,370 when the gauge was first read. */
-  tokens: 618_500,
+  tokens: 590_500,
   testLines: 64_000,
-  documentWords: 96_500,
+  documentWords: 48_000,
   glossary: 30,
   repeatedNames: 15,
-  topFolders: 25,
-  ownFiles: 43,
+  topFolders: 24,
+  ownFiles: 22,
   /** Values packed into one declaration; swaps are. */
   tuples: 10,
 } as const;
 
-export const WORDS: Readonly<Record<string, number>> = { 'README.md': 1_030, 'CHANGELOG.md': 6_300, 'ARCHITECTURE.md': 1_840 };
+export const WORDS: Readonly<Record<string, number>> = { 'README.md': 650, 'CHANGELOG.md': 600, 'ARCHITECTURE.md': 1_600 };
 
 /** Files that are loaded with one, itself included. */
-export const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/training/train.ts': 132 };
+export const CLOSURES: Readonly<Record<string, number>> = { 'src/index.ts': 15, 'src/training/train.ts': 134 };

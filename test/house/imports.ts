@@ -29,7 +29,7 @@ export const ROOMS: readonly string[] = [
   'engines/tinker',
   ...['shapes/areal', 'shapes/flows', 'shapes/osmosis', 'shapes/tuner'],
   ...['places/process', 'places/workers'],
-  ...['graders', 'init', 'integrations', 'testing', 'view'],
+  ...['graders', 'init', 'integrations', 'view'],
 ];
 
 /** Folders that only group rooms, each with a folder of its own. */
@@ -145,6 +145,17 @@ export function cycleFaults(sources: readonly Source[]): readonly string[] {
   };
   for (const path of targets.keys()) walk(path, []);
   return faults;
+}
+
+/** A package of ours beside src/ uses what every user has: itself, and the files directly in src/, which its build names by their sub-paths. */
+export function doorFaults(sources: readonly Source[]): readonly string[] {
+  const folder = (path: string): string => path.split('/').slice(0, 2).join('/');
+  return relativeEdges(sources)
+    .filter(({ from, to }) => folder(to) !== folder(from) && !/^src\/[^/]+\.ts$/.test(to))
+    .map(
+      ({ from, line, to }) =>
+        `${from}:${line}: imports ${to}, which is not public; export it from a file directly in src/, or do without`,
+    );
 }
 
 /** Relative specifiers name an existing `.ts` file; bare ones are Node's, with `node:`, or declared for users. */

@@ -6,6 +6,7 @@ import {
   cycleFaults,
   type DeclaredPackages,
   directionFaults,
+  doorFaults,
   importsOf,
   packagesBehind,
   specifierFaults,
@@ -77,6 +78,24 @@ describe('the source tree', () => {
   it.each(surface)('$subPath loads the packages it is for, and no other that users may lack', ({ subPath, path }) => {
     const behind = [...packagesBehind(path, sources)].filter((name) => !ALWAYS.includes(name));
     expect(behind).toEqual(FOR[subPath] ?? []);
+  });
+});
+
+describe('packages/testing', () => {
+  it('imports itself, Node, its dependencies and the public surface', () => {
+    const sources = readSources('packages/testing/src');
+    expect(sources.length).toBeGreaterThan(0);
+    expect(doorFaults(sources)).toEqual([]);
+    expect(cycleFaults(sources)).toEqual([]);
+    const { name, dependencies } = JSON.parse(readText('packages/testing/package.json')) as typeof packageJson;
+    const runtime = new Set(Object.keys(dependencies));
+    const all = [...sources, ...readSources('src')];
+    const faults = specifierFaults(all, { name, runtime, development: new Set() });
+    expect(faults.filter((fault) => fault.startsWith('packages/'))).toEqual([]);
+    const inside = tree({
+      'packages/testing/src/a.ts': "import './b.ts'; import '../../../src/core/c.ts'; import '../../../src/d.ts';",
+    });
+    expect(doorFaults(inside)).toEqual([expect.stringContaining('imports src/core/c.ts, which is not public')]);
   });
 });
 
@@ -170,7 +189,7 @@ describe('the specifier rule', () => {
     ['fs', "write 'node:fs'"],
     ['left-pad', 'is not in package.json'],
     ['vitest', 'is a development package'],
-    ['trainyard/testing', 'is this package'],
+    ['trainyard/loop', 'is this package'],
     ...['./there.ts', 'node:fs', 'zod/v4', '@scope/one/deep'].map((specifier) => [specifier, undefined] as const),
   ])('says of %s: %s', (specifier, reason) => {
     const faults = specifierFaults(tree({ 'src/core/a.ts': `import '${specifier}';`, 'src/core/there.ts': '' }), packages);

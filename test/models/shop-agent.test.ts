@@ -1,14 +1,13 @@
 /** The shop example as a newcomer runs it: the agent against a server that says what a test wants, and its grader. */
 
 import { readFileSync } from 'node:fs';
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { describe, expect, it } from 'vitest';
 import workflow, { grader } from '../../examples/shop/agent.ts';
 import { runTool, SYSTEM_PROMPT, TOOLS } from '../../models/shop-domain.ts';
 import type { ModelHandle, WorkflowContext } from '../../src/core/contracts.ts';
 import type { Message, PromptMessage } from '../../src/core/types.ts';
 import { rolloutInput } from '../fixtures/grader/rollout-input.ts';
+import { jsonOf, localServer } from '../fixtures/local-server.ts';
 
 interface ModelRequest {
   readonly messages: readonly Message[];
@@ -21,22 +20,13 @@ async function play(
   replies: readonly object[],
 ): Promise<{ output: unknown; requests: readonly ModelRequest[] }> {
   const requests: ModelRequest[] = [];
-  const server = createServer(async (request, response) => {
-    let body = '';
-    for await (const chunk of request) body += String(chunk);
-    requests.push(JSON.parse(body) as ModelRequest);
+  await using server = await localServer((_, response, body) => {
+    requests.push(jsonOf(body));
     const message = { role: 'assistant', content: null, ...replies[requests.length - 1] };
     response.setHeader('content-type', 'application/json');
     response.end(JSON.stringify({ id: 'x', object: 'chat.completion', choices: [{ index: 0, finish_reason: 'stop', message }] }));
   });
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  try {
-    const { port } = server.address() as AddressInfo;
-    return { output: await workflow.run(context(question, `http://127.0.0.1:${port}/v1`)), requests };
-  } finally {
-    server.closeAllConnections();
-    server.close();
-  }
+  return { output: await workflow.run(context(question, `${server.origin}/v1`)), requests };
 }
 
 function context(question: string, baseURL: string): WorkflowContext {

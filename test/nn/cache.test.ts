@@ -10,7 +10,8 @@ import type { SampleRequest, SampleResult } from '../../src/core/policy.ts';
 import { EmbeddedModel } from '../../src/engines/embedded/embedded-model.ts';
 import type { LlamaConfig } from '../../src/engines/embedded/model/config.ts';
 import { type Slot, SlotTable } from '../../src/engines/embedded/slots.ts';
-import { openAdapted, temporaryFolder, writeModel } from '../fixtures/nn/adapters.ts';
+import { temporaryFolder } from '../fixtures/folder.ts';
+import { openAdapted, writeModel } from '../fixtures/nn/adapters.ts';
 import { openModel, REGULAR, randomSample, randomTokens, relativeError, request, SHAPES, scored } from '../fixtures/nn/models.ts';
 import { ReferenceModel } from '../fixtures/nn/reference.ts';
 
@@ -47,12 +48,15 @@ describe('a sequence over many pages', () => {
   );
 
   it('ends with the context, wherever its last page does', async () => {
-    for (const contextLength of [300, 320, 333]) {
+    for (const contextLength of [291, 300, 320, 333]) {
       const model = await openModel({ ...REGULAR, contextLength });
       const asked = request(randomTokens(REGULAR, 290, 1), { maxTokens: 500 });
       const result = await model.sample(asked);
       expect([result.ids.length, result.stopReason]).toEqual([contextLength - 290, 'length']);
       expect(await model.forward([scored(asked, result)])).toEqual([result.logprobs]);
+      const full = model.sample(request(randomTokens(REGULAR, contextLength, 1)));
+      const message = `the prompt has ${contextLength} tokens, the context is ${contextLength}`;
+      await expect(full).rejects.toMatchObject({ code: 'CONTEXT_OVERFLOW', message });
     }
   });
 });
@@ -145,7 +149,7 @@ describe('a bounded context', () => {
     await expect(model.forward([randomSample(LONG, 41, 1)])).rejects.toMatchObject({ code: 'SAMPLE_REFUSED' });
     await using whole = await EmbeddedModel.open({ dir, threads: 1 });
     expect(await model.forward([randomSample(LONG, 40, 1)])).toEqual(await whole.forward([randomSample(LONG, 40, 1)]));
-    const saved = await temporaryFolder();
+    const saved = temporaryFolder();
     await model.save(saved);
     const json = JSON.parse(await readFile(join(saved, 'config.json'), 'utf8')) as Record<string, unknown>;
     expect(json['max_position_embeddings']).toBe(700);

@@ -2,15 +2,14 @@
  * Layers whose activations found no room are computed again on the way back: to the same bits as if they had been kept.
  */
 import { describe, expect, it } from 'vitest';
-import { activationFloats, floatsOf, planArena } from '../../src/engines/embedded/arena.ts';
-import { compileKernels } from '../../src/engines/embedded/compile.ts';
+import { activationFloats, floatsOf } from '../../src/engines/embedded/arena.ts';
 import { packServed } from '../../src/engines/embedded/decode-pass.ts';
 import { planLora } from '../../src/engines/embedded/lora.ts';
 import { type LlamaConfig, planLayout } from '../../src/engines/embedded/model/config.ts';
 import { TrainPass } from '../../src/engines/embedded/train-pass.ts';
 import { assemble, planBatch } from '../../src/engines/embedded/train-step.ts';
-import { loadKernels, reserveMemory } from '../../src/engines/embedded/wasm.ts';
 import { LORA, strongAdapter } from '../fixtures/nn/adapters.ts';
+import { plainKernels } from '../fixtures/nn/kernels.ts';
 import { mixedSamples, SHAPES, strongWeights } from '../fixtures/nn/models.ts';
 
 const ROWS = { trainRows: 600, microbatchRows: { usual: 512, sharing: 512 }, trunk: { rows: 0 } };
@@ -19,12 +18,9 @@ const ROWS = { trainRows: 600, microbatchRows: { usual: 512, sharing: 512 }, tru
 function gradientWith(config: LlamaConfig, adapted: boolean, room: number): Float32Array {
   const layout = planLayout(config);
   const lora = adapted ? planLora(config, LORA) : undefined;
-  const arena = planArena({ config, layout, lora, use: 'training', threads: 1 });
-  const memory = reserveMemory(arena, config);
+  const { arena, memory, kernels } = plainKernels(config, lora);
   const { buffer } = memory;
-  const kernels = loadKernels(compileKernels('plain'), memory);
-  const { gemmScratch, train } = arena.workers[0]!;
-  kernels.setGemmScratch(gemmScratch);
+  const { train } = arena.workers[0]!;
   const base = strongWeights(config, 3);
   const parameters = arena.parameters!;
   if (lora === undefined) new Float32Array(buffer, parameters, layout.length).set(base);

@@ -123,17 +123,6 @@ describe('sampling', () => {
     expect(free.stopReason).toBe('length');
   });
 
-  it('cuts the answer at the end of the context and refuses a prompt that fills it', async () => {
-    const model = await openModel();
-    const { ids, stopReason } = await model.sample(request(randomTokens(REGULAR, 90, 1), { maxTokens: 50 }));
-    expect([ids.length, stopReason]).toEqual([6, 'length']);
-    expect((await model.sample(request(randomTokens(REGULAR, 95, 1)))).ids).toHaveLength(1);
-    await expect(model.sample(request(randomTokens(REGULAR, 96, 1)))).rejects.toMatchObject({
-      code: 'CONTEXT_OVERFLOW',
-      message: 'the prompt has 96 tokens, the context is 96',
-    });
-  });
-
   it.each([
     ['an empty prompt', request(new Int32Array(0))],
     ['an id outside the vocabulary', request(Int32Array.of(48))],

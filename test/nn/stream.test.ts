@@ -3,13 +3,11 @@
  */
 import { describe, expect, it } from 'vitest';
 import type { SampleRequest, SampleResult } from '../../src/core/policy.ts';
-import { planArena } from '../../src/engines/embedded/arena.ts';
-import { compileKernels } from '../../src/engines/embedded/compile.ts';
 import { DecodePass, packServed } from '../../src/engines/embedded/decode-pass.ts';
 import type { EmbeddedModel } from '../../src/engines/embedded/embedded-model.ts';
 import { planLayout } from '../../src/engines/embedded/model/config.ts';
 import { SampleLoop } from '../../src/engines/embedded/sample-loop.ts';
-import { loadKernels, reserveMemory } from '../../src/engines/embedded/wasm.ts';
+import { plainKernels } from '../fixtures/nn/kernels.ts';
 import { openModel, REGULAR, randomTokens, request, strongWeights } from '../fixtures/nn/models.ts';
 
 const LONG = { ...REGULAR, contextLength: 4096 };
@@ -112,11 +110,8 @@ describe('a sampling loop', () => {
     // Whose embedding is not its output head too.
     const LONG = { ...REGULAR, contextLength: 4096, tied: false };
     const layout = planLayout(LONG);
-    const arena = planArena({ config: LONG, layout, lora: undefined, use: 'training', threads: 1 });
-    const memory = reserveMemory(arena, LONG);
-    const kernels = loadKernels(compileKernels('plain'), memory);
-    const { gemmScratch, decode } = arena.workers[0]!;
-    kernels.setGemmScratch(gemmScratch);
+    const { arena, memory, kernels } = plainKernels(LONG, undefined);
+    const { decode } = arena.workers[0]!;
     new Float32Array(memory.buffer, arena.parameters, layout.length).set(strongWeights(LONG, 3));
     packServed({ kernels, config: LONG, arena }, layout);
     if (spoiled !== undefined) {

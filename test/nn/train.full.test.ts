@@ -18,6 +18,7 @@ import {
 } from '../fixtures/nn/models.ts';
 import { ReferenceModel } from '../fixtures/nn/reference.ts';
 import { ReferenceAdamW } from '../fixtures/nn/reference-adamw.ts';
+import { refusal } from '../fixtures/refusal.ts';
 
 const ADAM = { ...BASE_ADAM, weightDecay: 0.1, maxGradNorm: 0.5 };
 const clip = { clipLow: 0.2, clipHigh: 0.28 };
@@ -134,10 +135,9 @@ describe('training', () => {
     const all = await model.forward(samples);
     const [alone] = await model.forward([long]);
     expect(all[0]).toEqual(alone);
-    await expect(model.forward([randomSample(config, 1501, 1)])).rejects.toMatchObject({
-      code: 'SAMPLE_REFUSED',
-      message: expect.stringContaining('1501 tokens, the context is 1500') as string,
-    });
+    await expect(model.forward([randomSample(config, 1501, 1)])).rejects.toThrow(
+      refusal('SAMPLE_REFUSED', '1501 tokens, the context is 1500'),
+    );
     const reference = new ReferenceModel(config, Float64Array.from(model.weights()));
     const wanted = reference.logprobs(samples[5]!.tokens, 1).filter((_lp, i) => samples[5]!.mask[i] === 1);
     expect(relativeError(all[5]!, wanted)).toBeLessThan(1e-6);
@@ -184,10 +184,9 @@ describe('training', () => {
     await model.forwardBackward(mixedSamples(REGULAR), crossEntropy());
     const before = model.gradient();
     const samples = [randomSample(REGULAR, 4, 1), randomSample(REGULAR, 4, 2, changes)];
-    await expect(model.forwardBackward(samples, crossEntropy())).rejects.toMatchObject({
-      code: 'SAMPLE_REFUSED',
-      message: expect.stringContaining('sample 1 (rollout "rollout-2")') as string,
-    });
+    await expect(model.forwardBackward(samples, crossEntropy())).rejects.toThrow(
+      refusal('SAMPLE_REFUSED', 'sample 1 (rollout "rollout-2")'),
+    );
     await expect(model.forward(samples)).rejects.toMatchObject({ code: 'SAMPLE_REFUSED' });
     expect(model.gradient()).toEqual(before);
   });

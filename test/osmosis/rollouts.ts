@@ -1,5 +1,6 @@
 /** Rollouts of what a module exports, through the real gateway, runner and grader, with a scripted engine in the policy's place. */
 
+import type { ScriptedEngine } from '../../packages/testing/src/trajectories.ts';
 import { Semaphore } from '../../src/core/async.ts';
 import type { Workflow } from '../../src/core/contracts.ts';
 import { asGrader, asWorkflow, moduleOf } from '../../src/core/define.ts';
@@ -13,7 +14,6 @@ import {
   Grader,
   type GraderContext,
 } from '../../src/osmosis.ts';
-import type { ScriptedEngine } from '../../src/testing/trajectories.ts';
 import { rolloutsThrough, type Says, scriptedGateway } from '../fixtures/scripted-gateway.ts';
 
 export const TASK: Task = { id: 't', prompt: [{ role: 'user', content: 'hello' }], answer: 'hi', metadata: { kind: 'greeting' } };

@@ -85,7 +85,7 @@ describe.skipIf(!hasRegistry)('from an empty folder, with the packed package', (
       !/[/\\](?:node_modules|dist|runs|\.git|\.interop)(?:[/\\]|$)/.test(path.slice(ROOT.length));
     cpSync(ROOT, copy, { recursive: true, filter: isSource });
     symlinkSync(join(ROOT, 'node_modules'), join(copy, 'node_modules'));
-    for (const folder of [copy, join(copy, 'packages/create-trainyard')])
+    for (const folder of [copy, join(copy, 'packages/create-trainyard'), join(copy, 'packages/testing')])
       await run(folder, process.execPath, 'npm', 'pack', '--pack-destination', home, '--loglevel=error');
     tarballs = readdirSync(home).flatMap((name) => (name.endsWith('.tgz') ? [join(home, name)] : []));
     const bytes = Math.max(...tarballs.map((tarball) => readFileSync(tarball).length));
@@ -116,7 +116,33 @@ describe.skipIf(!hasRegistry)('from an empty folder, with the packed package', (
     expect(await run(demo, node, 'npx', 'trainyard', 'show', 'runs/mine', '--limit', '3')).toContain('train');
     expect(await seenIn(demo, node, 'runs/mine')).toMatchObject([{ path: 'runs/mine', state: 'done', steps: 8 }]);
   });
+
+  it('@trainyard/testing holds an engine and a store to their contracts, and knows the errors of the installed package', async () => {
+    const project = join(home, 'suites');
+    mkdirSync(project);
+    writeFileSync(join(project, 'package.json'), JSON.stringify({ private: true, type: 'module' }));
+    await run(project, process.execPath, 'npm', 'install', ...tarballs, ...QUIET);
+    writeFileSync(join(project, 'suites.ts'), SUITES);
+    const { stdout } = await promisify(execFile)(process.execPath, ['suites.ts'], { cwd: project });
+    expect(stdout).toBe('store: true\nengine: true\n');
+  });
 });
+
+const SUITES = `
+import { engineConformance, storeConformance } from '@trainyard/testing';
+import { BASE_MODEL } from 'trainyard';
+import { EmbeddedModel, openSqliteStore } from 'trainyard/loop';
+
+const store = storeConformance('store', () => openSqliteStore(':memory:'));
+for (const { run } of store) await run();
+console.log('store:', store.length > 20);
+const engine = engineConformance('engine', async () => {
+  const model = await EmbeddedModel.open({ dir: BASE_MODEL });
+  return { engine: model, [Symbol.asyncDispose]: () => model.close() };
+});
+for (const { run } of engine) await run();
+console.log('engine:', engine.length > 5);
+`;
 
 interface Done {
   readonly before: { readonly success: number };

@@ -1,18 +1,20 @@
 /**
  * A real PostgreSQL server for tests: Debian's, or any whose `initdb` is on the PATH, in a folder of its own on a free port of 127.0.0.1.
  * It can be killed and started again on the same data. `databaseFor` gives a test a database of its own: of the server that `DATABASE_URL`
- * names, else of one server per test process. Where there is no PostgreSQL, `postgresMissing` says so and tests skip with that reason.
+ * names, else of one server per test process. Where there is no PostgreSQL, tests with the options `needsPostgres` are skipped.
  */
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { chmod, chown, mkdtemp, rm } from 'node:fs/promises';
-import { createServer, type Socket } from 'node:net';
+import type { Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import pg from 'pg';
+import { needs } from '../fixtures/needs.ts';
+import { freePort } from '../interop/child.ts';
 
 const run = promisify(execFile);
 
@@ -26,9 +28,17 @@ export interface PostgresServer extends AsyncDisposable {
   start(): Promise<void>;
 }
 
-/** Undefined if tests with PostgreSQL can run. */
+const POSTGRES = 'PostgreSQL (apt-get install postgresql)';
+
+/** What is missing where nothing can run that needs a database. */
 export const postgresMissing: string | undefined =
-  process.env['DATABASE_URL'] || binaries() ? undefined : 'no PostgreSQL here: apt-get install postgresql, or set DATABASE_URL';
+  process.env['DATABASE_URL'] || binaries() ? undefined : `${POSTGRES}, or DATABASE_URL`;
+
+/** Options of tests that need a database. */
+export const needsPostgres = needs(postgresMissing);
+
+/** Options of tests that need a server of their own, whatever `DATABASE_URL` names. */
+export const needsPostgresServer = needs(binaries() ? undefined : POSTGRES);
 
 export function binaries(): string | undefined {
   const debian = '/usr/lib/postgresql';
@@ -49,7 +59,7 @@ function owner(): { readonly uid: number; readonly gid: number } | undefined {
 
 export async function startPostgres(settings: Readonly<Record<string, string>> = {}): Promise<PostgresServer> {
   const bin = binaries();
-  if (bin === undefined) throw new Error(postgresMissing ?? 'DATABASE_URL names a server that tests cannot start');
+  if (bin === undefined) throw new Error(`no ${POSTGRES} here`);
   const user = owner();
   const dir = await mkdtemp(join(tmpdir(), 'trainyard-postgres-'));
   await chmod(dir, 0o700);
@@ -105,14 +115,6 @@ async function accepts(url: string): Promise<void> {
       await sleep(50);
     }
   }
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  const { port } = server.address() as { readonly port: number };
-  await new Promise((resolve) => server.close(resolve));
-  return port;
 }
 
 let shared: Promise<PostgresServer> | undefined;

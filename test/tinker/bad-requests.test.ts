@@ -1,28 +1,20 @@
 /** What a Tinker server refuses, and how it says so: a status that clients understand, and where in the request the trouble is. */
-import { request as httpRequest } from 'node:http';
 import { promisify } from 'node:util';
 import { zstdCompress } from 'node:zlib';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
 import type { Sample } from '../../src/core/types.ts';
 import { TINKER_LIMITS } from '../../src/engines/tinker/server/limits.ts';
 import { encodePassRequest } from '../../src/engines/tinker/wire/protobuf.ts';
 import { type Datum, type PassRequest, PROTOBUF, type Tensor } from '../../src/engines/tinker/wire/tinker-messages.ts';
 import { REGULAR, randomSample } from '../fixtures/nn/models.ts';
-import { ADAM, BASE, datumOf, KEY, type PlainClient, passOf, scratch, serve } from '../fixtures/tinker/server.ts';
+import { ADAM, BASE, datumOf, KEY, type PlainClient, passOf, useServer } from '../fixtures/tinker/server.ts';
 
-let home: Awaited<ReturnType<typeof scratch>>;
-let served: Awaited<ReturnType<typeof serve>>;
+const used = useServer();
 let client: PlainClient;
 let modelId: string;
 beforeAll(async () => {
-  home = await scratch();
-  served = await serve(home);
-  client = served.client;
+  client = used.client;
   modelId = await client.model();
-});
-afterAll(async () => {
-  await served.close();
-  await home.remove();
 });
 
 const SAMPLE: Sample = randomSample(REGULAR, 12, 1, { prompt: 4 });
@@ -181,10 +173,6 @@ describe('what is not there', () => {
     expect((await client.post(verb, body)).status).toBe(status);
   });
 
-  it('is 405 for a method', async () => {
-    expect((await client.get('optim_step')).status).toBe(405);
-  });
-
   it('is another base model for a new model, which is told the one there is', async () => {
     const session_id = await client.session();
     const create = (model_seq_id: number, base_model: string) =>
@@ -193,13 +181,13 @@ describe('what is not there', () => {
       status: 400,
       json: { detail: expect.stringContaining('expected "small"') },
     });
-    expect((await create(1, home.model)).status).toBe(200);
+    expect((await create(1, used.model)).status).toBe(200);
   });
 });
 
 describe('a key', () => {
-  it.each(['', 'tml-wrong', `${KEY}x`, KEY.slice(0, -1)])('%j is refused', async (key) => {
-    expect((await client.send('create_session', '{}', { 'x-api-key': key })).status).toBe(401);
+  it('that is wrong is refused', async () => {
+    expect((await client.send('create_session', '{}', { 'x-api-key': `${KEY}x` })).status).toBe(401);
   });
 
   it('is taken as a bearer token too, and not needed to ask whether the server lives', async () => {
@@ -207,16 +195,5 @@ describe('a key', () => {
     const bearer = await fetch(`${client.origin}/api/v1/get_server_capabilities`, { headers });
     expect(await bearer.json()).toMatchObject({ supported_models: [{ model_name: BASE, max_context_length: 96 }] });
     expect((await fetch(`${client.origin}/api/v1/healthz`)).status).toBe(200);
-  });
-
-  it('does not help a web page, or a name that somebody else’s DNS points here', async () => {
-    expect((await client.send('create_session', '{}', { origin: 'https://example.com' })).status).toBe(403);
-    const { promise, resolve, reject } = Promise.withResolvers<number | undefined>();
-    const headers = { host: 'example.com', 'x-api-key': KEY };
-    const options = { port: new URL(client.origin).port, host: '127.0.0.1', path: '/api/v1/get_server_capabilities', headers };
-    httpRequest(options, (response) => resolve(response.statusCode))
-      .on('error', reject)
-      .end();
-    expect(await promise).toBe(403);
   });
 });

@@ -52,7 +52,7 @@ describe('the Tinker engine', () => {
       return { json: sampled };
     };
     const early = engine.sample(request);
-    await vi.waitFor(() => expect(server.of('retrieve_future')).toHaveLength(1));
+    await expect.poll(() => server.of('retrieve_future')).toHaveLength(1);
     engine.hold();
     slow.resolve();
     const late = engine.sample({ ...request, seed: 8 });
@@ -73,7 +73,7 @@ describe('the Tinker engine', () => {
       return { json: sampled };
     };
     const early = engine.sample(request);
-    await vi.waitFor(() => expect(server.of('retrieve_future')).toHaveLength(1));
+    await expect.poll(() => server.of('retrieve_future')).toHaveLength(1);
     engine.serve('s-1', 4);
     expect(engine.policyVersion).toBe(4);
     expect((await engine.sample(request)).policyVersion).toBe(4);
@@ -87,10 +87,10 @@ describe('the Tinker engine', () => {
     server.script = ({ verb }) => (verb === 'retrieve_future' ? () => undefined : undefined);
     const controller = new AbortController();
     const ended = expect(engine.sample(request, controller.signal)).rejects.toMatchObject(failure('CANCELLED'));
-    await vi.waitFor(() => expect(server.of('retrieve_future')).toHaveLength(1));
+    await expect.poll(() => server.of('retrieve_future')).toHaveLength(1);
     controller.abort();
     await ended;
-    await vi.waitFor(() => expect(server.of('cancel_future')[0]?.json).toEqual({ request_id: 'f1' }));
+    await expect.poll(() => server.of('cancel_future')[0]?.json).toEqual({ request_id: 'f1' });
   });
 
   it('keeps what the listener wants of a result', async ({ engine }) => {

@@ -3,25 +3,17 @@ import { execFile } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { afterAll, beforeAll, expect, it } from 'vitest';
-import { ROOT, scratch } from '../cli/command.ts';
-import { API_KEY, type ServerProcess, startServer } from '../e2e/tinker-server.ts';
+import { expect, it } from 'vitest';
+import { ROOT, useScratch } from '../cli/command.ts';
+import { API_KEY, useServer } from '../e2e/tinker-server.ts';
 
-let home: Awaited<ReturnType<typeof scratch>>;
-let server: ServerProcess;
-beforeAll(async () => {
-  home = await scratch();
-  server = await startServer(home.dir);
-});
-afterAll(async () => {
-  await server.kill();
-  await home.remove();
-});
+const home = useScratch();
+const used = useServer(home);
 
 it('learns what it sampled', async () => {
   const page = await readFile(join(ROOT, 'docs/reference/tinker.md'), 'utf8');
   const path = await home.write('client.ts', /```ts\n([\s\S]*?)```/.exec(page)![1]!);
-  const env = { ...process.env, TINKER_BASE_URL: server.baseURL, TINKER_API_KEY: API_KEY };
+  const env = { ...process.env, TINKER_BASE_URL: used.server.baseURL, TINKER_API_KEY: API_KEY };
   const { stdout } = await promisify(execFile)(process.execPath, ['--conditions=trainyard-source', path], { cwd: ROOT, env });
   const losses = Array.from(stdout.matchAll(/^\d+ (\S+)$/gm), ([, loss]) => Number(loss));
   expect(losses).toHaveLength(3);

@@ -4,14 +4,14 @@
  */
 import { mkdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import type { AdamSettings, Loss, Trainer } from '../../src/core/policy.ts';
 import { EmbeddedModel } from '../../src/engines/embedded/embedded-model.ts';
 import { cispo, crossEntropy, dro, importanceSampling, ppo } from '../../src/training/losses.ts';
 import { withKl } from '../../src/training/penalties.ts';
 import { mixedSamples, REGULAR, randomSample, relativeError } from '../fixtures/nn/models.ts';
 import { type Fault, type ProxiedReply, startFaultProxy } from '../fixtures/tinker/fault-proxy.ts';
-import { type Client, connect, scratch, serve } from '../fixtures/tinker/server.ts';
+import { type Client, connect, scratch, serve, useServer } from '../fixtures/tinker/server.ts';
 
 const ADAM: AdamSettings = { learningRate: 0.01, beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0.1, maxGradNorm: 0.5 };
 const clip = { clipLow: 0.2, clipHigh: 0.28 };
@@ -20,16 +20,7 @@ const LOSSES: Loss[] = [crossEntropy(), importanceSampling(), ppo(clip), cispo(c
 const samples = mixedSamples(REGULAR).map((sample) => ({ ...sample, temperature: 1 }));
 const batchOf = (step: number) => [randomSample(REGULAR, 9, 100 + step), randomSample(REGULAR, 23, 200 + step, { prompt: 5 })];
 
-let home: Awaited<ReturnType<typeof scratch>>;
-let served: Awaited<ReturnType<typeof serve>>;
-beforeAll(async () => {
-  home = await scratch();
-  served = await serve(home);
-});
-afterAll(async () => {
-  await served.close();
-  await home.remove();
-});
+const home = useServer();
 
 let folders = 0;
 async function newFolder(): Promise<string> {
@@ -58,7 +49,7 @@ async function directly(train: (trainer: Trainer) => Promise<unknown>, model = h
   return await weightsOf(embedded);
 }
 
-async function throughServer(train: (client: Client) => Promise<unknown>, url = served.url, state = home.state): Promise<Buffer> {
+async function throughServer(train: (client: Client) => Promise<unknown>, url = home.url, state = home.state): Promise<Buffer> {
   await using client = await connect(url, REGULAR, 20_000);
   await train(client);
   return await weightsOf(client.trainer, state);
@@ -88,7 +79,7 @@ describe('a step through the server', () => {
   });
 
   it('reports what the embedded model reports', async () => {
-    await using client = await connect(served.url, REGULAR);
+    await using client = await connect(home.url, REGULAR);
     await using embedded = await EmbeddedModel.open({ dir: home.model, threads: 1 });
     for (const loss of LOSSES) {
       const [found, expected] = await Promise.all(
@@ -116,7 +107,7 @@ function oneAtATime(verb: string, reply: ProxiedReply): ProxiedReply {
 
 describe('chunks', () => {
   it('make the step of one batch, up to rounding, and the same results in order', async () => {
-    await using proxy = await startFaultProxy({ target: served.url, fault: () => 'none', rewrite: oneAtATime });
+    await using proxy = await startFaultProxy({ target: home.url, fault: () => 'none', rewrite: oneAtATime });
     const results = new Map<string, unknown>();
     const train = async (trainer: Trainer, name: string) => {
       results.set(name, await trainer.forwardBackward(samples, ppo(clip)));
@@ -147,7 +138,7 @@ describe('a bad line', () => {
 
   it.each([1, 2, 3, 4, 5, 6])('takes each step once, whatever gets lost or comes twice (seed %i)', async (seed) => {
     const expected = await directly((trainer) => pipelined(trainer, 4));
-    await using proxy = await startFaultProxy({ target: served.url, fault: chance(seed) });
+    await using proxy = await startFaultProxy({ target: home.url, fault: chance(seed) });
     const found = await throughServer(({ trainer }) => pipelined(trainer, 4), proxy.url);
     expect(proxy.faults.length).toBeGreaterThan(3);
     expect(found.equals(expected)).toBe(true);

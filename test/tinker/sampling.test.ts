@@ -1,26 +1,19 @@
 /** Sampling through the Tinker API: from the weights that were meant, with the log-probabilities of the plain softmax. */
 import { cp } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
 import { EmbeddedModel } from '../../src/engines/embedded/embedded-model.ts';
 import { TINKER_LIMITS } from '../../src/engines/tinker/server/limits.ts';
 import { loadTokenizer } from '../../src/tokens/tokenizer.ts';
 import { ROOT } from '../cli/command.ts';
 import { REGULAR, randomSample, randomTokens, request } from '../fixtures/nn/models.ts';
-import { ADAM, answeredBy, type PlainClient, passOf, scratch, serve } from '../fixtures/tinker/server.ts';
+import { ADAM, answeredBy, type PlainClient, passOf, serve, useServer } from '../fixtures/tinker/server.ts';
 
-let home: Awaited<ReturnType<typeof scratch>>;
-let served: Awaited<ReturnType<typeof serve>>;
-let client: PlainClient;
 let now = Date.now();
-beforeAll(async () => {
-  home = await scratch();
-  served = await serve(home, { turn: 0 }, () => now);
-  client = served.client;
-});
-afterAll(async () => {
-  await served.close();
-  await home.remove();
+const home = useServer({ turn: 0 }, () => now);
+let client: PlainClient;
+beforeAll(() => {
+  client = home.client;
 });
 
 const PROMPT = randomTokens(REGULAR, 7, 3);
@@ -153,7 +146,7 @@ describe('a sample', () => {
     await client.post(`sessions/${dead.session_id}/finish`, {});
     expect(await client.result(dead.asked.at(-1)!)).toMatchObject({ error: expect.stringContaining('cancel') });
     await client.post('session_heartbeat', { session_id: quiet.session_id });
-    served.server.endIdle();
+    home.server.endIdle();
     for (const one of quiet.asked) expect(await client.result(one)).toHaveProperty('sequences');
   });
 

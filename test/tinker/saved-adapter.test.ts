@@ -1,11 +1,11 @@
 /** Adapters fetched from a Tinker server that plays a script, and archives that are not what they should be. */
-import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { dirname, join } from 'node:path';
+import { readdir, readFile, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
-import { beforeAll, describe, expect, it, vi } from 'vitest';
+import { beforeEach, describe, expect, it, vi } from 'vitest';
 import { writeSafetensors } from '../../src/engines/embedded/model/safetensors.ts';
 import { fetchSavedAdapter, readArchive } from '../../src/engines/tinker/client/saved-adapter.ts';
+import { temporaryFolder } from '../fixtures/folder.ts';
 import { failure, type Script, ScriptedServer } from '../fixtures/tinker/scripted-server.ts';
 
 interface Entry {
@@ -24,13 +24,8 @@ function tar(...entries: readonly Entry[]): Buffer {
     header.write(`${(size ?? bytes.length).toString(8).padStart(11, '0')}\0`, 124);
     header.write(' '.repeat(8), 148);
     header.write(type, 156);
-    header.write(
-      `${header
-        .reduce((sum, byte) => sum + byte, 0)
-        .toString(8)
-        .padStart(6, '0')}\0 `,
-      148,
-    );
+    const checksum = header.reduce((sum, byte) => sum + byte, 0);
+    header.write(`${checksum.toString(8).padStart(6, '0')}\0 `, 148);
     return [header, bytes, Buffer.alloc(-bytes.length & 511)];
   });
   return gzipSync(Buffer.concat([...blocks, Buffer.alloc(1024)]));
@@ -65,14 +60,13 @@ describe('an adapter at a server', () => {
     ['A', 'B'].map((letter) => ({ ...matrix, name: `base_model.model.model.layers.0.x.${part}.lora_${letter}.weight` })),
   );
   let archive: Buffer;
-  beforeAll(async () => {
-    const path = join(await mkdtemp(join(tmpdir(), 'trainyard-test-')), 'weights');
+  beforeEach(async () => {
+    const path = join(temporaryFolder(), 'weights');
     await writeSafetensors(path, tensors, {});
     archive = tar(
       { name: 'adapter_config.json', content: '{"r":1,"target_modules":null}' },
       { name: 'adapter_model.safetensors', content: await readFile(path) },
     );
-    await rm(dirname(path), { recursive: true });
   });
   /** The archive is at another path of the server, as SkyRL has it. */
   const serving: Script = ({ verb, json }) => {
@@ -84,7 +78,7 @@ describe('an adapter at a server', () => {
   };
 
   async function checkpointAt(server: ScriptedServer): Promise<string> {
-    const dir = await mkdtemp(join(tmpdir(), 'trainyard-test-'));
+    const dir = temporaryFolder();
     const state = { server: server.url, baseModel: 'b', loraRank: 1, path: 'tinker://m/weights/s', savedAt: 'now' };
     await writeFile(join(dir, 'tinker.json'), JSON.stringify(state));
     await writeFile(join(dir, 'config.json'), '{}');
@@ -109,7 +103,6 @@ describe('an adapter at a server', () => {
     expect(asked.slice(-2)).toEqual(['DELETE training_runs/m/checkpoints/sampler_weights/NAME', 'POST unload_model']);
     await fetched[Symbol.asyncDispose]();
     await expect(readdir(fetched.folder)).rejects.toThrow('ENOENT');
-    await rm(dir, { recursive: true });
   });
 
   it('is refused with the way out where a server gives no archives', async () => {
@@ -119,6 +112,5 @@ describe('an adapter at a server', () => {
     const dir = await checkpointAt(server);
     const refused = { code: 'POLICY_REFUSED', hint: expect.stringContaining('--state') };
     await expect(fetchSavedAdapter(dir)).rejects.toMatchObject(refused);
-    await rm(dir, { recursive: true });
   });
 });

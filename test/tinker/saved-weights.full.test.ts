@@ -1,25 +1,16 @@
 /** Weights saved at a Tinker server and loaded again: what is trained has the weights that were asked for, or is not trained. */
 import { mkdir, readdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { beforeEach, describe, expect, it } from 'vitest';
 import { formatWeightsPath } from '../../src/engines/tinker/wire/tinker-messages.ts';
 import { REGULAR, randomSample } from '../fixtures/nn/models.ts';
-import { type PlainClient, type PlainModel, scratch, serve } from '../fixtures/tinker/server.ts';
+import { type PlainClient, type PlainModel, useServer } from '../fixtures/tinker/server.ts';
 
-let home: Awaited<ReturnType<typeof scratch>>;
-let served: Awaited<ReturnType<typeof serve>>;
+const home = useServer({ gap: 300 });
 let client: PlainClient;
 let model: PlainModel;
-beforeAll(async () => {
-  home = await scratch();
-  served = await serve(home, { gap: 300 });
-  client = served.client;
-});
-afterAll(async () => {
-  await served.close();
-  await home.remove();
-});
 beforeEach(async () => {
+  client = home.client;
   model = await client.train();
   return async () => void (await client.result(model.post('unload_model')));
 });

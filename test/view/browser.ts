@@ -1,13 +1,14 @@
-/** A real browser for tests of the page: Debian's Chromium. Where there is none, `hasBrowser` is false and tests say that they need it. */
+/** A real browser for tests of the page: Debian's Chromium. Where there is none, tests with the options `needsBrowser` are skipped. */
 import { execFileSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type Browser, chromium, type Page } from 'playwright-core';
 import { ROOT, start } from '../cli/command.ts';
+import { needs } from '../fixtures/needs.ts';
 
 const CHROMIUM = '/usr/bin/chromium';
-export const hasBrowser = existsSync(CHROMIUM);
+export const needsBrowser = needs(existsSync(CHROMIUM) ? undefined : 'Chromium (apt-get install chromium)');
 
 const QUIET = ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking'];
 

@@ -1,7 +1,6 @@
 /** The page of `trainyard view` in a real browser, on real runs: served, live, and as a file without any network. */
 import { once } from 'node:events';
 import { appendFile, cp, readFile } from 'node:fs/promises';
-import { createServer } from 'node:http';
 import { type AddressInfo, connect, createServer as createTcpServer, type Socket } from 'node:net';
 import { join } from 'node:path';
 import type { Browser } from 'playwright-core';
@@ -9,7 +8,8 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Message, Trajectory } from '../../src/core/types.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
 import { start, trainyard, useScratch } from '../cli/command.ts';
-import { buildPage, hasBrowser, launch, pageAt, type Viewed, viewOf } from './browser.ts';
+import { localServer } from '../fixtures/local-server.ts';
+import { buildPage, launch, needsBrowser, pageAt, type Viewed, viewOf } from './browser.ts';
 
 /** Only ends what hangs. */
 const SOON = { timeout: 240_000 };
@@ -48,7 +48,7 @@ async function cable(to: number) {
   return { port: (server.address() as AddressInfo).port, cut, close: () => server.close() };
 }
 
-describe.skipIf(!hasBrowser)('the page of trainyard view (needs /usr/bin/chromium)', () => {
+describe('the page of trainyard view', needsBrowser, () => {
   const home = useScratch();
   let browser: Browser;
   let run: string;
@@ -94,17 +94,14 @@ describe.skipIf(!hasBrowser)('the page of trainyard view (needs /usr/bin/chromiu
     await page.locator('.runs tbody tr').first().waitFor();
     // A server of another user on this machine, which the browser visits.
     const seen: string[] = [];
-    const other = createServer(({ url, headers }, response) => {
+    await using other = await localServer(({ url, headers }, response) => {
       // Its icon is asked for by its own page.
       if (url === '/') seen.push(JSON.stringify(headers));
       response.writeHead(200, { 'content-type': 'text/html' }).end('<p>hello');
     });
-    other.listen(0, '127.0.0.1');
-    await once(other, 'listening');
     const context = page.context();
     const visit = await context.newPage();
-    await visit.goto(`http://127.0.0.1:${(other.address() as AddressInfo).port}/`);
-    other.close();
+    await visit.goto(`${other.origin}/`);
     expect(seen.length).toBeGreaterThan(0);
     expect(seen.join()).not.toMatch(/cookie|bearer|token|referer/i);
     expect(await context.cookies()).toEqual([]);

@@ -22,12 +22,12 @@ function ip(...args: readonly string[]): void {
 
 /** Undefined if there can be hosts here. */
 export function hostsMissing(): string | undefined {
-  if (process.getuid?.() !== 0) return 'only root can make network namespaces';
+  if (process.getuid?.() !== 0) return 'network namespaces, which only root can make';
   try {
     makeHosts(2)[Symbol.dispose]();
     return undefined;
   } catch (thrown) {
-    return `no network namespaces here: ${(thrown as Error).message}`;
+    return `network namespaces: ${(thrown as Error).message}`;
   }
 }
 

@@ -67,7 +67,7 @@ export function liveRollout(json: boolean) {
   return { say, observer, ended };
 }
 
-const OURS = [new URL('..', import.meta.url).href, '/node_modules/commander/'];
+const OURS = [new URL('../..', import.meta.url).href, '/node_modules/commander/'];
 
 /** The stack without Trainyard's frames. Empty if no user frame is left; the ending reports the error anyway. */
 function ownFrames(stack: string): readonly string[] {

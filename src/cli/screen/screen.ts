@@ -12,7 +12,7 @@ import { ERASE_BELOW, ERASE_LINE_END, HIDE_CURSOR, SHOW_CURSOR, up } from '../ou
 import { follow, startOf, type Title, type ViewState } from './state.ts';
 import { paint, viewOf } from './view.ts';
 
-export interface Surface {
+interface Surface {
   readonly columns: () => number;
   readonly rows: () => number;
   readonly colour: boolean;

@@ -13,7 +13,7 @@ export interface Title {
   readonly run: string | null;
 }
 
-export interface Measure {
+interface Measure {
   readonly kind: 'parts' | 'metrics';
   readonly name: string;
   readonly points: readonly Point[];

@@ -251,7 +251,7 @@ interface Piece {
   readonly style?: Style;
 }
 
-export type Line = readonly Piece[];
+type Line = readonly Piece[];
 
 export function piece(text: string, style?: Style): Piece {
   return style === undefined ? { text } : { text, style };

@@ -34,7 +34,7 @@ const ACTIVATION_BYTES = 5 * 2 ** 25;
 const TRUNK_BYTES = 2 ** 27;
 const MAX_BYTES = 65_536 * 65_536;
 
-export interface ArenaPlan {
+interface ArenaPlan {
   readonly config: LlamaConfig;
   readonly layout: Layout;
   /** Adapters; undefined if all parameters are trained, or none. */
@@ -46,8 +46,6 @@ export interface ArenaPlan {
 }
 
 export type Arena = Readonly<ReturnType<typeof layOut>>;
-/** The served weights: matrices packed for the kernels, the rest unchanged. */
-export type ServedRegions = Arena['areas'][number]['served'];
 export type TrainRegions = NonNullable<Arena['workers'][number]['train']>;
 export type DecodeRegions = Readonly<Arena['workers'][number]['decode']>;
 
@@ -229,7 +227,7 @@ function planServed(config: LlamaConfig, allocate: Allocate) {
 }
 
 /** The served adapters of one linear layer, packed: all A at once, and each B. */
-export interface ServedAdapters {
+interface ServedAdapters {
   readonly a: number;
   readonly b: readonly number[];
 }

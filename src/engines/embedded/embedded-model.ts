@@ -33,7 +33,6 @@ import {
   readOptimizer,
   readTrained,
   readWeights,
-  variantOf,
   writeAdapter,
   writeCheckpoint,
 } from './model/model-files.ts';
@@ -91,6 +90,8 @@ function arenaFor(config: LlamaConfig, lora: LoraSettings | undefined, options: 
 export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   readonly constrains = true;
   readonly config: LlamaConfig;
+  readonly vocabSize: number;
+  readonly contextLength: number;
   readonly #options: UseOptions;
   readonly #variant: KernelVariant;
   readonly #parts: Omit<ModelParts, 'source'> & { readonly fields: ModelSource['fields'] };
@@ -108,7 +109,6 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   /** Whether the last forwardBackward failed, which leaves an incomplete gradient. */
   #isSpoiled = false;
   #hasReference = false;
-  #savedVariant: KernelVariant | undefined;
   #policyVersion = 0;
   /** Where the served weights are. */
   #area = 0;
@@ -157,7 +157,6 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     const model = new EmbeddedModel(parts, options);
     try {
       await model.#fill(parts.source);
-      model.#savedVariant = variantOf(parts.source.metadata);
       await model.publish(0);
     } catch (thrown) {
       await model.close();
@@ -172,6 +171,8 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     this.#variant = variant;
     this.#parts = { config, lora, base, fields: source.fields };
     this.config = { ...config, contextLength: boundedContext(config, context) };
+    this.vocabSize = this.config.vocabSize;
+    this.contextLength = this.config.contextLength;
     this.#layout = planLayout(config);
     this.#lora = lora && planLora(config, lora);
     this.#arena = arenaFor(config, lora, options);
@@ -221,19 +222,6 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   /** The kernel build; the same build gives results that are equal to the byte. */
   get variant(): KernelVariant {
     return this.#variant;
-  }
-
-  /** The build that computed the weights last opened or loaded, if their file says so. */
-  get savedVariant(): KernelVariant | undefined {
-    return this.#savedVariant;
-  }
-
-  get vocabSize(): number {
-    return this.config.vocabSize;
-  }
-
-  get contextLength(): number {
-    return this.config.contextLength;
   }
 
   get policyVersion(): number {
@@ -375,10 +363,9 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
       const { lora: settings, base } = this.#parts;
       const fresh = () => initialAdapters(this.#lora!, this.#options.seed ?? 1);
       const adapters = this.#lora && { layout: this.#lora, settings: settings!, base: base!, fresh };
-      const { weights, metadata } = await readTrained(dir, trains ? this.#layout : undefined, adapters);
+      const weights = await readTrained(dir, trains ? this.#layout : undefined, adapters);
       const optimizer = trains && wantsOptimizer ? await readOptimizer(dir, this.#flatLayout) : undefined;
       this.weights().set(weights);
-      this.#savedVariant = variantOf(metadata);
       if (!trains) return;
       this.#flat(this.#arena.firstMoments).set(optimizer?.firstMoments ?? new Float32Array(this.#flatLayout.length));
       this.#flat(this.#arena.secondMoments).set(optimizer?.secondMoments ?? new Float32Array(this.#flatLayout.length));

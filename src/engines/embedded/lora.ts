@@ -6,7 +6,7 @@ import { TrainyardError } from '../../core/errors.ts';
 import { type Flat, FlatBuilder, type LinearName, type LlamaConfig, linearsOf, planLayout } from './model/config.ts';
 
 export const LORA_TARGETS = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'] as const;
-export type LoraTarget = (typeof LORA_TARGETS)[number];
+type LoraTarget = (typeof LORA_TARGETS)[number];
 
 export interface LoraSettings {
   readonly rank: number;
@@ -24,7 +24,7 @@ export function loraFor(choice: LoraChoice | undefined, config: LlamaConfig): Lo
 const MOST_RANK = 256;
 
 /** One module's pair of matrices: offsets in floats of A [rank, inputs] and B [outputs, rank]. */
-export interface AdapterPart {
+interface AdapterPart {
   readonly a: number;
   readonly b: number;
   /** Its outputs among those of its linear layer. */

@@ -44,7 +44,7 @@ interface Running extends Omit<Waiting, 'prompt'> {
   readonly constraint: ConstrainedTokens | undefined;
 }
 
-export interface SampleLoopOptions {
+interface SampleLoopOptions {
   readonly pass: DecodePass;
   readonly cache: SlotTableOptions;
   readonly contextLength: number;

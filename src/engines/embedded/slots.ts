@@ -21,7 +21,7 @@ export interface Slot {
 }
 
 /** The first `count` positions of page `from`, which page `to` needs too. */
-export interface PageCopy {
+interface PageCopy {
   readonly from: number;
   readonly to: number;
   readonly count: number;

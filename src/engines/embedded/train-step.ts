@@ -189,14 +189,14 @@ interface PlannedMicrobatch {
   readonly members: readonly Member[];
 }
 
-export interface Sequence extends Omit<Member, 'predictions'> {
+interface Sequence extends Omit<Member, 'predictions'> {
   /** The tokens before the last trained one, which the model must read. */
   readonly input: Int32Array;
   /** Length of the prefix shared with the previous sequence: because they are sorted, the longest shared with any earlier one. */
   readonly shared: number;
 }
 
-export interface PlannedBatch {
+interface PlannedBatch {
   /** What all sequences begin with, computed once for all microbatches; empty if that is not worth it. */
   readonly trunk: Int32Array;
   /** `assemble` turns each into a microbatch when its turn comes, because assembling all at once would block everything else. */

@@ -115,7 +115,11 @@ export const chat: Dialect = {
     const wire = wireOf(raw);
     if (wire.stream_options && !wire.stream) throw invalid('stream_options', 'only allowed where `stream` is true');
     const includeUsage = wire.stream_options?.include_usage ?? false;
-    const request: ModelRequest = { messages: wire.messages.map(toMessage), ...restOf(wire, raw) };
+    const request: ModelRequest = {
+      messages: wire.messages.map(toMessage),
+      ...restOf(wire, raw),
+      chat: raw as ModelRequest['chat'],
+    };
     const writer: Writer = {
       whole: (turns, head) => chatBody(turns, head, request.logprobs),
       events: (head) => chatEvents(head, request, includeUsage),
@@ -191,16 +195,19 @@ export function areUsual(messages: unknown): messages is Wire['messages'] {
 
 const isTextOrAbsent = (value: unknown): boolean => value == null || typeof value === 'string';
 
+type WireFields = Readonly<Record<string, unknown>>;
+
 /** Unread fields may hold anything, as in the schema. */
 function isUsual(given: unknown): boolean {
-  if (!isObject(given) || !isTextOrAbsent(given['name'])) return false;
-  const { role, content: said, tool_calls: calls } = given;
+  const wire = (given ?? {}) as WireFields;
+  const { role, content: said, tool_calls: calls } = wire;
+  if (!isTextOrAbsent(wire['name'])) return false;
   if (role === 'assistant') {
-    if (!isTextOrAbsent(given['reasoning']) || !isTextOrAbsent(given['reasoning_content'])) return false;
+    if (!isTextOrAbsent(wire['reasoning']) || !isTextOrAbsent(wire['reasoning_content'])) return false;
     const isCalling = Array.isArray(calls) && calls.length > 0 && calls.every(isUsualCall);
     return typeof said === 'string' ? calls == null || isCalling : said == null && isCalling;
   }
-  if (role === 'tool') return isTextOrAbsent(said) && isTextOrAbsent(given['tool_call_id']);
+  if (role === 'tool') return isTextOrAbsent(said) && isTextOrAbsent(wire['tool_call_id']);
   return (role === 'system' || role === 'user' || role === 'developer') && typeof said === 'string';
 }
 
@@ -276,7 +283,8 @@ function chatEvents(head: AnswerHead, { count, logprobs }: ModelRequest, include
     if (piece.kind === 'reasoning') return chunk(choice, { reasoning_content: piece.text });
     if (piece.kind === 'text') return chunk(choice, { content: piece.text });
     const { index, call } = piece;
-    const opening = { index, id: head.toolCallId(choice, index), type: 'function', function: { name: call.name, arguments: '' } };
+    const id = call.id ?? head.toolCallId(choice, index);
+    const opening = { index, id, type: 'function', function: { name: call.name, arguments: '' } };
     return (
       chunk(choice, { tool_calls: [opening] }) +
       chunk(choice, { tool_calls: [{ index, function: { arguments: call.arguments } }] })

@@ -29,11 +29,13 @@ export interface ModelRequest {
   /** Whether the writer needs tokens with log-probabilities. */
   readonly logprobs: boolean;
   readonly ignored: readonly string[];
+  /** As it was written, in Chat Completions: for a policy that is asked in its agent's words. */
+  readonly chat?: Readonly<Record<string, unknown>> | undefined;
   /** Returns what is wrong with the content; present if the client requested a format. */
   readonly formatErrorOf?: FormatChecker | undefined;
 }
 
-export interface FormatChecker {
+interface FormatChecker {
   (content: string): string | undefined;
   /** As requested, for models that enforce it themselves. */
   readonly format: { readonly schema?: Json };
@@ -78,9 +80,10 @@ export function admitted(request: ModelRequest): ModelRequest {
   check(tools.length, 'tools', GATEWAY_LIMITS.tools, 'tools');
   check(ignored.length, 'parameters without effect', GATEWAY_LIMITS.ignored);
   const followed = forced ? tools.map((tool) => tool.function.parameters) : formatErrorOf?.format.schema;
-  const { values } = sizeOfJson(JSON.stringify(followed ?? null));
+  const values = followed === undefined ? 0 : sizeOfJson(JSON.stringify(followed)).values;
   check(values, 'values in the schema that the answer is to follow', GATEWAY_LIMITS.schemaValues, forced ? 'tools' : undefined);
-  return { ...request, messages: inCallOrder(messages) };
+  const hasResults = messages.some(({ role }) => role === 'tool');
+  return hasResults ? { ...request, messages: inCallOrder(messages) } : request;
 }
 
 /**

@@ -240,9 +240,7 @@ export function messageBody(turn: Turn, head: AnswerHead, stopTexts: readonly st
   const blocks = [
     ...(reasoning ? [{ type: 'thinking', thinking: reasoning, signature: SIGNATURE }] : []),
     ...(content ? [{ type: 'text', text: content }] : []),
-    ...calls.map(({ function: { name, arguments: given } }, i) => {
-      return { type: 'tool_use', id: head.toolCallId(0, i), name, input: inputOf(given) };
-    }),
+    ...calls.map(({ id, function: { name, arguments: given } }) => ({ type: 'tool_use', id, name, input: inputOf(given) })),
   ];
   return { ...messageHead(head), content: blocks, ...endOf(turn, head, stopTexts), usage: usageOf(tokensOf(turn)) };
 }
@@ -325,7 +323,7 @@ class Blocks {
   }
 
   #call({ index, call }: Extract<Piece, { kind: 'call' }>): string {
-    const use = { type: 'tool_use', id: this.#head.toolCallId(0, index), name: call.name, input: {} };
+    const use = { type: 'tool_use', id: call.id ?? this.#head.toolCallId(0, index), name: call.name, input: {} };
     // The sampled text itself if it is JSON, so that streaming clients parse the same input as others.
     const given = inputOf(call.arguments);
     const json = given === call.arguments ? JSON.stringify(given) : call.arguments;
@@ -364,7 +362,7 @@ const TYPES: Readonly<Record<number, string>> = {
 };
 
 /** Anthropic's error body. The type follows from the status. It carries our code, field and hint, or the failure's details. */
-export function anthropicError({ status, code, message, hint, param, details }: Failure): object {
+function anthropicError({ status, code, message, hint, param, details }: Failure): object {
   const type = TYPES[status] ?? (status >= 500 ? 'api_error' : 'invalid_request_error');
   // Agents recognise an overflow by these words.
   const said = code === 'context_length_exceeded' ? `prompt is too long: ${message}` : message;

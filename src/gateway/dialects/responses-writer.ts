@@ -48,9 +48,9 @@ export function itemsOf(turn: Turn, head: Head, withLogprobs: boolean): readonly
   if (content || calls.length === 0) {
     add('text', textPart('text', content ?? '', withLogprobs ? logprobsOf(turn.sampledIds, turn.logprobs, head) : []));
   }
-  for (const [index, { function: said }] of calls.entries()) {
+  for (const { id, function: said } of calls) {
     const call = { ...head.clientName(said.name), arguments: said.arguments };
-    items.push(callItem(itemId('call', head.id, items.length), head.toolCallId(0, index), 'completed', call));
+    items.push(callItem(itemId('call', head.id, items.length), id, 'completed', call));
   }
   return items;
 }
@@ -197,7 +197,7 @@ class Output {
   #call(index: number, said: ParsedCall): string {
     const call = { ...this.#head.clientName(said.name), arguments: said.arguments };
     const id = itemId('call', this.#answerId, this.items.length);
-    const callId = this.#head.toolCallId(0, index);
+    const callId = said.id ?? this.#head.toolCallId(0, index);
     const at = { item_id: id, output_index: this.items.length };
     const item = callItem(id, callId, 'completed', call);
     const events =

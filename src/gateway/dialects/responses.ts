@@ -236,7 +236,7 @@ const KINDS = {
 type Kind = keyof typeof KINDS;
 
 /** Throws REQUEST_INVALID naming the item by its index in `input`. */
-export function messagesOf(input: readonly unknown[], memory: ResponsesMemory): readonly Message[] {
+function messagesOf(input: readonly unknown[], memory: ResponsesMemory): readonly Message[] {
   const entries: Entry[] = [];
   for (const [place, item] of input.entries()) read(item, `input.${place}`, entries, memory);
   return messagesIn(entries);

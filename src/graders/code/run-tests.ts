@@ -1,33 +1,30 @@
 /**
- * Runs a task's tests on code that a policy wrote, in two sandboxes: the code in one, its tests in the other, with lines of data between
- * them. The code never shares a process with its tests, so it cannot read, patch or impersonate them; it can pass only by returning the
- * right values. Each language has the same two programs, `subject` and `tester`: see `javascript/harness.ts`. Programs that read and print
- * get a fresh sandbox per test; their output is compared here.
+ * Runs a task's tests on code that a policy wrote. The code runs in a sandbox and is given arguments or an input, never what is expected: that
+ * stays here, and is compared here with the data or the text that came back. So the code can neither read, patch nor impersonate its tests; it
+ * passes only by returning the right values. The process that calls functions is `subject.ts` or `subject.py`; programs that read and print
+ * get a fresh sandbox per test.
  */
 import { execFileSync } from 'node:child_process';
 import { realpathSync } from 'node:fs';
-import { basename, dirname } from 'node:path';
+import { extname } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { unscorable } from '../../core/define.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
+import { isObject } from '../../core/json.ts';
 import type { Json } from '../../core/types.ts';
 import { siblingScript } from '../../processes/channel.ts';
 import type { ConfinedProcess, ReadableFile, Sandbox, SandboxProgram } from '../../processes/sandbox.ts';
+import { jsonEqual, parsed } from '../json-match.ts';
 
 export type CodeLanguage = 'javascript' | 'python';
-
-type FunctionTest =
-  /** `checks`: whether it defines `check`, to be called with the function under test. */
-  { readonly source: string; readonly checks?: true } | { readonly args: readonly Json[]; readonly expected: Json };
 
 export type CodeTests =
   | { readonly kind: 'program'; readonly tests: readonly { readonly input: string; readonly output: string }[] }
   | {
       readonly kind: 'function';
-      readonly tests: readonly FunctionTest[];
-      readonly entry: string | undefined;
-      readonly setup: string;
+      readonly tests: readonly { readonly args: readonly Json[]; readonly expected: Json }[];
+      readonly entry: string;
     };
 
 export interface CodeRun<K extends CodeTests['kind'] = CodeTests['kind']> {
@@ -41,19 +38,15 @@ export interface CodeRun<K extends CodeTests['kind'] = CodeTests['kind']> {
   readonly signal?: AbortSignal | undefined;
 }
 
-export type TestsResult =
-  | {
-      readonly kind: 'ran';
-      /** One per test, in order. */
-      readonly passed: readonly boolean[];
-      /** Informational; never affects `passed`. Absent for programs, which are not loaded separately. */
-      readonly loaded?: boolean | undefined;
-      /** Whether the code defined all names that tests use. */
-      readonly defined?: boolean | undefined;
-      readonly timedOut: boolean;
-    }
-  /** The tests cannot be run: not the code's fault. */
-  | { readonly kind: 'fault'; readonly why: string };
+export interface TestsResult {
+  /** One per test, in order. */
+  readonly passed: readonly boolean[];
+  /** As the code's own process says: informational, never affects `passed`. Absent for programs, which are not loaded separately. */
+  readonly loaded?: boolean | undefined;
+  /** Whether the code defined the function. */
+  readonly defined?: boolean | undefined;
+  readonly timedOut: boolean;
+}
 
 /** Throws GRADER_UNSCORABLE if the sandbox fails, which says nothing about the code, and CANCELLED if the signal aborts. */
 export async function runTests(sandbox: Sandbox, language: CodeLanguage, run: CodeRun): Promise<TestsResult> {
@@ -74,46 +67,45 @@ interface Interpreter {
   readonly readable: readonly ReadableFile[];
   readonly memoryMb: number;
   readonly file: string;
-  readonly subject: readonly string[];
-  readonly tester: readonly string[];
+  /** What calls the functions of the code. */
+  readonly subject: string;
 }
 
 /** Where our scripts and Node appear inside: reveals nothing about this machine. */
 const INSIDE = '/opt/trainyard';
-/** Overhead of Node itself, with its reader thread. */
+/** Overhead of Node itself. */
 const NODE_MB = 128;
 
 const INTERPRETERS: Readonly<Record<CodeLanguage, (memoryMb: number) => Interpreter>> = {
   javascript(memoryMb) {
-    const harness = fileURLToPath(siblingScript(import.meta.url, 'javascript/harness'));
-    const script = `${INSIDE}/javascript/${basename(harness)}`;
+    const source = fileURLToPath(siblingScript(import.meta.url, 'subject'));
+    const subject = `${INSIDE}/subject${extname(source)}`;
     return {
       name: 'Node',
       program: `${INSIDE}/node`,
       args: ['--disable-warning=ExperimentalWarning', `--max-old-space-size=${memoryMb}`],
       readable: [
         { source: realpathSync(process.execPath), target: `${INSIDE}/node` },
-        { source: dirname(harness), target: `${INSIDE}/javascript` },
+        { source, target: subject },
       ],
       memoryMb: memoryMb + NODE_MB,
       file: 'solution.js',
-      subject: [script, 'subject'],
-      tester: [script, 'tester'],
+      subject,
     };
   },
   python(memoryMb) {
     const { program, readable } = pythonHome();
-    const folder = fileURLToPath(new URL('./python', import.meta.url));
+    const source = fileURLToPath(new URL('./subject.py', import.meta.url));
+    const subject = `${INSIDE}/subject.py`;
     return {
       name: 'Python',
       program,
       // -I ignores the environment and the user's packages; text is UTF-8 everywhere.
       args: ['-I', '-B', '-X', 'utf8'],
-      readable: [...readable, { source: folder, target: `${INSIDE}/python` }],
+      readable: [...readable, { source, target: subject }],
       memoryMb,
       file: 'solution.py',
-      subject: [`${INSIDE}/python/subject.py`],
-      tester: [`${INSIDE}/python/tester.py`],
+      subject,
     };
   },
 };
@@ -186,7 +178,7 @@ async function programs(sandbox: Sandbox, interpreter: Interpreter, run: CodeRun
     timedOut ||= result.kind === 'timeout';
     passed.push(result.kind === 'exited' && result.code === 0 && plainLines(result.stdout) === plainLines(output));
   }
-  return { kind: 'ran', passed, timedOut };
+  return { passed, timedOut };
 }
 
 /** Ignores trailing spaces on lines and blank lines at the end. */
@@ -197,79 +189,52 @@ function plainLines(text: string): string {
 }
 
 const START_MS = 20_000;
-/** For the tester to report after the time is up; the code may have slowed it down, too. */
-const OWN_MS = 5_000;
-/** First line of each process, written before it receives any code. */
+/** The first line of the subject, written before it receives any code. */
 const READY = 'ready';
-const TESTER_READY = 'R';
 
+/** Time counts once the subject has started: a busy machine must not make code look slow. */
 async function functions(sandbox: Sandbox, interpreter: Interpreter, run: CodeRun<'function'>): Promise<TestsResult> {
   const { code, tolerance, timeoutMs, signal, tests } = run;
-  const started: ConfinedProcess[] = [];
-  const start = (role: 'subject' | 'tester'): ConfinedProcess => {
-    const { limits, ...program } = programFor(interpreter, run, interpreter[role]);
-    const process = sandbox.start({ ...program, limits: { ...limits, wallMs: START_MS + timeoutMs + OWN_MS } });
-    started.push(process);
-    return process;
+  const { limits, ...program } = programFor(interpreter, run, [interpreter.subject]);
+  const subject = sandbox.start({ ...program, limits: { ...limits, wallMs: START_MS + timeoutMs } });
+  const lines = createInterface({ input: subject.stdout, crlfDelay: Number.POSITIVE_INFINITY })[Symbol.asyncIterator]();
+  const ask = async (request: Json): Promise<Json | undefined> => {
+    subject.stdin.write(`${JSON.stringify(request)}\n`);
+    const { value, done } = await lines.next();
+    return done === true ? undefined : parsed(value)?.value;
   };
-  try {
-    const pair = { subject: start('subject'), tester: start('tester') };
-    const order = JSON.stringify({ code, tests: tests.tests, entry: tests.entry ?? null, setup: tests.setup, tolerance });
-    const { said, timedOut } = await between(pair, interpreter.name, order, timeoutMs);
-    await pair.tester.ended;
-    if (signal?.aborted) throw cancelled();
-    return resultOf(tests.tests.length, said, timedOut);
-  } finally {
-    for (const process of started) process.kill();
-    // Neither process may outlive this call, even if the other failed.
-    await Promise.allSettled(started.map(({ ended }) => ended));
-  }
-}
-
-/** Relays lines until the tests end; returns the verdicts. Time counts once both have started. Throws SANDBOX_FAILED if one does not. */
-async function between(
-  { subject, tester }: Readonly<Record<'subject' | 'tester', ConfinedProcess>>,
-  language: string,
-  order: string,
-  timeoutMs: number,
-): Promise<{ readonly said: readonly string[]; readonly timedOut: boolean }> {
-  const answers = linesOf(subject);
-  const lines = linesOf(tester);
-  if ((await answers.next()).value !== READY) throw await notBegun(subject, language);
-  if ((await lines.next()).value !== TESTER_READY) throw await notBegun(tester, language);
-  const said: string[] = [];
-  let reachedCode = false;
+  let timer: NodeJS.Timeout | undefined;
   let timedOut = false;
   const timeIsUp = (): void => {
     timedOut = true;
     subject.kill();
   };
-  const timers = [setTimeout(timeIsUp, timeoutMs), setTimeout(() => tester.kill(), timeoutMs + OWN_MS)];
   try {
-    void relay(answers, tester);
-    tester.stdin.write(`${order}\n`);
-    for await (const line of lines) {
-      if (line.startsWith('V')) said.push(line.slice(1));
-      if (!line.startsWith('U')) continue;
-      reachedCode = true;
-      subject.stdin.write(`${line.slice(1)}\n`);
-    }
+    if ((await lines.next()).value !== READY) throw await notBegun(subject, interpreter.name);
+    timer = setTimeout(timeIsUp, timeoutMs);
+    const course = await ask({ code, entry: tests.entry });
+    const passed: boolean[] = [];
+    for (const { args, expected } of tests.tests) passed.push(isExpected(await ask(args), expected, tolerance));
+    if (signal?.aborted) throw cancelled();
+    return { passed, loaded: isSet(course, 'loaded'), defined: isSet(course, 'defined'), timedOut };
   } finally {
-    for (const timer of timers) clearTimeout(timer);
+    clearTimeout(timer);
+    subject.kill();
+    // It may not outlive this call.
+    await Promise.allSettled([subject.ended]);
   }
-  // Once the tester has reached the code, any failure is the code's doing.
-  if (said.length === 0 && !reachedCode) throw await notBegun(tester, language);
-  return { said, timedOut };
 }
 
-function linesOf({ stdout }: ConfinedProcess): AsyncIterator<string> & AsyncIterable<string> {
-  return createInterface({ input: stdout, crlfDelay: Number.POSITIVE_INFINITY })[Symbol.asyncIterator]();
+/** Without a value, the call failed or did not end. */
+function isExpected(reply: Json | undefined, expected: Json, tolerance: number): boolean {
+  return (
+    isObject(reply) &&
+    Object.hasOwn(reply, 'value') &&
+    jsonEqual(expected, reply['value'] as Json, { tolerance, wholeExactly: true })
+  );
 }
 
-async function relay(answers: AsyncIterable<string>, tester: ConfinedProcess): Promise<void> {
-  for await (const line of answers) tester.stdin.write(`${line}\n`);
-  tester.stdin.end();
-}
+const isSet = (reply: Json | undefined, name: string): boolean => isObject(reply) && reply[name] === true;
 
 async function notBegun(process: ConfinedProcess, language: string): Promise<TrainyardError> {
   const end = await process.ended;
@@ -277,16 +242,4 @@ async function notBegun(process: ConfinedProcess, language: string): Promise<Tra
   const lines = process.stderr.trim().split('\n');
   const why = lines.findLast((line) => /error/i.test(line)) ?? (lines.at(-1) || end.kind);
   return new TrainyardError('SANDBOX_FAILED', `${language} could not be started in the sandbox: ${why}`);
-}
-
-type Said = Partial<Readonly<{ fault: string; loaded: boolean; defined: boolean; test: number; passed: boolean }>>;
-
-/** A test without a verdict did not pass. */
-function resultOf(tests: number, lines: readonly string[], timedOut: boolean): TestsResult {
-  const said = lines.map((line) => JSON.parse(line) as Said);
-  const fault = said.find((one) => one.fault !== undefined)?.fault;
-  if (fault !== undefined) return { kind: 'fault', why: fault };
-  const { loaded = false, defined = false } = said.findLast((one) => one.loaded !== undefined) ?? {};
-  const passed = Array.from({ length: tests }, (_, index) => said.some((one) => one.test === index && one.passed === true));
-  return { kind: 'ran', passed, loaded, defined, timedOut };
 }

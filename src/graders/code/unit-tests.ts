@@ -1,7 +1,7 @@
 /**
  * `unitTests`: runs the code of a response against the task's tests, in a sandbox, and scores what passed. The code is never trusted:
  * verdicts are made outside its process, from values it returned or text it printed. Code that is wrong, hangs or exceeds its limits scores
- * 0. A failing sandbox and missing or malformed tests are unscorable: not the policy's fault.
+ * 0. A failing sandbox and missing or malformed tests are unscorable: not the policy's fault. Tests are data; those that are code are refused.
  */
 import { z } from 'zod';
 import type { Grader, GraderInput, GraderResult } from '../../core/contracts.ts';
@@ -19,8 +19,6 @@ export interface UnitTestsOptions extends TextOptions {
   readonly tests?: (input: GraderInput) => Json;
   /** The function under test, if the task does not name it. */
   readonly entry?: string;
-  /** Both mean the same: there is only one sandbox, and SANDBOX_MISSING is thrown if it is unavailable. */
-  readonly sandbox?: 'required' | 'best';
   /** For all tests of a response together. Default 10 s. */
   readonly timeoutMs?: number;
   /** Default 256. */
@@ -35,7 +33,6 @@ const OPTIONS: OptionKinds = {
   language: ['javascript', 'python'],
   tests: 'function',
   entry: 'text',
-  sandbox: ['required', 'best'],
   timeoutMs: 'count',
   memoryMb: 'count',
   partial: 'boolean',
@@ -69,18 +66,12 @@ export function unitTests(options: UnitTestsOptions): Grader {
       const { code, isFenced } = codeInText(saidBy(input, options.of), language);
       sandbox ??= open();
       const result = await runTests(sandbox, language, { code, tests, timeoutMs, memoryMb, tolerance, signal });
-      return rewardOf(result, isFenced, input, options);
+      return rewardOf(result, isFenced, options);
     },
   });
 }
 
-function rewardOf(
-  result: TestsResult,
-  isFenced: boolean,
-  { task }: GraderInput,
-  { partial = false }: UnitTestsOptions,
-): GraderResult {
-  if (result.kind === 'fault') return unscorable(`the tests of task ${JSON.stringify(task.id)} cannot be run: ${result.why}`);
+function rewardOf(result: TestsResult, isFenced: boolean, { partial = false }: UnitTestsOptions): GraderResult {
   const total = result.passed.length;
   const passed = result.passed.filter(Boolean).length;
   const success = passed === total;
@@ -130,23 +121,21 @@ function fencedBlocks(text: string): readonly Block[] {
 
 const json: z.ZodType<Json> = z.json();
 const identifier = z.string().regex(/^[\p{ID_Start}_$][\p{ID_Continue}$]*$/u, 'expected the name of a function');
-const text = z.string().refine((value) => value.trim() !== '', 'expected a text that is not empty');
 const program = z.strictObject({ input: z.string(), output: z.string() });
 const call = z.strictObject({ args: z.array(json), expected: json });
+/** `test` and `test_list` are where HumanEval and MBPP have their statements. */
 const wrapped = z.object({
   tests: json.optional(),
   test: json.optional(),
   test_list: json.optional(),
   entry: identifier.optional(),
-  entry_point: identifier.optional(),
-  setup: z.string().optional(),
-  test_setup_code: z.string().optional(),
 });
+const AS_DATA =
+  'they are code, and only data is compared: write assert add(1, 2) == 3 as { "args": [1, 2], "expected": 3 }, with "entry": "add"';
 
 /**
- * Accepts the forms found in datasets: a list of statements that throw to fail; a program that defines `check(candidate)`; a list of
- * `{ input, output }` for programs; a list of `{ args, expected }` for a function; or `{ tests, entry?, setup? }` around any of these.
- * Throws GRADER_UNSCORABLE naming all that is malformed and quoting none of it.
+ * A list of `{ input, output }` for programs; a list of `{ args, expected }` for a function; or `{ tests, entry? }` around either. Throws
+ * GRADER_UNSCORABLE naming all that is malformed and quoting none of it.
  */
 function testsOf(given: Json, entry: string | undefined, taskId: string): CodeTests {
   const fault = (...problems: readonly string[]): never =>
@@ -157,24 +146,16 @@ function testsOf(given: Json, entry: string | undefined, taskId: string): CodeTe
   };
   const around: z.infer<typeof wrapped> = isObject(given) ? checked(wrapped, given) : { tests: given };
   const tests = around.tests ?? around.test ?? around.test_list;
-  const name = around.entry ?? around.entry_point ?? entry;
-  const rest = { kind: 'function', entry: name, setup: around.setup ?? around.test_setup_code ?? '' } as const;
+  const name = around.entry ?? entry;
   if (tests === undefined || tests === null) return fault('there are none');
-  if (typeof tests === 'string') {
-    if (tests.trim() === '') return fault('the program is empty');
-    const checks = /\b(def|function)\s+check\s*\(|\bcheck\s*=/.test(tests);
-    if (checks && name === undefined)
-      return fault('a program that defines `check` needs `entry`, the name of the function to check');
-    return { ...rest, tests: [checks ? { source: tests, checks } : { source: tests }] };
-  }
-  if (!Array.isArray(tests)) return fault(`expected a list or a program, found ${typeof tests}`);
+  if ([tests].flat().some((one) => typeof one === 'string')) return fault(AS_DATA);
+  if (!Array.isArray(tests)) return fault(`expected a list, found ${typeof tests}`);
   if (tests.length === 0) return fault('the list is empty');
   const first: Json = tests[0];
-  if (typeof first === 'string') return { ...rest, tests: checked(z.array(text), tests).map((source) => ({ source })) };
   if (isObject(first) && 'input' in first) return { kind: 'program', tests: checked(z.array(program), tests) };
   const calls = checked(z.array(call), tests);
   if (name === undefined) return fault('tests of `args` need `entry`, the name of the function to call');
-  return { ...rest, tests: calls };
+  return { kind: 'function', entry: name, tests: calls };
 }
 
 const MOST_PROBLEMS = 5;

@@ -7,7 +7,7 @@ import { dirname, join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { hasSandbox } from '../../../test/fixtures/sandbox.ts';
+import { needsSandbox } from '../../../test/fixtures/sandbox.ts';
 import { findBubblewrap } from '../../processes/bubblewrap.ts';
 import { inspectEntry } from '../../rollout/discovery.ts';
 import { startWorkflow } from '../../rollout/runner.ts';
@@ -66,7 +66,7 @@ async function both(script: string): Promise<readonly [inside: string, outside: 
   return [await run(sandboxCommand(findBubblewrap(), view, files.open(++started))), await run([])];
 }
 
-describe.skipIf(!hasSandbox)('an isolated rollout', () => {
+describe('an isolated rollout', needsSandbox, () => {
   it.each([
     ['the task file', 'cat tasks.jsonl'],
     ['the store of its run', 'cat runs/this/store.sqlite'],

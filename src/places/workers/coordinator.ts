@@ -13,9 +13,9 @@ import type { Trainer } from '../../core/policy.ts';
 import type { Limits, LogLine, RolloutIdentity, Trajectory, Turn } from '../../core/types.ts';
 import { checkRecorded, type RecordedElsewhere } from '../../gateway/sampling.ts';
 import { removeFolder, temporaryFolder } from '../../processes/limits.ts';
-import { gradedTurns } from '../../rollout/record.ts';
-import { resultOf } from '../../rollout/result.ts';
-import type { RolloutSpec, RolloutsElsewhere } from '../../rollout/runner.ts';
+import { type Ended, endedAs, gradedTurns, resultOf } from '../../rollout/record.ts';
+import { artifactsFolder } from '../../rollout/rollout-context.ts';
+import type { Place, RolloutParts, RolloutSpec } from '../../rollout/runner.ts';
 import { writeFiles } from './files.ts';
 import { ATTEMPTS, jobIdOf, type LostAttempt, type RolloutJob, type RunSpec, SEEN_MS, WorkQueue } from './queue.ts';
 import { sendWeights } from './sent-weights.ts';
@@ -51,16 +51,12 @@ export interface CoordinatorOptions {
   readonly warn: Warn;
 }
 
-/** What became of a job. */
-interface Ended {
-  /** Undefined if it cannot be read. */
-  readonly made: Trajectory | undefined;
-  readonly isParked: boolean;
-}
+/** What became of a job: what a worker made of it, undefined if that cannot be read, or how it ended without one. */
+type Fate = { readonly made: Trajectory | undefined } | { readonly lost: Ended };
 
 interface Waiting {
   readonly spec: RolloutSpec;
-  readonly resolve: (ended: Ended) => void;
+  readonly resolve: (fate: Fate) => void;
   readonly reject: (thrown: unknown) => void;
 }
 
@@ -69,7 +65,7 @@ interface SavedFolder {
   readonly folder: string;
 }
 
-export class Coordinator implements AsyncDisposable {
+export class Coordinator implements Place, AsyncDisposable {
   readonly #queue: WorkQueue;
   readonly #options: CoordinatorOptions;
   /** By job. */
@@ -115,22 +111,24 @@ export class Coordinator implements AsyncDisposable {
     }
   }
 
-  /** Resolves with what a worker made of it, not graded. Rejects when `signal` aborts. */
-  async run(spec: RolloutSpec, signal: AbortSignal, folder: string | null): ReturnType<RolloutsElsewhere['run']> {
+  /** Resolves with what a worker made of it. Rejects when the signal aborts. */
+  async run({ signal, artifacts }: Pick<RolloutParts, 'signal' | 'artifacts'>, spec: RolloutSpec): Promise<Ended> {
     const { run, warn } = this.#options;
     const { rolloutId } = spec.identity;
     for (const refused: LostAttempt[] = []; ; ) {
       const version = this.#version;
-      const { made, isParked } = await this.#ended(spec, signal);
+      const fate = await this.#fateOf(spec, signal);
+      if ('lost' in fate) return fate.lost;
       const job = this.#jobs.get(rolloutId)!;
       try {
-        if (!isParked) checkResult(made, spec, { ...this.#options, sampling: spec.sampling, versions: [version, this.#newest] });
-        return [made!, await this.#filesInto(folder, job)];
+        const asked = { ...this.#options, sampling: spec.sampling, versions: [version, this.#newest] };
+        const made = checkResult(fate.made, spec, asked);
+        return endedAs(made, await this.#filesInto(artifactsFolder(artifacts, rolloutId), job));
       } catch (thrown) {
         if (!(thrown instanceof TrainyardError) || thrown.code !== 'RESULT_REFUSED') throw thrown;
         const last = { ...(await this.#attemptOf(job)), attempt: refused.length + 1 };
         const found = `worker ${shortLine(last.worker, 200)} returned rollout ${rolloutId} ${thrown.message}`;
-        if (refused.push(last) === ATTEMPTS) return [failedRollout(spec, 'RESULT_REFUSED', found, refused), null];
+        if (refused.push(last) === ATTEMPTS) return failed('RESULT_REFUSED', found, refused);
         warn('RESULT_REFUSED', `${found}; it runs again`);
         await this.#queue.forget(run, [job], true);
         signal.throwIfAborted();
@@ -138,12 +136,12 @@ export class Coordinator implements AsyncDisposable {
     }
   }
 
-  #ended(spec: RolloutSpec, signal: AbortSignal): Promise<Ended> {
+  #fateOf(spec: RolloutSpec, signal: AbortSignal): Promise<Fate> {
     const { identity, task, sampling } = spec;
     const { id, prompt, metadata } = task;
     // Field by field: spreading the task would include its answer.
     const view = { id, prompt, ...(metadata === undefined ? {} : { metadata }) };
-    const { promise, resolve, reject } = Promise.withResolvers<Ended>();
+    const { promise, resolve, reject } = Promise.withResolvers<Fate>();
     const version = this.#version;
     const weights = this.#weights;
     const asked = { identity, task: view, sampling, version, weights };
@@ -265,7 +263,7 @@ export class Coordinator implements AsyncDisposable {
       while (this.#waiting.size > 0 && !this.#isClosed) {
         await this.#queue.send(run, this.#unsent.splice(0));
         const results = await this.#queue.results(run, [...this.#waiting.keys()]);
-        for (const [job, trajectory] of results) this.#settle(job, trajectory);
+        for (const [job, made] of results) this.#settle(job, { made });
         await this.#forget();
         const now = performance.now();
         if (results.size > 0) {
@@ -293,17 +291,16 @@ export class Coordinator implements AsyncDisposable {
     if (stored.length > 0) await this.#queue.forget(this.#options.run, stored);
   }
 
-  #settle(job: string, made: Trajectory | undefined, isParked = false): void {
+  #settle(job: string, fate: Fate): void {
     const waiting = this.#waiting.get(job);
     if (waiting === undefined) return;
     this.#waiting.delete(job);
-    waiting.resolve({ made, isParked });
+    waiting.resolve(fate);
   }
 
   async #park(): Promise<void> {
     for (const [job, { reason, attempts }] of await this.#queue.parked(this.#options.run)) {
-      const waiting = this.#waiting.get(job);
-      if (waiting !== undefined) this.#settle(job, failedRollout(waiting.spec, 'WORKER_LOST', reason, attempts), true);
+      this.#settle(job, { lost: failed('WORKER_LOST', reason, attempts) });
     }
   }
 
@@ -319,7 +316,7 @@ export class Coordinator implements AsyncDisposable {
 type Asked = RecordedElsewhere & Pick<CoordinatorOptions, 'limits' | 'isTrained'>;
 
 /** Throws RESULT_REFUSED, with what follows `worker … returned rollout …`. A record that can be read is of our format. */
-function checkResult(made: Trajectory | undefined, { identity }: RolloutSpec, asked: Asked): void {
+function checkResult(made: Trajectory | undefined, { identity }: RolloutSpec, asked: Asked): Trajectory {
   if (made === undefined) throw refusal('damaged');
   const isAsked = Object.entries(identity).every(([name, value]) => made[name as keyof RolloutIdentity] === value);
   if (!isAsked) throw refusal('as another one');
@@ -342,34 +339,28 @@ function checkResult(made: Trajectory | undefined, { identity }: RolloutSpec, as
   } catch (cause) {
     throw refusal(`which cannot have been made: ${messageOf(cause)}`);
   }
+  return made;
 }
 
 function refusal(found: string): TrainyardError {
   return new TrainyardError('RESULT_REFUSED', found);
 }
 
-function failedRollout(
-  { identity }: RolloutSpec,
-  code: 'WORKER_LOST' | 'RESULT_REFUSED',
-  reason: string,
-  attempts: readonly LostAttempt[],
-): Trajectory {
+function failed(code: 'WORKER_LOST' | 'RESULT_REFUSED', reason: string, attempts: readonly LostAttempt[]): Ended {
   const logs: LogLine[] = attempts.map(({ attempt, worker, at }) => ({
     at: at.getTime(),
     text: `attempt ${attempt} began on ${worker}, which gave no result that counts`,
   }));
-  const startedAt = logs[0]?.at ?? Date.now();
-  const endedAt = Date.now();
   const workers = [...new Set(attempts.map(({ worker }) => worker))].join(', ');
   const what = code === 'WORKER_LOST' ? 'its workers were lost' : 'its results were refused';
   const message = `${what} in ${ATTEMPTS} attempts (${workers || 'unknown'}): ${reason}`;
   return {
-    ...identity,
     outcome: { kind: 'failed', code, message },
-    grade: { kind: 'ungraded', why: 'failed' },
     turns: [],
+    unanswered: [],
+    result: {},
     logs,
-    startedAt,
-    endedAt,
+    artifactsDir: null,
+    startedAt: logs[0]?.at ?? Date.now(),
   };
 }

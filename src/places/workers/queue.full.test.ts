@@ -4,11 +4,11 @@ import { createServer } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { databaseFor, postgresMissing } from '../../../test/postgres/server.ts';
+import { randomTrajectory } from '../../../packages/testing/src/trajectories.ts';
+import { databaseFor, needsPostgres } from '../../../test/postgres/server.ts';
 import { until } from '../../../test/workers/site.ts';
 import { openPostgresStore } from '../../store/postgres.ts';
 import { Connections } from '../../store/postgres-connection.ts';
-import { randomTrajectory } from '../../testing/trajectories.ts';
 import { Coordinator } from './coordinator.ts';
 import { ATTEMPTS, type ClaimedJob, jobIdOf, type RolloutJob, type RunSpec, WorkQueue } from './queue.ts';
 
@@ -31,7 +31,7 @@ const CHECKS = { policy: { model: () => '' }, limits: { turns: 9, tokens: 9, dea
 const FORGED = `INSERT INTO trainyard.results (run, job, attempt, record, digest, words, prompt_ids, sampled_ids, logprobs)
   VALUES ($1, $2, 1, '{}', 'x', '{}', '{}', '{}', '{}')`;
 
-describe.skipIf(postgresMissing !== undefined)('the queue of rollouts', () => {
+describe('the queue of rollouts', needsPostgres, () => {
   let database: Awaited<ReturnType<typeof databaseFor>>;
   let queue: WorkQueue;
   beforeAll(async () => {
@@ -179,11 +179,8 @@ describe.skipIf(postgresMissing !== undefined)('the queue of rollouts', () => {
   it('leaves a run alone that another coordinator has taken over, and says so', async () => {
     const options = { url: database.url, run: 'woken', spec: SPEC, staleness: 0, ...CHECKS, warn: () => {} };
     const first = await Coordinator.open(options);
-    const waiting = first.run(
-      { ...jobOf('a'), task: { id: 't', prompt: [], answer: '' } } as never,
-      new AbortController().signal,
-      null,
-    );
+    const { signal } = new AbortController();
+    const waiting = first.run({ signal }, { ...jobOf('a'), task: { id: 't', prompt: [], answer: '' } } as never);
     waiting.catch(() => {});
     const sql = 'SELECT seen_at::text AS at FROM trainyard.worker_runs WHERE name = $1';
     // As if the first had been away for long: nobody has seen it since.
@@ -209,14 +206,14 @@ describe.skipIf(postgresMissing !== undefined)('the queue of rollouts', () => {
       ...{ url: database.url, run: 'damaged', spec: SPEC, staleness: 0, ...CHECKS, warn },
     });
     const spec = { ...jobOf('a'), task: { id: 't', prompt: [], answer: '' } } as never;
-    const result = coordinator.run(spec, new AbortController().signal, null);
+    const result = coordinator.run({ signal: new AbortController().signal }, spec);
     for (const attempt of [1, 2]) {
       const claimed = await until(async () => (await queue.claim('damaged', 1, 'worker'))[0]);
       const ended = finished(claimed, `attempt ${attempt}`);
       if (attempt === 1) await queue.query('forge a result', FORGED, ['damaged', claimed.id]);
       await queue.finish('damaged', [{ ...ended, trajectory: { ...ended.trajectory, turns: [] } }]);
     }
-    expect(await result).toMatchObject([{ rolloutId: 'a', output: 'attempt 2' }, null]);
+    expect(await result).toMatchObject({ result: { output: 'attempt 2' }, artifactsDir: null });
     expect(warnings).toContain('RESULT_REFUSED: worker worker returned rollout a damaged; it runs again');
   });
 

@@ -13,7 +13,7 @@ import { messageOf, TrainyardError, tried } from '../../core/errors.ts';
 import type { Warn } from '../../core/events.ts';
 import type { SamplingSettings, TaskView, Trajectory } from '../../core/types.ts';
 import { BYTEA, binaryArray, Connections, inTransaction, TEXT } from '../../store/postgres-connection.ts';
-import { decodeTrajectory, type EncodedRecord, type EncodedTurn, encodeTrajectory, keepTrajectory } from '../../store/records.ts';
+import { decodeTrajectory, type EncodedRecord, type EncodedTurn, encodeTrajectory } from '../../store/records.ts';
 import { MOST, MOST_FILES, type RolloutFile } from './files.ts';
 import { prepareTables, SCHEMA, WORKER_ROLE } from './rights.ts';
 
@@ -369,7 +369,7 @@ async function insertResults(client: PoolClient, run: string, ended: readonly Fi
   const values: unknown[] = [run];
   const bound = (value: unknown): string => `$${values.push(value)}`;
   const rows = ended.map(({ id, retryCount, trajectory }) => {
-    const { record, digest, turns } = encodeTrajectory(keepTrajectory(trajectory));
+    const { record, digest, turns } = encodeTrajectory(trajectory);
     const column = (name: 'promptIds' | 'sampledIds' | 'logprobs') => binaryArray(BYTEA, turns, (turn) => turn[name]);
     const row = [id, retryCount + 1, record, digest, binaryArray(TEXT, turns, ({ words }) => Buffer.from(words))];
     return `($1, ${[...row, column('promptIds'), column('sampledIds'), column('logprobs')].map(bound)})`;

@@ -3,14 +3,15 @@ import { mkdtemp, readdir, rm, stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { scriptedEngine } from '../../../packages/testing/src/trajectories.ts';
 import { renderer, say, specOf } from '../../../test/fixtures/gateway/streams.ts';
-import { databaseFor, postgresMissing } from '../../../test/postgres/server.ts';
+import { databaseFor, needsPostgres } from '../../../test/postgres/server.ts';
 import { until } from '../../../test/workers/site.ts';
 import type { Trajectory, Turn } from '../../core/types.ts';
 import { Gateway } from '../../gateway/gateway.ts';
+import { endedAs } from '../../rollout/record.ts';
 import type { RolloutSpec } from '../../rollout/runner.ts';
 import { openPostgresStore } from '../../store/postgres.ts';
-import { scriptedEngine } from '../../testing/trajectories.ts';
 import { Coordinator } from './coordinator.ts';
 import type { RolloutFile } from './files.ts';
 import { ATTEMPTS, WorkQueue } from './queue.ts';
@@ -45,7 +46,7 @@ const file = (path: string, mode = 0o644): readonly RolloutFile[] => [
   { path, mode, bytes: Buffer.from('x') },
 ];
 
-describe.skipIf(postgresMissing !== undefined)('a result of a worker', () => {
+describe('a result of a worker', needsPostgres, () => {
   let database: Awaited<ReturnType<typeof databaseFor>>;
   let queue: WorkQueue;
   let coordinator: Coordinator;
@@ -77,10 +78,10 @@ describe.skipIf(postgresMissing !== undefined)('a result of a worker', () => {
   });
 
   let rollouts = 0;
-  const begin = (into: string | null = null) => {
+  const begin = (artifacts?: string) => {
     const { identity } = specOf(`r${++rollouts}`);
     const spec = { identity, task: { id: identity.taskId, prompt: [], answer: '' }, sampling } as RolloutSpec;
-    return { id: identity.rolloutId, result: coordinator.run(spec, new AbortController().signal, into) };
+    return { id: identity.rolloutId, result: coordinator.run({ signal: new AbortController().signal, artifacts }, spec) };
   };
   const finish = async (worker: string, lie: (made: Trajectory) => Trajectory, files: readonly RolloutFile[] = []) => {
     const claimed = await until(async () => (await queue.claim('run', 1, worker))[0]);
@@ -138,7 +139,7 @@ describe.skipIf(postgresMissing !== undefined)('a result of a worker', () => {
     const { id, result } = begin();
     await finish('liar', lie);
     await finish('other', same);
-    expect((await result)[0]).toEqual(await settled(id));
+    expect(await result).toEqual(endedAs(await settled(id), null));
     expect(warnings).toEqual([expect.stringMatching(message)]);
     expect(warnings[0]).toMatch(new RegExp(`^RESULT_REFUSED: worker liar returned rollout ${id} .*; it runs again$`));
     coordinator.stored(id);
@@ -156,24 +157,24 @@ describe.skipIf(postgresMissing !== undefined)('a result of a worker', () => {
     ['a mode that is none', file('b', -1), /of mode -1: b/],
   ])('that holds %s is refused before anything is written', async (_, files, message) => {
     warnings.length = 0;
-    const into = join(folder, `f${rollouts}`, 'own');
-    const { id, result } = begin(into);
+    const { id, result } = begin(join(folder, `f${rollouts}`));
+    const into = join(folder, `f${rollouts - 1}`, id);
     await finish('liar', same, files);
     await until(async () => warnings.length > 0 || undefined);
     expect(warnings[0]).toMatch(message);
     expect(await readdir(folder)).not.toContain(`f${rollouts - 1}`);
     await finish('other', same, file('b', 0o6755));
-    expect((await result)[1]).toBe(into);
+    expect((await result).artifactsDir).toBe(into);
     expect((await readdir(into)).toSorted()).toEqual(['b', 'first']);
     expect((await stat(join(into, 'b'))).mode & 0o7777).toBe(0o755);
     coordinator.stored(id);
   });
 
   it('that is refused in every attempt ends its rollout as failed, with the names of all workers', async () => {
-    const { id, result } = begin();
+    const { result } = begin();
     for (let time = 1; time <= ATTEMPTS; time++) await finish(`liar-${time}`, asked({ temperature: 0.5 }));
-    const [made] = await result;
-    expect(made).toMatchObject({ rolloutId: id, turns: [], grade: { kind: 'ungraded' } });
+    const made = await result;
+    expect(made).toMatchObject({ turns: [], artifactsDir: null });
     expect(made.outcome).toMatchObject({
       kind: 'failed',
       code: 'RESULT_REFUSED',

@@ -3,9 +3,9 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
 import { getRollbackPlans } from 'pg-boss';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { databaseFor, postgresMissing } from '../../../test/postgres/server.ts';
+import { randomTrajectory } from '../../../packages/testing/src/trajectories.ts';
+import { databaseFor, needsPostgres } from '../../../test/postgres/server.ts';
 import { openPostgresStore } from '../../store/postgres.ts';
-import { randomTrajectory } from '../../testing/trajectories.ts';
 import { ATTEMPTS, type ClaimedJob, type RolloutJob, type RunSpec, WorkQueue } from './queue.ts';
 import { RIGHTS } from './rights.ts';
 
@@ -109,7 +109,7 @@ async function rightsOf(things: readonly Thing[], may: May): Promise<Readonly<Re
   return found;
 }
 
-describe.skipIf(postgresMissing !== undefined)("the worker's role", () => {
+describe("the worker's role", needsPostgres, () => {
   let database: Awaited<ReturnType<typeof databaseFor>>;
   let admin: pg.Client;
   let worker: pg.Client;

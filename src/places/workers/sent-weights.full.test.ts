@@ -2,13 +2,14 @@ import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, it, onTestFinished } from 'vitest';
-import { databaseFor, postgresMissing } from '../../../test/postgres/server.ts';
+import { databaseFor, needsPostgres } from '../../../test/postgres/server.ts';
 import { openPostgresStore } from '../../store/postgres.ts';
 import { WorkQueue } from './queue.ts';
 import { fetchWeights, sendWeights } from './sent-weights.ts';
 
-it.skipIf(postgresMissing !== undefined)(
+it(
   'weights that are replaced while a worker reads them arrive as they were or as they are, never mixed',
+  needsPostgres,
   async () => {
     const root = await mkdtemp(join(tmpdir(), 'trainyard-sent-'));
     onTestFinished(() => rm(root, { recursive: true, force: true }));
@@ -33,5 +34,4 @@ it.skipIf(postgresMissing !== undefined)(
     isDone = true;
     await sending;
   },
-  90_000,
 );

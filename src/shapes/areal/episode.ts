@@ -60,7 +60,7 @@ export interface EpisodeGroup {
   readonly trajectories: readonly Trajectory[];
 }
 
-export interface ArealWorkflowParts<T> {
+interface ArealWorkflowParts<T> {
   readonly name: string;
   readonly settings?: Partial<Pick<Workflow, 'isolation' | 'env' | 'hidden' | 'concurrency' | 'usesTokens'>>;
   /** Called once per process. */

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { ask } from '../../../test/fixtures/areal/ask.ts';
-import { httpServer } from '../../../test/fixtures/http-server.ts';
+import { localServer } from '../../../test/fixtures/local-server.ts';
 import { scriptedRollouts } from '../../../test/fixtures/scripted-rollouts.ts';
 import { agentWorkflow } from './agent-workflow.ts';
 import type { HttpClient } from './episode.ts';
@@ -75,7 +75,7 @@ describe('the shared HTTP client', () => {
   });
 
   it('aborts what is under way when it is closed', async () => {
-    await using server = await httpServer(() => {});
+    await using server = await localServer(() => {});
     let pending: Promise<unknown> | undefined;
     const agent = agentWorkflow(async (data, extras) => {
       pending = extras.httpClient(server.origin).catch((thrown: unknown) => thrown);

@@ -65,25 +65,6 @@ function lowerBlackBox(this: unknown, module: EntryModule): Workflow | undefined
   return undefined;
 }
 
-/** Claw-R1's black box for questions of mathematics, such as GSM8K: one question, one answer; a grader such as `mathMatch()` gives the reward. */
-export class BlackBoxGSM8KAgentFlow<Config = unknown, Row extends object = Record<never, never>> extends BlackBoxAgentFlowBase<
-  Config,
-  Row
-> {
-  readonly systemPrompt: string = 'Solve the problem step by step. Write the final number after ####.';
-
-  async _runAgent(baseURL: string, { rawPrompt }: FlowFields<Row>, { apiKey, signal, fetch }: BlackBoxAgent): Promise<void> {
-    const messages = [
-      { role: 'system', content: this.systemPrompt },
-      { role: 'user', content: rawPrompt },
-    ];
-    const headers = { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' };
-    const body = JSON.stringify({ model: 'policy', messages });
-    const reply = await fetch(`${baseURL}/chat/completions`, { method: 'POST', headers, body, signal });
-    if (!reply.ok) throw new TrainyardError('WORKFLOW_FAILED', `the model answered ${reply.status}: ${await reply.text()}`);
-  }
-}
-
 /** Not part of the agent's metadata: protocol names and the prompt itself. */
 const OURS: ReadonlySet<string> = new Set(['trajectoryUid', 'promptUid', 'rawPrompt', 'prompt', 'channel', 'agent_name']);
 /** The gateway's limit, in characters of JSON. */

@@ -24,7 +24,7 @@ export interface FlowSetup<Config = unknown> {
   readonly door: GatewayDoor;
 }
 
-export interface Flow {
+interface Flow {
   run(samplingParams: SamplingParams, fields: FlowFields): Promise<number>;
 }
 

@@ -46,7 +46,7 @@ import type { FlowDoor } from './flow-workflow.ts';
 import type { GroupPool, ServedStep } from './group-pool.ts';
 import { type TableParts, TrajectoryTable } from './trajectory-table.ts';
 
-export type FlowOptions = Omit<TableParts, 'gateway'> & Pick<FlowParts, 'pool'>;
+type FlowOptions = Omit<TableParts, 'gateway'> & Pick<FlowParts, 'pool'>;
 
 const router = new Router(FLOW_ROUTES.map((route) => ({ ...route, path: `/${route.path}` })));
 /** The model's routes below a base URL. `/r/<rollout>/v1` is the gateway's own. */

@@ -17,7 +17,7 @@ export interface FlowStep {
   readonly metadata: Readonly<Record<string, Json>> | undefined;
 }
 
-export interface Completion {
+interface Completion {
   readonly reward: number | undefined;
   readonly error: string | undefined;
   /** Number of turns at completion. Later turns are not part of the trajectory. */

@@ -19,7 +19,7 @@ type Inspected = Awaited<ReturnType<typeof inspectEntry>>;
 
 const TARGET = /^(\.{1,2}\/[^#?]+\.(?:ts|mts|js|mjs))#([A-Za-z_$][\w$]*)$/;
 
-export interface ConfiguredFlow extends RegisteredFlow {
+interface ConfiguredFlow extends RegisteredFlow {
   readonly file: string;
 }
 

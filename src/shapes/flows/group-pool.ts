@@ -40,7 +40,7 @@ export interface FetchRequest {
   readonly batchId?: string | undefined;
 }
 
-export interface ServedBatch {
+interface ServedBatch {
   readonly batchId: string;
   readonly steps: readonly ServedStep[];
 }

@@ -12,14 +12,14 @@ import type { Grant } from '../../gateway/identity.ts';
 import { type LiveSession, type RestoredSession, sealed } from '../../gateway/sessions.ts';
 import { graderInput } from '../../grading/call.ts';
 import { httpRefusal, Refusal } from '../../http/refusal.ts';
-import { onlyTrained, outcomeByCalls, recordOf } from '../../rollout/record.ts';
+import { onlyTrained, outcomeByCalls, settle } from '../../rollout/record.ts';
 import { flowRefusal } from './flow-protocol.ts';
 import { type Beginning, type FlowState, type FlowStep, FlowTrajectory } from './flow-trajectory.ts';
 
 const MOST_REMEMBERED = 1000;
 
 /** Keeps trajectories that were opened over HTTP until they are stored. */
-export interface FlowJournal {
+interface FlowJournal {
   /** For generation ids that outlive the process. */
   readonly secret: Uint8Array;
   /** On disk when it resolves, in the order of the calls. */
@@ -232,9 +232,9 @@ export class TrajectoryTable {
     const outcome = outcomeOf(trajectory);
     const result = metadata === undefined ? {} : { metadata };
     const turns = onlyTrained(session.turns, trainedTurns);
-    const grade = await this.#gradeOf(trajectory, outcome);
     const identity = { rolloutId: uid, groupId: promptUid, taskId, purpose };
-    return recordOf(identity, { turns, unanswered }, { outcome, grade, result, startedAt, endedAt });
+    const ended = { outcome, turns, unanswered, result, artifactsDir: null, startedAt, endedAt };
+    return await settle(identity, ended, () => this.#gradeOf(trajectory, outcome));
   }
 
   async #gradeOf(trajectory: FlowTrajectory, outcome: Outcome): Promise<Grade> {

@@ -93,13 +93,13 @@ describe('a rollout of a local backend', () => {
 
   const chunk = (content: string): string => `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content } }] })}\n\n`;
   const readWhole = async (response: Response) => void (await response.text());
-  const readOnce = async ({ body }: Response) => {
+  const readToItsMark = async ({ body }: Response) => {
     const reader = body!.getReader();
-    await reader.read();
+    for (let text = ''; !text.includes('data: [DONE]'); ) text += new TextDecoder().decode((await reader.read()).value);
     await reader.cancel();
   };
   it.each([
-    ['whose client stops reading at its end mark', [`${chunk('streamed')}data: [DONE]\n\n`], readOnce, 'streamed'],
+    ['whose client stops reading at its end mark', [`${chunk('streamed')}data: [DONE]\n\n`], readToItsMark, 'streamed'],
     [
       'to its real end where the policy says the mark of an end',
       [chunk('I am done. data: [DONE]'), chunk(' but there is more'), 'data: [DONE]\n\n'],
@@ -109,7 +109,7 @@ describe('a rollout of a local backend', () => {
   ])('records a stream %s', async (_, parts, read, content) => {
     async function* open() {
       for (const part of parts) yield new TextEncoder().encode(part);
-      if (read === readOnce) await new Promise(() => undefined);
+      if (read === readToItsMark) await new Promise(() => undefined);
     }
     const headers = { 'content-type': 'text/event-stream' };
     const fetch = async (): Promise<Response> => new Response(ReadableStream.from(open()) as never, { headers });
@@ -162,19 +162,87 @@ describe('a rollout of a local backend', () => {
     ['says nothing', ['data: [DONE]\n\n'], /ended before the answer did/],
     ['reports an error', ['event: error\ndata: {"detail":"engine lost"}\n\ndata: [DONE]\n\n'], /engine lost/],
     ['does not end', [`data: ${'x'.repeat(17 * 2 ** 20)}`], /more than 16777216 characters/],
-  ])('fails where a stream %s, asked for or not', async (what, parts, message) => {
+  ])('fails where a stream %s, asked for or not', async (_, parts, message) => {
     const summing = await execute(running(ask), {}, streamOnly(...parts));
     expect(summing.completed[0]).toMatchObject({ status: 'failure', errCategory: 'http_error' });
     expect(summing.completed[0]!.errMessage).toMatch(message);
+    let heard = '';
     const passing = running(async (ctx) => {
       const { fetch: own, baseURL } = ctx.model();
       const body = JSON.stringify({ messages: ctx.prompt, stream: true });
-      await (await own(`${baseURL}/chat/completions`, { method: 'POST', body })).text();
+      heard = await (await own(`${baseURL}/chat/completions`, { method: 'POST', body })).text();
     });
-    const { completed } = await execute(passing, {}, streamOnly(...parts));
-    // A client that streams sees an error event or an empty stream itself.
-    if (what === 'ends early' || what === 'does not end') expect(completed[0]!.errMessage).toMatch(/ended before the answer did/);
+    await execute(passing, {}, streamOnly(...parts));
+    expect(heard).toMatch(message);
   });
+
+  it('asks a controller in the agent’s own words, with its own settings, and gives the agent the ids and thoughts of the answer', async () => {
+    const sent: object[] = [];
+    const asked: typeof fetch = async (input, init) => {
+      sent.push((await new Request(input, init).clone().json()) as object);
+      const parts = [
+        delta({ reasoning_content: 'Hm.' }),
+        delta({ tool_calls: [call] }),
+        delta({}, 'tool_calls'),
+        'data: [DONE]\n\n',
+      ];
+      return await streamOnly(...parts)(input, init);
+    };
+    const own = { model: 'm', top_p: 0.5, seed: 7, chat_template_kwargs: { deep: true }, metadata: { a: 'b' } };
+    const messages = [
+      { role: 'developer', content: [{ type: 'text', text: 'Be brief.' }] },
+      { role: 'user', content: 'hi' },
+    ];
+    const heard: unknown[] = [];
+    const backend = running(async (ctx) => {
+      const client = new OpenAI(ctx.model().openai());
+      for (const stream of [false, true]) {
+        const said = await client.chat.completions.create({ ...own, messages, stream } as never);
+        if (stream) for await (const chunk of said as unknown as AsyncIterable<object>) heard.push(chunk);
+        else heard.push(said);
+      }
+    });
+    const { sample } = await execute(backend, {}, asked);
+    expect(sent).toEqual(Array(2).fill({ ...own, messages, stream: true, stream_options: { include_usage: true } }));
+    expect(JSON.stringify(heard).match(/"id":"x"/g)).toHaveLength(2);
+    expect(JSON.stringify(heard).match(/"reasoning_content":"Hm."/g)).toHaveLength(2);
+    expect(sample!.messages.at(-1)).toMatchObject({ tool_calls: [{ id: 'x' }], reasoning: 'Hm.' });
+  });
+
+  it('gives an agent the policy’s own refusal, with its status and what it asks for', async () => {
+    const error = { code: 'context_length_exceeded', message: 'maximum context length is 8' };
+    const { seen, grader } = seeing();
+    const asking = async (ctx: WorkflowContext) => {
+      const { fetch: own, baseURL, generate } = ctx.model();
+      const asked = { method: 'POST', body: JSON.stringify({ messages: ctx.prompt }) };
+      const response = await own(`${baseURL}/chat/completions`, asked);
+      const thrown = await generate({ messages: ctx.prompt }).catch(({ code }) => code as string);
+      return {
+        output: [
+          response.status,
+          response.headers.get('retry-after'),
+          ((await response.json()) as { error: { code: string } }).error.code,
+          thrown,
+        ] as never,
+      };
+    };
+    const headers = { 'retry-after': '7' };
+    await execute(running(asking, { grader }), {}, async () => Response.json({ error }, { status: 429, headers }));
+    expect(seen[0]!.output).toEqual([429, '7', 'context_length_exceeded', 'CONTEXT_OVERFLOW']);
+  });
+
+  it.each(['HTTP://Policy.Example:80/v1/', 'http://policy.example/v1/chat/completions', 'http://policy.example'])(
+    'knows its policy at %s',
+    async (chatCompletionsUrl) => {
+      const backend = running(async (ctx) => {
+        await new OpenAI(ctx.model().openai()).chat.completions.create({
+          model: 'm',
+          messages: [{ role: 'user', content: 'hi' }],
+        });
+      });
+      expect((await execute(backend, { chatCompletionsUrl })).sample!.messages).toHaveLength(2);
+    },
+  );
 
   it('leaves no folder behind when it is closed', async () => {
     let folder: string | null = null;

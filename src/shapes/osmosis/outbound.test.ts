@@ -1,6 +1,5 @@
-import { createServer, type Server } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { type LocalServer, localServer } from '../../../test/fixtures/local-server.ts';
 import { Outbound, type OutboundRules } from './outbound.ts';
 
 const outbound = (rules: Partial<OutboundRules> = {}): Outbound =>
@@ -8,25 +7,19 @@ const outbound = (rules: Partial<OutboundRules> = {}): Outbound =>
 const PUBLIC = { address: '93.184.216.34', family: 4 };
 const HERE = { address: '127.0.0.1', family: 4 };
 
-let server: Server;
+let server: LocalServer;
 let port: number;
 const asked: { readonly host: string | undefined; readonly body: string }[] = [];
 beforeAll(async () => {
-  server = createServer(async (incoming, outgoing) => {
-    let body = '';
-    for await (const chunk of incoming) body += chunk;
-    asked.push({ host: incoming.headers.host, body });
+  server = await localServer((incoming, outgoing, body) => {
+    asked.push({ host: incoming.headers.host, body: body.toString() });
     if (incoming.url === '/away') outgoing.writeHead(302, { location: 'http://169.254.169.254/' }).end();
     else if (incoming.url === '/nothing') outgoing.writeHead(204).end();
     else outgoing.writeHead(200, { 'content-type': 'text/plain' }).end('here');
   });
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  ({ port } = server.address() as AddressInfo);
+  port = Number(new URL(server.origin).port);
 });
-afterAll(async () => {
-  server.closeAllConnections();
-  await new Promise<void>((resolve) => server.close(() => resolve()));
-});
+afterAll(() => server[Symbol.asyncDispose]());
 
 const INNER = `
   http://127.0.0.1:8080/done http://127.1/ http://0x7f.1/ http://2130706433/ http://0177.0.0.1/ http://①②⑦.0.0.1/ http://127.0.0.1./

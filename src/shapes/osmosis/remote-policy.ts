@@ -1,159 +1,84 @@
 /**
- * The controller's policy as a model handle over HTTP, for one rollout. Every call carries the ids of its rollout and conversation, and its
- * messages are recorded for the grader. Tokens are recorded on the policy's side, not here. A controller of Osmosis only streams, so chat
- * calls always ask for a stream, and agents that asked for none get its sum. A stream that is cut off is a failure, never a short answer.
+ * The caller's policy behind a gateway of its own, for one rollout. The gateway reads every dialect, knows retries and records each call for
+ * the grader; the policy is asked for one streamed chat completion at a time, with the ids of rollout and conversation. What an agent asks in
+ * Chat Completions goes on as the agent wrote it. Tokens are recorded on the policy's side, not here. A stream that is cut off is a failure,
+ * never a short answer.
  */
-import { linkSignals } from '../../core/async.ts';
-import type { ModelHandle, SeatOptions } from '../../core/contracts.ts';
-import { TrainyardError, tried } from '../../core/errors.ts';
+import { sendThrough } from '../../core/context.ts';
+import type { DefaultModelAnswer, DefaultModelRequest, ModelHandle, SeatOptions, SessionSpec } from '../../core/contracts.ts';
+import type { ErrorCode } from '../../core/error-codes.ts';
+import { messageOf, TrainyardError } from '../../core/errors.ts';
 import { defined, isObject, parsedJson } from '../../core/json.ts';
-import type { Message, StopReason, ToolCall } from '../../core/types.ts';
-import { httpModel } from '../../gateway/chat-client.ts';
-import { DIALECTS } from '../../gateway/gateway.ts';
+import type { Turn } from '../../core/types.ts';
+import { chatAnswerIn, chatRequest, clientFields, refusalOf } from '../../gateway/chat-client.ts';
+import { Gateway } from '../../gateway/gateway.ts';
+import type { LiveSession } from '../../gateway/sessions.ts';
 import { GATEWAY_LIMITS } from '../../gateway/wire-protocol.ts';
+import { textWithin } from '../../http/message.ts';
+import { Refusal } from '../../http/refusal.ts';
 
 const POLICY_NAME = 'osmosis-rollout';
-const HEADER_VALUE = /^[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?$/;
 
 interface RemotePolicyParts {
   /** As received: with or without `/chat/completions`. */
   readonly url: string;
   readonly apiKey: string | null;
-  readonly rolloutId: string;
   readonly fetch: typeof globalThis.fetch;
-  readonly signal: AbortSignal;
-}
-
-export interface ThreadCall extends RecordedCall {
-  readonly role: string;
-  readonly thread: string;
 }
 
 export class RemotePolicy {
   readonly #parts: RemotePolicyParts;
   readonly #baseURL: string;
-  readonly #calls: ThreadCall[] = [];
-  readonly #end = new AbortController();
+  readonly #session: LiveSession;
 
-  constructor(parts: RemotePolicyParts) {
+  constructor(parts: RemotePolicyParts, spec: SessionSpec) {
     this.#parts = parts;
     this.#baseURL = parts.url.replace(/\/+$/, '').replace(/\/chat\/completions$/, '');
+    const model = { name: POLICY_NAME, generate: (request: DefaultModelRequest) => this.#ask(request) };
+    this.#session = new Gateway({ modelName: POLICY_NAME, model, asAsked: true }).open(spec);
   }
 
-  /** Completed calls, in the order of their responses. */
-  get calls(): readonly ThreadCall[] {
-    return this.#calls;
+  get turns(): readonly Turn[] {
+    return this.#session.turns;
   }
 
-  /** Ends the rollout: refuses further calls with SESSION_SEALED; aborts calls in flight and does not record them. */
   seal(): void {
-    this.#end.abort(new TrainyardError('SESSION_SEALED', `rollout ${this.#parts.rolloutId} has ended`));
+    this.#session.seal();
   }
 
   readonly model = (role = 'default', options?: SeatOptions): ModelHandle => {
     if (options?.default !== undefined && options.trainable?.() === false) throw noDefaultModels(role);
-    return this.#handle(role, role);
+    return this.#handle(this.#session.model(role));
   };
 
-  #handle(role: string, thread: string): ModelHandle {
-    if (!HEADER_VALUE.test(thread) || thread.length > GATEWAY_LIMITS.sampleIdLength) {
-      const found = `thread ${JSON.stringify(thread.slice(0, 100))} cannot be sent as x-sample-id`;
-      throw new TrainyardError('REQUEST_INVALID', found, {
-        hint: `give it a name of 1 to ${GATEWAY_LIMITS.sampleIdLength} printable ASCII characters`,
-      });
-    }
-    const address = { role, name: POLICY_NAME, baseURL: this.#baseURL, apiKey: this.#parts.apiKey ?? '' };
-    const model = httpModel(address, (own) => this.#fetchAs(role, own), thread);
-    return { ...model, thread: (name) => this.#handle(role, name) };
-  }
-
-  #fetchAs(role: string, thread: string): typeof globalThis.fetch {
-    const { origin } = new URL(this.#baseURL);
-    const { rolloutId, fetch } = this.#parts;
-    return async (input, init) => {
-      const request = new Request(input, init);
-      const url = new URL(request.url);
-      if (url.origin !== origin) return await fetch(request);
-      request.headers.set('x-rollout-id', rolloutId);
-      request.headers.set('x-sample-id', thread);
-      const route = request.method === 'POST' ? ROUTE.exec(url.pathname)?.[1] : undefined;
-      const body = route === undefined ? '' : await request.clone().text();
-      const { signal, release } = linkSignals(request.signal, this.#parts.signal, this.#end.signal);
-      try {
-        signal.throwIfAborted();
-        const streaming = route === 'chat/completions' ? askingForStream(body) : undefined;
-        const answer = await fetch(new Request(request, streaming === undefined ? { signal } : { signal, body: streaming }));
-        if (route === undefined || !answer.ok || answer.body === null) return answer;
-        const response = streaming !== undefined && isEvents(answer) ? await summed(answer) : answer;
-        return copied(response, (text, isStream) => {
-          const call = recordedCall(route, body, text, isStream);
-          if (call !== undefined && !signal.aborted) this.#calls.push({ ...call, role, thread });
-        });
-      } catch (thrown) {
-        release();
-        throw thrown;
-      }
+  /** At the caller's own address, for clients that are given nothing else; what goes through `fetch` goes through the gateway. */
+  #handle(own: ModelHandle): ModelHandle {
+    const address = { role: own.role, name: own.name, baseURL: this.#baseURL, apiKey: this.#parts.apiKey ?? '' };
+    const policy = new URL(`${this.#baseURL}/`).href;
+    const fetch: typeof globalThis.fetch = (input, init) => {
+      const { href } = new URL(input instanceof Request ? input.url : input);
+      return href.startsWith(policy) ? sendThrough(own, input, init) : this.#parts.fetch(input, init);
     };
+    return { ...own, ...clientFields(address, fetch), thread: (name) => this.#handle(own.thread(name)) };
   }
-}
 
-/** The request's body with `stream: true`; undefined if it asks for a stream itself or is no JSON object. */
-function askingForStream(body: string): string | undefined {
-  const asked = parsedJson(body);
-  if (!isObject(asked) || asked['stream'] === true) return undefined;
-  return JSON.stringify({ ...asked, stream: true, stream_options: { include_usage: true } });
-}
-
-const isEvents = ({ headers }: Response): boolean => headers.get('content-type')?.startsWith('text/event-stream') ?? false;
-
-/** One chat completion from a stream of it. Throws POLICY_REFUSED for an error in the stream, POLICY_GARBLED for a part of an answer. */
-async function summed(response: Response): Promise<Response> {
-  const decoder = new TextDecoder();
-  let text = '';
-  for await (const chunk of response.body!) {
-    text += decoder.decode(chunk, { stream: true });
-    if (text.length > GATEWAY_LIMITS.bodyBytes) throw garbled(`more than ${GATEWAY_LIMITS.bodyBytes} characters`);
+  async #ask({ chat, thread = 'default', tell, sampling, ...asked }: DefaultModelRequest): Promise<DefaultModelAnswer> {
+    const { signal } = asked;
+    const server = { name: POLICY_NAME, baseURL: this.#baseURL, apiKey: this.#parts.apiKey ?? '' };
+    const [url, init] = chatRequest(server, { ...asked, ...sampling });
+    const { n: _, ...wanted } = chat ?? (JSON.parse(init.body as string) as Fields);
+    const body = JSON.stringify({ ...wanted, stream: true, stream_options: { include_usage: true } });
+    const ids = { 'x-rollout-id': this.#session.rolloutId, 'x-sample-id': thread };
+    try {
+      const response = await this.#parts.fetch(url, { ...init, headers: { ...init.headers, ...ids }, body });
+      return await answerOf(response, tell);
+    } catch (thrown) {
+      signal.throwIfAborted();
+      throw thrown instanceof Refusal
+        ? thrown
+        : failed('POLICY_UNREACHABLE', `the policy cannot be reached: ${messageOf(thrown)}`);
+    }
   }
-  const events = tried(() => eventsOf(text)) ?? [];
-  const failed = /^event: ?error/m.test(text) ? (events.at(-1) ?? {}) : events.find((event) => 'error' in event);
-  if (failed !== undefined)
-    throw new TrainyardError('POLICY_REFUSED', `the policy answered ${JSON.stringify(failed).slice(0, 500)}`);
-  const numbers = new Set(events.flatMap((event) => list(event['choices']).map((choice) => (choice as Fields)['index'] ?? 0)));
-  const choices = [...numbers].map((index): Fields => ({ index, ...chatChoice(events, index) }));
-  if (choices.length === 0 || choices.some((choice) => choice['finish_reason'] === undefined)) throw garbled(CUT_OFF);
-  const usage = events.findLast((event) => isObject(event['usage']))?.['usage'];
-  const { choices: _, ...about } = events[0]!;
-  const whole = { ...about, object: 'chat.completion', choices, ...defined({ usage }) };
-  return Response.json(whole, { status: response.status });
-}
-
-const CUT_OFF = 'a stream that ended before the answer did';
-const garbled = (found: string): TrainyardError => new TrainyardError('POLICY_GARBLED', `the policy answered with ${found}`);
-
-/** Returns the same response; calls `read` with its text once the client has received all of it. A stream without its end fails. */
-function copied(response: Response, read: (text: string, isStream: boolean) => void): Response {
-  const isStream = isEvents(response);
-  const decoder = new TextDecoder();
-  let text = '';
-  let isRead = false;
-  const end = (): void => {
-    if (!isRead) read(text, isStream);
-    isRead = true;
-  };
-  const copy = new TransformStream<Uint8Array<ArrayBuffer>, Uint8Array<ArrayBuffer>>({
-    transform: (chunk, controller) => {
-      if (text.length < GATEWAY_LIMITS.bodyBytes) text += decoder.decode(chunk, { stream: true });
-      // Some clients stop reading at the last event.
-      if (isStream && (LAST_EVENT.test(text.slice(-4096)) || LAST_EVENT.test(text))) end();
-      controller.enqueue(chunk);
-    },
-    flush: () => {
-      if (isStream && !isRead && !FINISHED.test(text)) throw garbled(CUT_OFF);
-      end();
-    },
-  });
-  const { status, statusText, headers } = response;
-  return new Response(response.body!.pipeThrough(copy), { status, statusText, headers });
 }
 
 export function noDefaultModels(role: string): TrainyardError {
@@ -161,136 +86,139 @@ export function noDefaultModels(role: string): TrainyardError {
   return new TrainyardError('WORKFLOW_INVALID', found, { hint: 'train the role, or let the workflow call that model by itself' });
 }
 
-// Records a call from its request and its response (one body or events) in each API dialect. A response is parsed by appending it to its
-// own request, as the agent will do in its next call, and letting the gateway's reader parse the result.
+interface FailedCall {
+  readonly response?: Pick<Response, 'status' | 'headers'>;
+  /** As agents get it. */
+  readonly wireCode?: unknown;
+  readonly hint?: string | undefined;
+}
 
-interface RecordedCall {
-  readonly messages: readonly Message[];
-  readonly response: Message;
-  readonly stopReason: StopReason;
+const NO_RESPONSE = { status: 502, headers: new Headers() };
+const PASSED_ON = ['retry-after', 'retry-after-ms', 'x-should-retry'];
+
+/** The agent gets the policy's own status, and what it says about trying again. */
+function failed(code: ErrorCode, message: string, { response = NO_RESPONSE, wireCode, hint }: FailedCall = {}): Refusal {
+  const status = response.status < 400 ? 502 : response.status;
+  const passedOn = [...response.headers].filter(([name]) => PASSED_ON.includes(name));
+  // Clients try these again, and the gateway would tell them not to.
+  const mayPass = status === 409 || status >= 500 ? { 'x-should-retry': 'true' } : {};
+  const row = { status, code: typeof wireCode === 'string' ? wireCode : 'policy_failed' };
+  return new Refusal(row, message, { code, hint, headers: { ...mayPass, ...Object.fromEntries(passedOn) } });
+}
+
+const CUT_OFF = 'a stream that ended before the answer did';
+const garbled = (found: string): Refusal => failed('POLICY_GARBLED', `the policy answered with ${found}`);
+const TOO_LONG = `more than ${GATEWAY_LIMITS.bodyBytes} characters`;
+
+async function answerOf(response: Response, tell: DefaultModelRequest['tell']): Promise<DefaultModelAnswer> {
+  if (!response.ok) {
+    const text = (await textWithin(response, GATEWAY_LIMITS.bodyBytes)) ?? '';
+    const { code, message, hint } = refusalOf(response.status, text);
+    throw failed(code, message, {
+      response,
+      hint,
+      wireCode: (parsedJson(text) as { error?: Fields } | undefined)?.error?.['code'],
+    });
+  }
+  const isStream = response.headers.get('content-type')?.startsWith('text/event-stream');
+  const text = isStream ? await summed(response, tell) : await textWithin(response, GATEWAY_LIMITS.bodyBytes);
+  if (text === undefined) throw garbled(TOO_LONG);
+  const answer = chatAnswerIn(text);
+  if (answer === undefined) throw garbled(`something that is no completion: ${text.slice(0, 200)}`);
+  const { content, reasoning, stopReason, usage } = answer;
+  const toolCalls = answer.toolCalls.map(({ id, function: call }) => ({ id, ...call }));
+  return { content, toolCalls, stopReason, ...defined({ reasoning, usage }) };
+}
+
+/** One chat completion, as JSON, from a stream of it. */
+async function summed(response: Response, tell: DefaultModelRequest['tell']): Promise<string> {
+  const sum = new StreamSum(tell);
+  const decoder = new TextDecoder();
+  const reader = response.body!.getReader();
+  let rest = '';
+  for (let size = 0; !sum.isEnded; ) {
+    const { value, done } = await reader.read();
+    const lines = (rest + decoder.decode(value, { stream: !done })).split('\n');
+    rest = done ? '' : lines.pop()!;
+    for (const line of lines) sum.take(line);
+    if (done) break;
+    size += value.length;
+    if (size > GATEWAY_LIMITS.bodyBytes) throw garbled(TOO_LONG);
+  }
+  // Read to its end, the connection can be used again.
+  void reader
+    .read()
+    .then(({ done }) => (done ? undefined : reader.cancel()))
+    .catch(() => undefined);
+  return sum.whole();
 }
 
 type Fields = Readonly<Record<string, unknown>>;
-
-interface DialectReader {
-  /** The request's conversation fields, with `entries` appended. */
-  conversation(request: Fields, entries: readonly unknown[]): Fields;
-  /** The response as the client will send it back, and why it ended. */
-  reply(body: Fields): { readonly entries: readonly unknown[]; readonly reason: unknown };
-  /** Assembles the events of a stream into one body. */
-  assembled(events: readonly Fields[]): Fields;
-}
-
-const ROUTE = /\/(chat\/completions|responses|messages)$/;
-/** The last event in each dialect. Model text cannot match: inside JSON it starts no line, and its quotes are escaped. */
-const LAST_EVENT = /(?<=\n)data: ?\[DONE\]|"type": ?"(?:response\.(?:completed|incomplete)|message_stop)"/;
-const FINISHED = /"finish_reason": ?"/;
-const CUT_SHORT: readonly unknown[] = ['length', 'max_tokens', 'incomplete'];
-
-/** Undefined if a text cannot be parsed in the route's dialect. */
-function recordedCall(route: string, request: string, reply: string, isStream: boolean): RecordedCall | undefined {
-  try {
-    const reader = READERS[route]!;
-    const asked = JSON.parse(request) as Fields;
-    const { entries, reason } = reader.reply(isStream ? reader.assembled(eventsOf(reply)) : (JSON.parse(reply) as Fields));
-    const before = messagesIn(route, reader.conversation(asked, []));
-    const whole = messagesIn(route, reader.conversation(asked, entries));
-    const response = whole.findLast(({ role }) => role === 'assistant');
-    if (response === undefined || whole.length <= before.length) return undefined;
-    return { messages: before, response, stopReason: CUT_SHORT.includes(reason) ? 'length' : 'stop' };
-  } catch {
-    return undefined;
-  }
-}
-
-/** Passes only the conversation, because it is up to the policy to judge parameters that the gateway would refuse. */
-function messagesIn(route: string, conversation: Fields): readonly Message[] {
-  const body = defined({ model: 'policy', ...conversation });
-  return DIALECTS[route]!.read(body, {}).request.messages;
-}
-
-const READERS: Readonly<Record<string, DialectReader>> = {
-  'chat/completions': {
-    conversation: ({ messages }, entries) => ({ messages: [...list(messages), ...entries] }),
-    reply: ({ choices }) => {
-      const [choice] = list(choices) as readonly Fields[];
-      return { entries: [choice?.['message']], reason: choice?.['finish_reason'] };
-    },
-    assembled: (events) => ({ choices: [chatChoice(events, 0)] }),
-  },
-  messages: {
-    conversation: ({ messages, system }, entries) => ({ messages: [...list(messages), ...entries], system, max_tokens: 1 }),
-    // This dialect does not allow the assistant's message to be the last.
-    reply: ({ content, stop_reason: reason }) => ({
-      entries: [
-        { role: 'assistant', content },
-        { role: 'user', content: '' },
-      ],
-      reason,
-    }),
-    assembled: anthropicMessage,
-  },
-  responses: {
-    conversation: ({ input, instructions }, entries) => {
-      const before = typeof input === 'string' ? [{ role: 'user', content: input }] : list(input);
-      return { input: [...before, ...entries], instructions };
-    },
-    reply: ({ output, status: reason }) => ({ entries: list(output), reason }),
-    assembled: (events) => (events.at(-1)?.['response'] ?? {}) as Fields,
-  },
+type CallPart = {
+  readonly index: number;
+  readonly id?: string;
+  readonly function?: { readonly name?: string; readonly arguments?: string };
 };
 
 const list = (value: unknown): readonly unknown[] => (Array.isArray(value) ? value : []);
 
-function eventsOf(text: string): readonly Fields[] {
-  const data = text.split('\n').filter((line) => line.startsWith('data:') && !/^data: ?\[DONE\]/.test(line));
-  return data.map((line) => JSON.parse(line.slice(5)) as Fields);
-}
+class StreamSum {
+  isEnded = false;
+  readonly #tell: DefaultModelRequest['tell'];
+  readonly #calls: { id: string; type: 'function'; function: { name: string; arguments: string } }[] = [];
+  #content: string | null = null;
+  #reasoning = '';
+  #finish: unknown;
+  #usage: unknown;
+  #isError = false;
 
-type ToolCallPart = { readonly index: number; readonly id?: string; readonly function?: Partial<ToolCall['function']> };
+  constructor(tell: DefaultModelRequest['tell']) {
+    this.#tell = tell;
+  }
 
-function chatChoice(events: readonly Fields[], index: unknown): Fields {
-  let content: string | null = null;
-  let reasoning = '';
-  let finish: unknown;
-  const logprobs: unknown[] = [];
-  const calls: { id: string; type: 'function'; function: { name: string; arguments: string } }[] = [];
-  for (const choice of events.flatMap((event) => list(event['choices']) as readonly Fields[])) {
-    if ((choice['index'] ?? 0) !== index) continue;
-    finish = choice['finish_reason'] ?? finish;
+  take(line: string): void {
+    if (this.isEnded) return;
+    if (/^event: ?error/.test(line)) this.#isError = true;
+    if (!line.startsWith('data:')) return;
+    const data = line.slice('data:'.length).trim();
+    if (data === '[DONE]') {
+      this.isEnded = true;
+      return;
+    }
+    const event = parsedJson(data);
+    if (!isObject(event)) throw garbled('an event that is no JSON');
+    if (this.#isError || 'error' in event)
+      throw failed('POLICY_REFUSED', `the policy answered ${JSON.stringify(event).slice(0, 500)}`);
+    if (isObject(event['usage'])) this.#usage = event['usage'];
+    for (const choice of list(event['choices']) as readonly Fields[]) if ((choice['index'] ?? 0) === 0) this.#add(choice);
+  }
+
+  #add(choice: Fields): void {
+    this.#finish = choice['finish_reason'] ?? this.#finish;
     const delta = (choice['delta'] ?? choice['message'] ?? {}) as Fields;
-    logprobs.push(...list((choice['logprobs'] as Fields | null | undefined)?.['content']));
-    if (typeof delta['content'] === 'string') content = (content ?? '') + delta['content'];
-    const thought = delta['reasoning'] ?? delta['reasoning_content'];
-    if (typeof thought === 'string') reasoning += thought;
-    for (const part of list(delta['tool_calls']) as readonly ToolCallPart[]) {
-      calls[part.index] ??= { id: '', type: 'function', function: { name: '', arguments: '' } };
-      const call = calls[part.index]!;
+    const { content, reasoning = delta['reasoning_content'] } = delta;
+    if (typeof reasoning === 'string' && reasoning !== '') {
+      this.#reasoning += reasoning;
+      this.#tell?.({ kind: 'reasoning', text: reasoning });
+    }
+    if (typeof content === 'string') {
+      this.#content = (this.#content ?? '') + content;
+      if (content !== '') this.#tell?.({ kind: 'text', text: content });
+    }
+    for (const part of list(delta['tool_calls']) as readonly CallPart[]) {
+      this.#calls[part.index] ??= { id: '', type: 'function', function: { name: '', arguments: '' } };
+      const call = this.#calls[part.index]!;
       call.id ||= part.id ?? '';
       call.function.name += part.function?.name ?? '';
       call.function.arguments += part.function?.arguments ?? '';
     }
   }
-  const more = defined({ reasoning: reasoning || undefined, tool_calls: calls.length === 0 ? undefined : calls });
-  const scored = logprobs.length === 0 ? undefined : { content: logprobs };
-  return { message: { role: 'assistant', content, ...more }, finish_reason: finish, ...defined({ logprobs: scored }) };
-}
 
-function anthropicMessage(events: readonly Fields[]): Fields {
-  const content: Record<string, unknown>[] = [];
-  let reason: unknown;
-  for (const event of events) {
-    if (event['type'] === 'content_block_start') content[event['index'] as number] = { ...(event['content_block'] as Fields) };
-    const delta = (event['delta'] ?? {}) as Fields;
-    if (event['type'] === 'message_delta') reason = delta['stop_reason'];
-    const block = event['type'] === 'content_block_delta' ? content[event['index'] as number] : undefined;
-    if (block === undefined) continue;
-    for (const [name, part] of Object.entries(delta)) {
-      if (name !== 'type') block[name] = `${(block[name] as string | undefined) ?? ''}${part as string}`;
-    }
+  /** Throws if the stream ended before the answer did. */
+  whole(): string {
+    const hasSaid = this.#content !== null || this.#calls.length > 0;
+    if (this.#finish === undefined && !(this.isEnded && hasSaid)) throw garbled(CUT_OFF);
+    const message = { role: 'assistant', content: this.#content, reasoning: this.#reasoning || null, tool_calls: this.#calls };
+    return JSON.stringify({ choices: [{ index: 0, finish_reason: this.#finish, message }], usage: this.#usage });
   }
-  const blocks = content.map(({ partial_json: json, ...block }) =>
-    json === undefined ? block : { ...block, input: JSON.parse(String(json)) as unknown },
-  );
-  return { content: blocks, stop_reason: reason };
 }

@@ -11,9 +11,9 @@ import { messageOf, TrainyardError } from '../../core/errors.ts';
 import { asJson, defined, isObject } from '../../core/json.ts';
 import { toReward } from '../../core/reward.ts';
 import { meanOf } from '../../core/statistics.ts';
-import type { Message, Reward, RolloutIdentity, Task } from '../../core/types.ts';
-import { saidOfItself, ungradedOf } from '../../grading/call.ts';
-import { resultOf, type SettledResult } from '../../rollout/result.ts';
+import type { Message, Reward, RolloutIdentity, Task, Turn } from '../../core/types.ts';
+import { graderInput, ungradedOf } from '../../grading/call.ts';
+import { resultOf, type SettledResult } from '../../rollout/record.ts';
 import { runInSession, type StartedWorkflow } from '../../rollout/runner.ts';
 import { jsonOnly } from './callbacks.ts';
 import type {
@@ -25,7 +25,7 @@ import type {
   RolloutRequest,
   RolloutState,
 } from './execution.ts';
-import { RemotePolicy, type ThreadCall } from './remote-policy.ts';
+import { RemotePolicy } from './remote-policy.ts';
 
 export interface RemoteParts {
   readonly started: StartedWorkflow;
@@ -89,7 +89,7 @@ async function runWorkflow({ started, artifacts, request, hooks }: RemoteRollout
   const { ending, session, own } = await runInSession(
     { ...started, deadlineMs: deadline.leftMs(), seed: 0, artifacts, clock: { now: Date.now }, signal: deadline.cancel },
     { identity, task: taskOf(request) },
-    (signal) => new RemotePolicy({ url, apiKey, rolloutId, fetch: hooks.fetch, signal }),
+    (signal, waits) => new RemotePolicy({ url, apiKey, fetch: hooks.fetch }, { ...UNBOUNDED, identity, signal, waits }),
   );
   deadline.check();
   if (ending.kind === 'deadline') throw deadline.exceeded();
@@ -97,10 +97,21 @@ async function runWorkflow({ started, artifacts, request, hooks }: RemoteRollout
   if (ending.kind === 'threw' && rejected === undefined) throw ending.thrown;
   const warn = (text: string): void => hooks.warn(`rollout ${rolloutId}: ${text}`);
   const result = ending.kind === 'returned' ? returnedBy(ending.result, identity, warn) : {};
-  const { calls } = session;
-  const said = Object.fromEntries(calls.map((call) => [call.thread, [...call.messages, call.response]]));
-  return { result, calls, threads: { ...result.threads, ...said }, artifactsDir: own.artifactsDir(), rejected };
+  const { turns } = session;
+  const artifactsDir = own.artifactsDir();
+  const seen = graderInput(taskOf(request), { turns, outcome: { kind: 'completed' }, result, artifactsDir });
+  const threads = { ...result.threads, ...seen.threads };
+  const messages = turns.length === 0 ? (Object.values(threads).at(-1) ?? []) : seen.messages;
+  return { result, turns, input: { ...seen, threads, messages }, rejected };
 }
+
+/** The caller's policy has its own settings and limits. */
+const UNBOUNDED = {
+  roles: {},
+  seed: 0,
+  sampling: { temperature: 1, topP: 1, topK: 0, maxTokens: Infinity },
+  limits: { turns: Infinity, tokens: Infinity, deadlineMs: Infinity },
+};
 
 async function grade(rollout: RemoteRollout, finished: Finished): Promise<Grading> {
   const { request } = rollout;
@@ -132,11 +143,12 @@ async function rewardOf(rollout: RemoteRollout, finished: Finished): Promise<Rew
   const seconds = boundedSeconds(request.graderTimeoutSec, rollout.longestSec, 'grader_timeout_sec');
   const deadline = new Deadline('grader', seconds, progress.cancel);
   using _permit = await deadline.acquire(rollout.graderSemaphore);
-  const input = graderInputOf(taskOf(request), finished);
+  // A clone, so that a grader cannot change what is reported.
+  const input = structuredClone(finished.input);
   const ctx = { signal: progress.cancel, model: undefined };
   const given: unknown = await deadline.within(async () => grader.grade(input, ctx));
   const reward = ungradedOf(given) === undefined ? toReward(given) : undefined;
-  const unknown = Object.keys(reward?.byThread ?? {}).find((name) => !Object.hasOwn(finished.threads, name));
+  const unknown = Object.keys(reward?.byThread ?? {}).find((name) => !Object.hasOwn(input.threads, name));
   if (unknown === undefined) return reward;
   const found = `a reward is for the thread ${describeValue(unknown)}, which the rollout does not have`;
   throw new TrainyardError('GRADER_BAD_REWARD', found);
@@ -222,10 +234,9 @@ type Returned = Omit<SettledResult, 'trainedTurns'> & { readonly threads?: Threa
 
 interface Finished {
   readonly result: Returned;
-  readonly calls: readonly ThreadCall[];
+  readonly turns: readonly Turn[];
   /** Each conversation as it went over the wire, as in a run; if it did not go through the rollout's model, as the workflow returned it. */
-  readonly threads: Threads;
-  readonly artifactsDir: string | null;
+  readonly input: GraderInput;
   readonly rejected: string | undefined;
 }
 
@@ -259,30 +270,15 @@ function threadsOf(given: unknown): Threads {
   });
 }
 
-/** Clones its input, so that a grader cannot change what is reported. */
-function graderInputOf(task: Task, { result, calls, threads, artifactsDir }: Finished): GraderInput {
-  const last = calls.at(-1)?.thread;
-  return structuredClone({
-    task,
-    messages: (last === undefined ? undefined : threads[last]) ?? Object.values(threads).at(-1) ?? [],
-    threads,
-    turns: calls.map(({ role, thread, response, stopReason }) => ({ role, thread, response, stopReason })),
-    output: result.output,
-    result: saidOfItself(result),
-    truncated: undefined,
-    artifactsDir,
-  });
-}
-
 /** `reward` undefined: no sample gets a reward, as after a failure. */
 function samplesOf(
-  { result, calls, threads }: Finished,
+  { result, turns, input: { threads } }: Finished,
   { label }: RolloutRequest,
   reward: Reward | undefined,
   areRemoved = false,
 ): Readonly<Record<string, GradedSample>> {
   const sample = (thread: string, messages: readonly Message[]): GradedSample => {
-    const role = calls.findLast((call) => call.thread === thread)?.role ?? thread;
+    const role = turns.findLast((turn) => turn.thread === thread)?.role ?? thread;
     const removed = areRemoved || (reward?.untrained?.includes(thread) ?? false);
     const earned = own(reward?.byThread, thread) ?? own(reward?.byRole, role) ?? reward?.value ?? null;
     const metrics = { ...result.metrics, ...reward?.parts };
@@ -304,6 +300,7 @@ const SUCCESS: Completion = { status: 'success', errMessage: null, errCategory: 
 const LONGEST_MESSAGE = 2000;
 const OF_CODES: Partial<Record<ErrorCode, ErrorCategory>> = {
   GRADER_TIMEOUT: 'timeout',
+  ENGINE_FAILED: 'http_error',
   POLICY_UNREACHABLE: 'http_error',
   POLICY_REFUSED: 'http_error',
   POLICY_GARBLED: 'http_error',

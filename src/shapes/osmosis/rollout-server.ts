@@ -7,20 +7,10 @@ import { deadlineSignal, orAborted } from '../../core/async.ts';
 import { checkNames } from '../../core/describe.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import { GATEWAY_LIMITS } from '../../gateway/wire-protocol.ts';
-import { isLoopback, isSameSecret } from '../../http/guard.ts';
+import { bearerOf, isLoopback, isSameSecret } from '../../http/guard.ts';
 import { type HttpServerOptions, KeyedServer, type Listener, serve } from '../../http/http-server.ts';
-import {
-  decoded,
-  fetchWith,
-  type HttpReply,
-  type HttpRequest,
-  jsonReply,
-  parseJson,
-  Router,
-  readText,
-  routeFor,
-} from '../../http/message.ts';
-import { type ErrorTable, failureOf, httpRefusal, refusals } from '../../http/refusal.ts';
+import { type HttpReply, type HttpRequest, jsonReply, Router, readJson } from '../../http/message.ts';
+import { type ErrorTable, failureOf, type Headers, refusals } from '../../http/refusal.ts';
 import { PATIENCE, type Patience, Reporter } from './callbacks.ts';
 import { type ExecutionBackend, type Fault, type ReadRequest, RequestFaults, readRollout, readSelector } from './execution.ts';
 import { Outbound } from './outbound.ts';
@@ -66,7 +56,13 @@ export function createRolloutServer(options: RolloutServerOptions): RolloutServe
   return new RolloutServer(options);
 }
 
-export class RolloutServer extends KeyedServer implements AsyncDisposable {
+interface Told {
+  readonly status: number;
+  readonly detail: string | readonly object[];
+  readonly headers: Headers | undefined;
+}
+
+export class RolloutServer extends KeyedServer<Told> implements AsyncDisposable {
   readonly #options: RolloutServerOptions;
   readonly #outbound: Outbound;
   readonly #live = new Map<string, Promise<void>>();
@@ -99,8 +95,6 @@ export class RolloutServer extends KeyedServer implements AsyncDisposable {
     ]);
   }
 
-  readonly fetch = fetchWith((request) => this.answer(request));
-
   /** Starts the backend, then listens, by default on 127.0.0.1 and a free port. Throws USAGE. */
   async listen(address: ListenAddress = {}): Promise<Listener> {
     if (this.#bound !== undefined) throw new TrainyardError('USAGE', 'the rollout server listens already');
@@ -110,16 +104,20 @@ export class RolloutServer extends KeyedServer implements AsyncDisposable {
     return listener;
   }
 
-  protected failed(thrown: unknown): HttpReply {
-    if (thrown instanceof RequestFaults) {
-      const detail = thrown.faults.map(({ field, message }) => ({ loc: ['body', field], msg: message, type: 'value_error' }));
-      return jsonReply(422, { detail });
-    }
+  protected failureOf(thrown: unknown): Told {
     const { status, message, hint, headers } = failureOf(thrown, ERRORS);
+    if (thrown instanceof RequestFaults) {
+      const detail = thrown.faults.map(({ field, message: msg }) => ({ loc: ['body', field], msg, type: 'value_error' }));
+      return { status, detail, headers };
+    }
     // Internal errors may contain what the caller must not see.
-    if (status === 500) return jsonReply(500, { detail: 'Internal server error' });
+    if (status === 500) return { status, detail: 'Internal server error', headers };
     const detail = `${message.slice(0, 1000)}${hint === undefined ? '' : ` (${hint})`}`;
-    return jsonReply(status, { detail }, status === 401 ? { 'www-authenticate': 'Bearer' } : headers);
+    return { status, detail, headers: status === 401 ? { 'www-authenticate': 'Bearer' } : headers };
+  }
+
+  protected replyTo({ status, detail, headers }: Told): HttpReply {
+    return jsonReply(status, { detail }, headers);
   }
 
   /** Waits for running rollouts, then cancels them; nothing of theirs runs or is reported afterwards. Idempotent. */
@@ -131,18 +129,15 @@ export class RolloutServer extends KeyedServer implements AsyncDisposable {
   protected async route(request: HttpRequest): Promise<HttpReply> {
     const { method, path } = request;
     if (path !== '/health') this.#authorize(request);
-    const match = this.#router.match(path);
-    if (match === undefined) throw httpRefusal('not_found', `no route ${method} ${path.slice(0, 100)}`);
-    const route = routeFor(match, method, path);
-    const body =
-      route.method === 'POST' ? parseJson(await readText(request, GATEWAY_LIMITS.bodyBytes), GATEWAY_LIMITS) : undefined;
-    return await route.reply({ body, id: decoded(match.segments['id'] ?? '') });
+    const { route, segments } = this.#router.find(method, path);
+    const body = route.method === 'POST' ? await readJson(request, GATEWAY_LIMITS) : undefined;
+    return await route.reply({ body, id: segments['id'] ?? '' });
   }
 
-  #authorize({ header }: HttpRequest): void {
+  #authorize(request: HttpRequest): void {
     const { token } = this.#options;
     if (token === undefined) return;
-    const given = /^Bearer +(\S+)$/i.exec(header('authorization')?.trim() ?? '')?.[1];
+    const given = bearerOf(request);
     if (isSameSecret(token, given)) return;
     throw new TrainyardError('SESSION_UNKNOWN', given === undefined ? 'the request carries no token' : 'this is not the token', {
       hint: 'send Authorization: Bearer <token>',

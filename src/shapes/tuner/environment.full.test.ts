@@ -1,14 +1,13 @@
 /** A real HTTP service with the routes of AgentScope's env_service: as it should be, and one that lies. */
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { text } from 'node:stream/consumers';
 import { gzipSync } from 'node:zlib';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { type HttpServer, httpServer } from '../../../test/fixtures/http-server.ts';
+import { jsonOf, type LocalServer, localServer } from '../../../test/fixtures/local-server.ts';
 import { refuses } from '../../../test/fixtures/refusal.ts';
 import { readTasks } from '../../tasks/tasks.ts';
 import { EnvironmentClient, environmentTasks } from './environment.ts';
 
-let server: HttpServer;
+let server: LocalServer;
 let url = '';
 let asked: { readonly route: string; readonly body: Record<string, unknown> }[] = [];
 /** What a route answers, where it is not the usual. */
@@ -23,9 +22,9 @@ const usual: Record<string, unknown> = {
   get_info: ['tool'],
 };
 
-async function serve(request: IncomingMessage, response: ServerResponse): Promise<void> {
+async function serve(request: IncomingMessage, response: ServerResponse, body: Buffer): Promise<void> {
   const route = request.url?.slice(1) ?? '';
-  asked.push({ route, body: JSON.parse(await text(request)) as Record<string, unknown> });
+  asked.push({ route, body: jsonOf(body) });
   const nth = asked.filter((call) => call.route === route).length;
   const own = special[route];
   if (own !== undefined) return own(response, nth);
@@ -34,7 +33,7 @@ async function serve(request: IncomingMessage, response: ServerResponse): Promis
 
 beforeEach(async () => {
   [asked, special] = [[], {}];
-  server = await httpServer((request, response) => void serve(request, response));
+  server = await localServer(serve);
   url = server.origin;
 });
 afterEach(() => server[Symbol.asyncDispose]());

@@ -23,28 +23,23 @@ export async function executePythonCode(code: string, { timeout = 300, signal }:
   const files = { 'code.py': String(code) };
   const program = { program: 'python3', args: ['-u', 'code.py'], files, limits };
   const end = await openSandbox().run(signal ? { ...program, signal } : program);
+  const told = (status: number, why = ''): string =>
+    `<returncode>${status}</returncode><stdout>${end.stdout}</stdout><stderr>${end.stderr}${why}</stderr>`;
   switch (end.kind) {
     case 'exited':
-      if (end.code === NOT_FOUND && /python3.*not found/.test(end.stderr)) throw missing();
-      return told(end.code, end.stdout, end.stderr);
+      if (end.code !== NOT_FOUND || !/python3.*not found/.test(end.stderr)) return told(end.code);
+      throw new TrainyardError('SANDBOX_MISSING', 'executePythonCode needs python3, which is not on the sandbox’s PATH', {
+        hint: 'install Python in /usr/bin or /usr/local/bin, or give the agent another tool',
+      });
     case 'signalled':
-      return told(-end.signal, end.stdout, end.stderr);
+      return told(-end.signal);
     case 'timeout':
-      return told(-1, end.stdout, `${end.stderr}TimeoutError: The code execution exceeded the timeout of ${timeout} seconds.`);
+      return told(-1, `TimeoutError: The code execution exceeded the timeout of ${timeout} seconds.`);
     case 'memory':
-      return told(-1, end.stdout, `${end.stderr}MemoryError: The code used more than ${end.memoryMb} MB.`);
+      return told(-1, `MemoryError: The code used more than ${end.memoryMb} MB.`);
     case 'output':
-      return told(-1, end.stdout, `${end.stderr}OutputError: The code wrote more than ${end.outputBytes} bytes.`);
+      return told(-1, `OutputError: The code wrote more than ${end.outputBytes} bytes.`);
     case 'cancelled':
       throw new TrainyardError('CANCELLED', 'the execution of Python code was cancelled');
   }
-}
-
-const told = (code: number, stdout: string, stderr: string): string =>
-  `<returncode>${code}</returncode><stdout>${stdout}</stdout><stderr>${stderr}</stderr>`;
-
-function missing(): TrainyardError {
-  return new TrainyardError('SANDBOX_MISSING', 'executePythonCode needs python3, which is not on the sandbox’s PATH', {
-    hint: 'install Python in /usr/bin or /usr/local/bin, or give the agent another tool',
-  });
 }

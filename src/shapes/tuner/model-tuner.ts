@@ -61,7 +61,7 @@ export class TunedModel implements ModelHandle, LanguageModel, AgentsModel {
 }
 
 /** Says which roles are trained; undefined: all. */
-export interface Targets {
+interface Targets {
   readonly trainableTargets?: readonly string[] | undefined;
 }
 

@@ -145,7 +145,7 @@ export interface JudgeTask {
   readonly metadata: Task['metadata'];
 }
 
-export function judgeTaskOf(row: WholeTask): JudgeTask {
+function judgeTaskOf(row: WholeTask): JudgeTask {
   const task = { ...taskOf(row), answer: row.answer };
   return { task, taskId: task.taskId, metadata: task.metadata };
 }
@@ -194,7 +194,7 @@ export class WorkflowOutput implements WorkflowOutputFields {
 const FIELDS = ['reward', 'isSuccess', 'metadata', 'logMetrics'];
 
 /** Throws WORKFLOW_BAD_RESULT with all mistakes. */
-export function resultOf(returned: unknown, who: string): WorkflowResult {
+function resultOf(returned: unknown, who: string): WorkflowResult {
   if (!isObject(returned)) throw bad([`${who} returned ${describeValue(returned)}`]);
   const { reward, isSuccess, metadata, logMetrics } = returned as WorkflowOutputFields;
   const numbers: readonly unknown[] = Array.isArray(reward) ? reward : reward == null || isObject(reward) ? [] : [reward];

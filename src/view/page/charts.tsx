@@ -40,9 +40,6 @@ const tokens = (n: number): string => `${n >= 10_000 ? `${Math.round(n / 1000)}k
 const nats = (n: number): string => `${number(n)} nats`;
 const timeOf = (report: StepReport): number => report.rolloutSeconds + report.trainSeconds + report.saveSeconds;
 
-/** Runs of earlier versions have none. */
-const intervalOf = (report: object): Point['band'] => ('rewardCi' in report ? (report.rewardCi as Point['band']) : undefined);
-
 const MEASURES: readonly Measure[] = [
   {
     title: 'Held-out success',
@@ -59,7 +56,7 @@ const MEASURES: readonly Measure[] = [
     names: ['reward'],
     say: number,
     point: (event) =>
-      event.type === 'step-end' ? { step: event.step, values: [event.reward], band: intervalOf(event) } : undefined,
+      event.type === 'step-end' ? { step: event.step, values: [event.reward], band: event.rewardCi } : undefined,
   },
   ofSteps(
     'Groups with signal',
@@ -103,7 +100,7 @@ const MEASURES: readonly Measure[] = [
   },
 ];
 
-export interface ChartRun {
+interface ChartRun {
   readonly name: string;
   /** Its place among all runs, which decides its colour and dashes. */
   readonly place: number;
@@ -112,7 +109,7 @@ export interface ChartRun {
 
 const HEIGHT = 140;
 const DASHES: readonly (readonly number[])[] = [[], [7, 3], [2, 3], [9, 3, 2, 3], [5, 2], [1, 2]];
-export const colourOf = (place: number): string => `var(--run${place % 6})`;
+const colourOf = (place: number): string => `var(--run${place % 6})`;
 const dashOf = (place: number): number[] => [...(DASHES[place % 6] ?? [])];
 
 /** The line of a run, as in the charts. */

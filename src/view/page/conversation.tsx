@@ -7,7 +7,7 @@ import { Badge, Empty, number, plural, seconds, whole } from './parts.tsx';
 
 const WHO = { system: 'System', user: 'User', assistant: 'Policy', tool: 'Tool result' } as const;
 
-export function Said({ message, cut }: { readonly message: Message; readonly cut?: boolean }) {
+function Said({ message, cut }: { readonly message: Message; readonly cut?: boolean }) {
   const { role, content, reasoning, tool_calls: calls = [], name } = message;
   const isEmpty = (content ?? '') === '' && calls.length === 0 && !reasoning;
   return (

@@ -50,7 +50,7 @@ addEventListener('hashchange', () => LINK.test(location.hash) && location.reload
 const signedIn = exported === null ? signIn().catch((thrown: unknown) => thrown) : undefined;
 
 /** A link that was used stays harmless in the tab that used it. */
-export async function send(path: string, init: RequestInit = {}): Promise<Response> {
+async function send(path: string, init: RequestInit = {}): Promise<Response> {
   const failure = await signedIn;
   const key = sessionStorage.getItem(KEY);
   if (failure !== undefined && key === null) throw failure;
@@ -137,7 +137,7 @@ export function useAnswer<T>(path: string, version: unknown = 0): Answer<T> {
   return state.path === path ? state : {};
 }
 
-export interface Live {
+interface Live {
   readonly connection: 'connecting' | 'live' | 'lost' | 'file';
   readonly runs?: readonly RunInfo[];
   readonly problem?: Problem;

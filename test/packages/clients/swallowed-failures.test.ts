@@ -2,11 +2,12 @@
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
 import { streamText } from 'ai';
 import { expect, it } from 'vitest';
+import { scriptedEngine } from '../../../packages/testing/src/trajectories.ts';
 import { defineGrader, defineWorkflow } from '../../../src/core/define.ts';
 import type { Trajectory } from '../../../src/core/types.ts';
 import { Gateway } from '../../../src/gateway/gateway.ts';
-import { scriptedEngine } from '../../../src/testing/trajectories.ts';
-import { renderer, rolloutsThrough, tokenizer } from '../../fixtures/scripted-gateway.ts';
+import { renderer, tokenizer } from '../../fixtures/gateway/streams.ts';
+import { rolloutsThrough } from '../../fixtures/scripted-gateway.ts';
 
 /** Asks twice; the engine breaks in the second call and in its repetitions, after so many tokens. */
 async function rolloutThatBreaks(afterTokens: number): Promise<{ trajectory: Trajectory; told: readonly string[] }> {

@@ -7,10 +7,10 @@ import { TrainyardError } from '../../../core/errors.ts';
 
 /** qwen2 adds biases to queries, keys and values; qwen3 normalises each query and key head before it is rotated. */
 export const FAMILIES = { llama: 'LlamaForCausalLM', qwen2: 'Qwen2ForCausalLM', qwen3: 'Qwen3ForCausalLM' } as const;
-export type Family = keyof typeof FAMILIES;
+type Family = keyof typeof FAMILIES;
 
 /** As Llama 3.1 does it: low frequencies are divided by `factor`, high ones kept, those between interpolated. */
-export interface RopeScaling {
+interface RopeScaling {
   readonly factor: number;
   readonly lowFrequencyFactor: number;
   readonly highFrequencyFactor: number;
@@ -269,7 +269,7 @@ export function linearsOf(config: LlamaConfig): readonly Linear[] {
 }
 
 /** Offsets in floats of one layer's matrices. */
-export interface LayerOffsets {
+interface LayerOffsets {
   readonly inputNorm: number;
   /** [(heads + 2·kvHeads)·headDim, hidden] */
   readonly qkv: number;

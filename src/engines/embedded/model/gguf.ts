@@ -60,7 +60,7 @@ async function sourceOf(file: FileHandle, { metadata, tensors, fileBytes }: Gguf
     throw invalidGguf(path, `has ${tensor.rows} rows in ${name}, expected two halves for each of ${heads} heads`);
   }
   const close = () => file.close();
-  return { path, fields, shapes, metadata: {}, files: [path], rows, [Symbol.asyncDispose]: close };
+  return { path, fields, shapes, files: [path], rows, [Symbol.asyncDispose]: close };
 }
 
 // ── tensors ───────────────────────────────────────────────────────────────────────────────────────────────────────────

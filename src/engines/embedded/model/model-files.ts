@@ -10,7 +10,7 @@ import { z } from 'zod';
 import { boundary, TrainyardError } from '../../../core/errors.ts';
 import { isObject } from '../../../core/json.ts';
 import { LORA_TARGETS, type LoraLayout, type LoraSettings } from '../lora.ts';
-import { KERNEL_VARIANTS, type KernelVariant } from '../wasm.ts';
+import type { KernelVariant } from '../wasm.ts';
 import { configJson, type Flat, type Layout, type LlamaConfig, parseConfig } from './config.ts';
 import {
   checkFinite,
@@ -27,7 +27,7 @@ const OPTIMIZER = 'optimizer.safetensors';
 const ADAPTER_CONFIG = 'adapter_config.json';
 const ADAPTER = 'adapter_model.safetensors';
 
-export interface ConfigFile {
+interface ConfigFile {
   readonly config: LlamaConfig;
   /** The file as found, for fields that do not describe the model's shape. */
   readonly source: Readonly<Record<string, unknown>>;
@@ -38,11 +38,6 @@ interface OptimizerState {
   readonly firstMoments: Float32Array;
   readonly secondMoments: Float32Array;
   readonly step: number;
-}
-
-/** The kernel build that computed the weights; undefined if the file does not say. */
-export function variantOf(metadata: Readonly<Record<string, string>>): KernelVariant | undefined {
-  return KERNEL_VARIANTS.find((name) => name === metadata['kernels']);
 }
 
 /** All parameters. Throws CHECKPOINT_MISMATCH unless the source holds exactly this layout's tensors. */
@@ -148,7 +143,7 @@ const adapterSchema = z.object({
   alora_invocation_tokens: z.null().optional(),
 });
 
-export interface AdapterConfig {
+interface AdapterConfig {
   readonly settings: LoraSettings;
   /** Path of the base model. */
   readonly base: string;
@@ -177,13 +172,8 @@ export async function readAdapterConfig(dir: string, findBase?: FindBase): Promi
   return { settings: { rank, alpha, targets }, base: existsSync(beside) ? beside : ((await findBase?.(base)) ?? base) };
 }
 
-interface SavedAdapter {
-  readonly weights: Float32Array;
-  readonly metadata: Readonly<Record<string, string>>;
-}
-
 /** Throws CHECKPOINT_MISMATCH unless the folder holds exactly this layout's adapters, of this base. */
-async function readAdapter(dir: string, layout: LoraLayout, base: string): Promise<SavedAdapter> {
+async function readAdapter(dir: string, layout: LoraLayout, base: string): Promise<Float32Array> {
   const path = join(dir, ADAPTER);
   const file = await readSafetensors(path);
   const shapes = new Map([...file.tensors].map(([name, { shape }]) => [name, shape]));
@@ -196,7 +186,7 @@ async function readAdapter(dir: string, layout: LoraLayout, base: string): Promi
   }
   const weights = gather(file, layout, '', path);
   for (const { name, offset, length } of layout.tensors) checkFinite(path, name, weights.subarray(offset, offset + length));
-  return { weights, metadata: file.metadata };
+  return weights;
 }
 
 interface Adapted {
@@ -207,13 +197,13 @@ interface Adapted {
 }
 
 /** What `save` wrote into a folder: adapters, or else all parameters. Of the base of adapters, fresh ones. */
-export async function readTrained(dir: string, whole: Layout | undefined, adapted: Adapted | undefined): Promise<SavedAdapter> {
+export async function readTrained(dir: string, whole: Layout | undefined, adapted: Adapted | undefined): Promise<Float32Array> {
   const adapter = await readAdapterConfig(dir);
   if (adapted !== undefined && adapter !== undefined) {
     checkSameLora(dir, adapter.settings, adapted.settings);
     return await readAdapter(dir, adapted.layout, adapted.base.digest);
   }
-  if (adapted !== undefined && resolve(dir) === adapted.base.path) return { weights: adapted.fresh(), metadata: {} };
+  if (adapted !== undefined && resolve(dir) === adapted.base.path) return adapted.fresh();
   if (adapted !== undefined || adapter !== undefined || whole === undefined) {
     const trained =
       adapted !== undefined ? `adapters of ${adapted.base.path}` : whole === undefined ? 'nothing' : 'all parameters';
@@ -222,7 +212,7 @@ export async function readTrained(dir: string, whole: Layout | undefined, adapte
     });
   }
   await using source = await openSource(dir);
-  return { weights: await readWeights(source, whole), metadata: source.metadata };
+  return await readWeights(source, whole);
 }
 
 /** A saved adapter has the shape it was trained with. */

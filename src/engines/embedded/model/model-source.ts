@@ -18,8 +18,6 @@ export interface ModelSource extends AsyncDisposable {
   readonly fields: Readonly<Record<string, unknown>>;
   /** The shape of every tensor, by name. */
   readonly shapes: ReadonlyMap<string, readonly number[]>;
-  /** What the file says beside the tensors; safetensors metadata, for instance. */
-  readonly metadata: Readonly<Record<string, string>>;
   /** Files that hold the weights. */
   readonly files: readonly string[];
   /** Rows `first` to `first + count` of a matrix, or entries of a vector. Throws MODEL_INVALID if the file does not hold them. */
@@ -40,7 +38,7 @@ export function isFile(path: string): boolean {
   return statSync(path, { throwIfNoEntry: false })?.isFile() === true;
 }
 
-export async function openFolder(dir: string): Promise<ModelSource> {
+async function openFolder(dir: string): Promise<ModelSource> {
   const fields = await readConfigFields(dir);
   const files: SafetensorsFile[] = [];
   const close = async () => {
@@ -57,7 +55,6 @@ export async function openFolder(dir: string): Promise<ModelSource> {
     path: files.length === 1 ? files[0]!.path : join(dir, INDEX),
     fields,
     shapes: new Map([...holder].map(([name, file]) => [name, file.entries.get(name)!.shape])),
-    metadata: files[0]?.metadata ?? {},
     files: files.map(({ path }) => path),
     rows: (name, first, count) => holder.get(name)!.rows(name, first, count),
     [Symbol.asyncDispose]: close,
@@ -98,7 +95,6 @@ export function memorySource(fields: ModelSource['fields'], flat: Flat, weights:
   return {
     path: 'memory',
     fields,
-    metadata: {},
     files: [],
     shapes: new Map(flat.tensors.map(({ name, shape }) => [name, shape])),
     rows: async (name, first, count) => {

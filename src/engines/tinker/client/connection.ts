@@ -106,12 +106,10 @@ export class TinkerConnection implements AsyncDisposable {
     return this.#config;
   }
 
-  /** `tokenizerDigest`: SHA-256 of the model's tokenizer.json, if the server reports it. Trainyard's server does. */
-  async supportedModels() {
-    return (await this.capabilities()).offered;
-  }
-
-  /** `sizes`: those of a server that `trainyard skyrl` started. `keepsPublished`: whether older weights can be sampled, if it says so. */
+  /**
+   * `tokenizerDigest`: SHA-256 of the model's tokenizer.json, if the server reports it. Trainyard's server does. `sizes`: those of a server that
+   * `trainyard skyrl` started. `keepsPublished`: whether older weights can be sampled, if it says so.
+   */
   async capabilities() {
     const verb = 'get_server_capabilities';
     const request = { method: 'GET', path: verb, pool: 'submit', timeoutMs: SUBMIT_TIMEOUT_MS } as const;

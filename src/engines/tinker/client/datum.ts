@@ -137,7 +137,7 @@ function crossEntropyDatum(sample: Sample): Datum {
 
 const LOSS_TOLERANCE = 0.01;
 
-export interface EvaluatedLoss {
+interface EvaluatedLoss {
   readonly result: ForwardBackwardResult;
   /** d loss / d log-probability of each sample's masked tokens, before the sample's weight. */
   readonly gradients: readonly Float32Array[];

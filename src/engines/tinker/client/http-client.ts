@@ -39,7 +39,7 @@ export interface ConnectionSettings {
   readonly signal?: AbortSignal;
 }
 
-export interface ClientRequest {
+interface ClientRequest {
   readonly method: 'GET' | 'POST' | 'DELETE';
   /** Below /api/v1/. */
   readonly path: string;
@@ -66,7 +66,7 @@ export interface ServerReply {
 }
 
 /** `unsent`: the server never got the request. `broken`: it may have. `silent`: it got it but did not answer in time. */
-export interface ExchangeFailure {
+interface ExchangeFailure {
   readonly kind: 'unsent' | 'broken' | 'silent';
   readonly message: string;
 }

@@ -24,7 +24,7 @@ const MOST_BYTES = 2 ** 31 - 1;
 const DOWNLOAD_MS = 600_000;
 const BLOCK = 512;
 
-export interface FetchedAdapter extends AsyncDisposable {
+interface FetchedAdapter extends AsyncDisposable {
   /** Removed by disposing of it. */
   readonly folder: string;
 }

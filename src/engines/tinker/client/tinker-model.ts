@@ -46,7 +46,7 @@ export interface ModelStart {
 /** `lossSum`: the loss reported by the server, summed over all chunks. Undefined if it reports none. `metrics`: of the first chunk. */
 export type PassOutput = Pick<PassResult, 'outputs' | 'metrics'> & { readonly lossSum: number | undefined };
 
-export interface Pass<T> extends Omit<PassRequest, 'modelId' | 'seqId'> {
+interface Pass<T> extends Omit<PassRequest, 'modelId' | 'seqId'> {
   /** Interprets the outputs. If it throws, the gradient is not trusted either. */
   readonly read: (output: PassOutput) => Promise<T>;
   /** Whether a failure proves that the server computed nothing. */

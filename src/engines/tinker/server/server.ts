@@ -9,7 +9,7 @@ import { join, resolve } from 'node:path';
 import { openingWith, yieldToEventLoop } from '../../../core/async.ts';
 import type { Clock } from '../../../core/contracts.ts';
 import { TrainyardError } from '../../../core/errors.ts';
-import { isSameSecret } from '../../../http/guard.ts';
+import { bearerOf, isSameSecret } from '../../../http/guard.ts';
 import { KeyedServer, type Listener, serve } from '../../../http/http-server.ts';
 import { decoded, type HttpReply, type HttpRequest, jsonReply, Router, routeFor } from '../../../http/message.ts';
 import { lockFolder } from '../../../run/directory.ts';
@@ -23,7 +23,7 @@ import { type BaseModel, openBaseModel, WeightsFolder, weightsRoutes } from './w
 
 type OnFailure = (failure: TinkerFailure, path: string) => void;
 
-export interface TinkerServerOptions {
+interface TinkerServerOptions {
   readonly model: string;
   /** Folder for saved weights. It must exist, and no other process may use it. */
   readonly state: string;
@@ -42,17 +42,16 @@ const TIMEOUTS = { request: 120_000, keepAlive: 75_000 };
 /** Unlike the wall clock, stops while the machine sleeps and never jumps: clients that slept too are not gone. */
 const ELAPSED: Clock = { now: () => performance.now() };
 
-export class TinkerServer extends KeyedServer implements AsyncDisposable {
+export class TinkerServer extends KeyedServer<TinkerFailure> implements AsyncDisposable {
   readonly #base: BaseModel;
   readonly #sessions: Sessions;
   readonly #samplers: SamplerPool;
   readonly #router: Router<{ readonly method: string; readonly path: string; readonly route: Route }>;
   readonly #key: string;
-  readonly #onFailure: OnFailure;
   readonly #sweep: NodeJS.Timeout;
 
   private constructor(base: BaseModel, weights: WeightsFolder, { key, onFailure, clock, waits: given }: TinkerServerOptions) {
-    super(clock);
+    super({ clock, onFailure });
     const waits = { ...WAITS, ...given };
     const sessions = new Sessions(clock ?? ELAPSED, waits);
     const futures = new Futures({ bytes: TINKER_LIMITS.resultBytes, ageMs: waits.result });
@@ -73,7 +72,6 @@ export class TinkerServer extends KeyedServer implements AsyncDisposable {
     this.#samplers = samplers;
     this.#router = new Router(table);
     this.#key = key;
-    this.#onFailure = onFailure ?? (() => {});
     this.#sweep = setInterval(() => this.endIdle(), SWEEP_MS).unref();
   }
 
@@ -114,16 +112,15 @@ export class TinkerServer extends KeyedServer implements AsyncDisposable {
     await this.#samplers[Symbol.asyncDispose]();
   }
 
-  protected failed(thrown: unknown, { path }: Pick<HttpRequest, 'path'>): HttpReply {
-    const failure = failureIn(thrown);
-    const { status, code, message, headers } = failure;
-    this.#onFailure(failure, path);
+  protected readonly failureOf = failureIn;
+
+  protected replyTo({ status, code, message, headers }: TinkerFailure): HttpReply {
     // Clients of FastAPI servers read `detail`.
     return jsonReply(status, { error: { code, message }, detail: message }, headers);
   }
 
-  #checkKey({ header }: HttpRequest): void {
-    const given = header('x-api-key') ?? /^Bearer (.+)$/i.exec(header('authorization') ?? '')?.[1];
+  #checkKey(request: HttpRequest): void {
+    const given = request.header('x-api-key') ?? bearerOf(request);
     if (isSameSecret(this.#key, given)) return;
     throw new TrainyardError('SESSION_UNKNOWN', given === undefined ? 'there is no X-API-Key' : 'the X-API-Key is wrong', {
       hint: 'set TINKER_API_KEY to the key the server was started with',
@@ -131,7 +128,7 @@ export class TinkerServer extends KeyedServer implements AsyncDisposable {
   }
 }
 
-export interface TinkerServerSettings {
+interface TinkerServerSettings {
   readonly model: string;
   readonly host: string;
   readonly port: number;

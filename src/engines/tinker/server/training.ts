@@ -30,7 +30,7 @@ import {
 import { Model, type Sent } from './training-model.ts';
 import { type BaseModel, checkBaseModel, type Weights, type WeightsFolder } from './weights.ts';
 
-export interface Session {
+interface Session {
   readonly id: string;
   readonly models: Numbered<{ readonly future: Future; readonly model: Model }>;
   readonly samplers: Numbered<Sampler>;
@@ -38,7 +38,7 @@ export interface Session {
 }
 
 /** A sampling session: bound to one set of weights for good. */
-export interface Sampler {
+interface Sampler {
   readonly id: string;
   readonly sessionId: string;
   /** The tinker:// path of its weights. Undefined for base or unnamed weights. */

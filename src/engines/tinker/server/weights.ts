@@ -83,7 +83,7 @@ const runLabel = z.object({
   created_at: z.string(),
   user_metadata: z.record(z.string(), z.unknown()).nullable(),
 });
-export type RunLabel = z.infer<typeof runLabel>;
+type RunLabel = z.infer<typeof runLabel>;
 
 const savedLabel = z.object({
   /** New for each save, which tells weights apart from those they replaced under the same name. */

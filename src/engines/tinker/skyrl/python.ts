@@ -21,7 +21,7 @@ const LEAST = [3, 12] as const;
 const LOOK_MS = 120_000;
 const INSTALL_MS = 3_600_000;
 
-export interface PythonRequest {
+interface PythonRequest {
   /** Undefined: one of our own. */
   readonly python: string | undefined;
   readonly cpu: boolean;

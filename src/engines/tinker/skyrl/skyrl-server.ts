@@ -19,7 +19,7 @@ import { sizesOf } from '../client/tinker-policy.ts';
 import { TinkerTrainer } from '../client/tinker-trainer.ts';
 import { cacheFolder, preparePython, SERVER } from './python.ts';
 
-export interface SkyrlSettings {
+interface SkyrlSettings {
   /** A folder with config.json, tokenizer and safetensors. */
   readonly model: string;
   readonly python?: string | undefined;
@@ -36,7 +36,7 @@ export interface SkyrlSettings {
   readonly state: string;
 }
 
-export interface ServedSkyrl extends AsyncDisposable {
+interface ServedSkyrl extends AsyncDisposable {
   readonly baseURL: string;
   /** Rejects if the server ends by itself. */
   readonly ended: Promise<never>;

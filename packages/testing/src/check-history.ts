@@ -3,7 +3,7 @@
  * (the history) with what the store holds in the end. Allows for kills: an operation without an observed end may or may not have happened,
  * and a later process may have sampled a rollout again. Judges records only, not whether the weights are right.
  */
-import type { BatchManifest, Trajectory, Turn } from '../core/types.ts';
+import type { BatchManifest, Trajectory, Turn } from '../../../src/index.ts';
 import { digestOf, type Operation, readHistory } from './record-history.ts';
 
 export interface HistoryCheck {

@@ -7,12 +7,16 @@
 import { hash, randomUUID } from 'node:crypto';
 import { appendFileSync, closeSync, fstatSync, openSync, readSync } from 'node:fs';
 import { z } from 'zod';
-import type { Store } from '../core/contracts.ts';
-import { messageOf, TrainyardError } from '../core/errors.ts';
-import { canonicalJson } from '../core/json.ts';
-import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
-import { engineWith } from '../core/policy.ts';
-import type { BatchManifest, Trajectory } from '../core/types.ts';
+import {
+  type BatchManifest,
+  type Engine,
+  type SampleRequest,
+  type SampleResult,
+  type Store,
+  TrainyardError,
+  type Trajectory,
+} from '../../../src/index.ts';
+import { canonicalJson } from '../../../src/loop.ts';
 
 /** `content`, `prompt` and `result` are digests: of the whole record, of the ids, and of ids with log-probabilities. */
 const callSchema = z.discriminatedUnion('kind', [
@@ -123,7 +127,7 @@ export function recordHistory(sink: HistorySink): History {
     try {
       result = await run();
     } catch (thrown) {
-      write({ kind: 'failed', op, error: thrown instanceof TrainyardError ? thrown.code : messageOf(thrown) });
+      write({ kind: 'failed', op, error: thrown instanceof TrainyardError ? thrown.code : String(thrown) });
       throw thrown;
     }
     const sampled = sampledIn?.(result);
@@ -138,9 +142,10 @@ export function recordHistory(sink: HistorySink): History {
         commit: (manifest) => recorded(commitOf(manifest), () => store.commit(manifest)),
       }),
     engine: (engine) =>
-      engineWith(engine, (request, signal, onTokens) =>
-        recorded(sampleOf(request), () => engine.sample(request, signal, onTokens), sampledBy),
-      ),
+      overlaid(engine, {
+        sample: (request, signal, onTokens) =>
+          recorded(sampleOf(request), () => engine.sample(request, signal, onTokens), sampledBy),
+      }),
   };
 }
 

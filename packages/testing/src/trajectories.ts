@@ -4,19 +4,29 @@
  * not plausible conversations.
  */
 
-import { TrainyardError } from '../core/errors.ts';
-import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
 import {
   type BatchManifest,
+  type Engine,
   type Grade,
   type Json,
-  LIMIT_NAMES,
+  type LimitName,
   type Message,
   type Outcome,
+  type SampleRequest,
+  type SampleResult,
+  TrainyardError,
   type Trajectory,
   type Turn,
-} from '../core/types.ts';
-import { randomStream } from '../engines/embedded/random.ts';
+} from '../../../src/index.ts';
+
+/** Every limit that can cut a rollout. */
+export const LIMIT_NAMES = Object.keys({
+  turns: true,
+  tokens: true,
+  context: true,
+  bytes: true,
+  deadline: true,
+} satisfies Record<LimitName, true>) as readonly LimitName[];
 
 /** Depends only on its arguments. Unless overridden, the rollout id is unique to the seed. */
 export function randomTrajectory(seed: number, overrides: Partial<Trajectory> = {}): Trajectory {
@@ -138,12 +148,21 @@ function randomGrade(random: Random): Grade {
 }
 
 function randomOf(seed: number) {
-  const { uniform: unit } = randomStream(seed);
+  let drawn = 0;
+  /** In [0, 1), with 24 bits: exact in float32. */
+  const unit = (): number => (scrambled(seed, drawn++) >>> 7) / 2 ** 24;
   /** An integer in [0, `bound`); `bound` is at most 2^24. */
   const below = (bound: number): number => Math.floor(unit() * bound);
   return { unit, below, pick: <T>(choices: readonly T[]): T => choices[below(choices.length)]! };
 }
 type Random = ReturnType<typeof randomOf>;
+
+/** A pseudo-random integer of 31 bits. */
+export function scrambled(seed: number, i: number): number {
+  let x = (Math.imul(seed, 0x9e3779b1) ^ Math.imul(i + 1, 0x85ebca6b)) | 0;
+  for (let round = 0; round < 2; round++) x = Math.imul(x ^ (x >>> 15), 0x2c1b3c6d);
+  return (x ^ (x >>> 16)) >>> 1;
+}
 
 // Test engine that returns what a script tells it. It derives log-probabilities from the ids, so that a test can tell whether each one
 // stayed with its token.

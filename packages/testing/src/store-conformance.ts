@@ -4,11 +4,10 @@
  * those depends on the store.
  */
 import assert from 'node:assert/strict';
-import type { Store } from '../core/contracts.ts';
-import { summaryOf } from '../core/turns.ts';
-import { LIMIT_NAMES, type Mark, type Trajectory, type Turn } from '../core/types.ts';
+import type { Mark, Store, Trajectory, Turn } from '../../../src/index.ts';
+import { summaryOf } from '../../../src/loop.ts';
 import { type ConformanceCase, casesOf, rejectsWith } from './conformance.ts';
-import { manifestOf, randomTrajectory } from './trajectories.ts';
+import { LIMIT_NAMES, manifestOf, randomTrajectory } from './trajectories.ts';
 
 export interface StoreConformanceOptions {
   /** For durable stores: reopens what this closed store kept. Enables the cases about reopening. */
@@ -116,7 +115,8 @@ const CASES: Cases = {
   'refuses another trajectory under a kept id and keeps the first': async (store) => {
     const first = withTurns(1);
     const oneBitOff = structuredClone(first);
-    oneBitOff.turns[0]!.logprobs[0]! -= 0.5;
+    const { buffer, byteOffset } = oneBitOff.turns[0]!.logprobs;
+    new Uint32Array(buffer, byteOffset, 1)[0]! ^= 1;
     await store.append(first);
     await rejectsWith('STORE_CONFLICT', store.append(oneBitOff), /rollout-1/);
     await rejectsWith('STORE_CONFLICT', store.append({ ...first, endedAt: first.endedAt + 1 }));

@@ -1,11 +1,7 @@
 /** Conformance cases for trainers about gradients, losses and steps; part of the trainer's suite. */
-
 import assert from 'node:assert/strict';
-import type { ErrorCode } from '../core/error-codes.ts';
-import type { Loss, LossInput } from '../core/policy.ts';
-import type { Sample } from '../core/types.ts';
-import { crossEntropy, importanceSampling, ppo } from '../training/losses.ts';
-import { withKl } from '../training/penalties.ts';
+import type { ErrorCode, Loss, LossInput, Sample } from '../../../src/index.ts';
+import { crossEntropy, importanceSampling, ppo, withKl } from '../../../src/loop.ts';
 import {
   ADAM,
   anonymous,

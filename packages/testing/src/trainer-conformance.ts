@@ -6,10 +6,8 @@
 import assert from 'node:assert/strict';
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
-import { TrainyardError } from '../core/errors.ts';
-import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
-import type { Sample } from '../core/types.ts';
-import { crossEntropy } from '../training/losses.ts';
+import { type Engine, type Sample, type SampleRequest, type SampleResult, TrainyardError } from '../../../src/index.ts';
+import { crossEntropy } from '../../../src/loop.ts';
 import {
   atMask,
   batchFor,

@@ -2,16 +2,25 @@
  * Shared by the conformance suites: cases, policies under test, prompts and samples, assertions, and `TrainerProbe`. Prompts and samples
  * fit any policy with a vocabulary of at least 16 ids and a context of at least 64 tokens.
  */
-
 import assert from 'node:assert/strict';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { ErrorCode } from '../core/error-codes.ts';
-import { TrainyardError } from '../core/errors.ts';
-import type { AdamSettings, Engine, Loss, LossInput, SampleRequest, SampleResult, Trainer } from '../core/policy.ts';
-import type { Sample, SamplingSettings } from '../core/types.ts';
-import { crossEntropy } from '../training/losses.ts';
+import {
+  type AdamSettings,
+  type Engine,
+  type ErrorCode,
+  type Loss,
+  type LossInput,
+  type Sample,
+  type SampleRequest,
+  type SampleResult,
+  type SamplingSettings,
+  type Trainer,
+  TrainyardError,
+} from '../../../src/index.ts';
+import { crossEntropy } from '../../../src/loop.ts';
+import { scrambled } from './trajectories.ts';
 
 export interface ConformanceCase {
   readonly name: string;
@@ -139,13 +148,6 @@ export function refusedWith(...codes: readonly ErrorCode[]): (thrown: unknown) =
   return (thrown) => {
     if (!(thrown instanceof TrainyardError && codes.includes(thrown.code))) throw thrown;
   };
-}
-
-/** A pseudo-random integer of 31 bits. */
-function scrambled(seed: number, i: number): number {
-  let x = (Math.imul(seed, 0x9e3779b1) ^ Math.imul(i + 1, 0x85ebca6b)) | 0;
-  for (let round = 0; round < 2; round++) x = Math.imul(x ^ (x >>> 15), 0x2c1b3c6d);
-  return (x ^ (x >>> 16)) >>> 1;
 }
 
 // Observes a trainer from outside: its weights show only in the log-probabilities of a few fixed samples. Two ways of training start from

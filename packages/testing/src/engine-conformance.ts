@@ -3,10 +3,8 @@
  * engine. Failures are AssertionErrors of node:assert. An engine alone cannot show whether log-probabilities are those of its weights: the
  * trainer's suite checks both together.
  */
-
 import assert from 'node:assert/strict';
-import type { ErrorCode } from '../core/error-codes.ts';
-import type { Engine, SampleRequest, SampleResult } from '../core/policy.ts';
+import type { Engine, ErrorCode, SampleRequest, SampleResult } from '../../../src/index.ts';
 import {
   type ConformanceCase,
   casesOf,
