@@ -62,22 +62,20 @@ describe('a semaphore', () => {
   });
 });
 
-describe('a mutex', () => {
-  it('does one thing after the other, also behind one that failed', async () => {
-    const mutex = new Mutex();
-    const order: string[] = [];
-    const work = async (name: string): Promise<string> => {
-      order.push(`${name} begins`);
-      await nextTurn();
-      order.push(`${name} ends`);
-      if (name === 'a') throw new Error('a failed');
-      return name;
-    };
-    const [a, b] = await Promise.allSettled([mutex.run(() => work('a')), mutex.run(() => work('b'))]);
-    await mutex.idle();
-    expect(order).toEqual(['a begins', 'a ends', 'b begins', 'b ends']);
-    expect([a, b]).toMatchObject([{ status: 'rejected' }, { value: 'b' }]);
-  });
+it('a mutex does one thing after the other, also behind one that failed', async () => {
+  const mutex = new Mutex();
+  const order: string[] = [];
+  const work = async (name: string): Promise<string> => {
+    order.push(`${name} begins`);
+    await nextTurn();
+    order.push(`${name} ends`);
+    if (name === 'a') throw new Error('a failed');
+    return name;
+  };
+  const [a, b] = await Promise.allSettled([mutex.run(() => work('a')), mutex.run(() => work('b'))]);
+  await mutex.idle();
+  expect(order).toEqual(['a begins', 'a ends', 'b begins', 'b ends']);
+  expect([a, b]).toMatchObject([{ status: 'rejected' }, { value: 'b' }]);
 });
 
 describe('mapConcurrently', () => {
@@ -246,41 +244,35 @@ describe('linked signals', () => {
   });
 });
 
-describe('deadlineSignal', () => {
-  it('aborts when the time is over or with a source, and never after its release', async () => {
-    using late = deadlineSignal(1, () => 'late');
-    const source = new AbortController();
-    using stopped = deadlineSignal(60_000, () => 'late', source.signal);
-    const released = deadlineSignal(1, () => 'late', source.signal);
-    released.release();
-    source.abort('stopped');
-    await sleep(10);
-    expect([late, stopped, released].map(({ signal }) => signal.reason)).toEqual(['late', 'stopped', undefined]);
-  });
+it('deadlineSignal aborts when the time is over or with a source, and never after its release', async () => {
+  using late = deadlineSignal(1, () => 'late');
+  const source = new AbortController();
+  using stopped = deadlineSignal(60_000, () => 'late', source.signal);
+  const released = deadlineSignal(1, () => 'late', source.signal);
+  released.release();
+  source.abort('stopped');
+  await sleep(10);
+  expect([late, stopped, released].map(({ signal }) => signal.reason)).toEqual(['late', 'stopped', undefined]);
 });
 
-describe('orAborted', () => {
-  it('gives the result, or the reason where that comes first, and leaves no listener', async () => {
-    const stop = new AbortController();
-    expect(await orAborted(Promise.resolve(1), stop.signal)).toBe(1);
-    expect(getEventListeners(stop.signal, 'abort')).toEqual([]);
-    const hanging = orAborted(new Promise(() => undefined), stop.signal);
-    stop.abort(new Error('stop'));
-    await expect(hanging).rejects.toThrow('stop');
-    await expect(orAborted(new Promise(() => undefined), stop.signal)).rejects.toThrow('stop');
-  });
+it('orAborted gives the result, or the reason where that comes first, and leaves no listener', async () => {
+  const stop = new AbortController();
+  expect(await orAborted(Promise.resolve(1), stop.signal)).toBe(1);
+  expect(getEventListeners(stop.signal, 'abort')).toEqual([]);
+  const hanging = orAborted(new Promise(() => undefined), stop.signal);
+  stop.abort(new Error('stop'));
+  await expect(hanging).rejects.toThrow('stop');
+  await expect(orAborted(new Promise(() => undefined), stop.signal)).rejects.toThrow('stop');
 });
 
-describe('openingWith', () => {
-  it('closes everything in reverse where opening the rest fails, and tells why that failed', async () => {
-    const closed: string[] = [];
-    const opening = openingWith(async (opened) => {
-      opened.defer(() => void closed.push('first'));
-      opened.defer(() => Promise.reject(new Error('no teardown')));
-      opened.defer(() => void closed.push('last'));
-      throw new Error('no port');
-    });
-    await expect(opening).rejects.toThrow('no port');
-    expect(closed).toEqual(['last', 'first']);
+it('openingWith closes everything in reverse where opening the rest fails, and tells why that failed', async () => {
+  const closed: string[] = [];
+  const opening = openingWith(async (opened) => {
+    opened.defer(() => void closed.push('first'));
+    opened.defer(() => Promise.reject(new Error('no teardown')));
+    opened.defer(() => void closed.push('last'));
+    throw new Error('no port');
   });
+  await expect(opening).rejects.toThrow('no port');
+  expect(closed).toEqual(['last', 'first']);
 });

@@ -50,14 +50,12 @@ describe('boundary', () => {
   });
 });
 
-describe('messageOf', () => {
-  it.each([
-    ['a null prototype', Object.create(null)],
-    ['a throwing toString', { toString: () => JSON.parse('no') as string }],
-    ['a symbol', Symbol('s')],
-    ['several failures to close', new SuppressedError(new Error('second'), new Error('first'))],
-    ['an error without text', Object.assign(new Error('x'), { message: undefined })],
-  ])('gives text for %s', (_, value) => {
-    expect(typeof messageOf(value)).toBe('string');
-  });
+it.each([
+  ['a null prototype', Object.create(null)],
+  ['a throwing toString', { toString: () => JSON.parse('no') as string }],
+  ['a symbol', Symbol('s')],
+  ['several failures to close', new SuppressedError(new Error('second'), new Error('first'))],
+  ['an error without text', Object.assign(new Error('x'), { message: undefined })],
+])('messageOf gives text for %s', (_, value) => {
+  expect(typeof messageOf(value)).toBe('string');
 });

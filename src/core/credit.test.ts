@@ -8,14 +8,6 @@ const turn = (index: number, after?: number, fork?: { cause: ForkCause; from: nu
 const by = (turnDiscount: number, per: Credit['per'] = 'turn'): Credit => ({ turnDiscount, per });
 
 describe('credit', () => {
-  it('goes back along a conversation, less with every turn', () => {
-    const line = [turn(0), turn(1, 0), turn(2, 1)];
-    const { byTurn } = credited({ value: 10, byTurn: { 2: 10 } }, line, by(0.9));
-    expect(Object.values(byTurn ?? {}).map((earned) => Number(earned.toFixed(9)))).toEqual([8.1, 9, 10]);
-    expect(credited({ value: 10, byTurn: { 2: 10 } }, line, by(0)).byTurn).toEqual({ 0: 0, 1: 0, 2: 10 });
-    expect(credited({ value: 10, byTurn: { 1: 1, 2: 10 } }, line, by(1)).byTurn).toEqual({ 0: 11, 1: 11, 2: 10 });
-  });
-
   it('is given once', () => {
     const once = credited({ value: 1, byTurn: { 0: 1 } }, [turn(0)], by(0.9));
     expect(() => credited(once, [turn(0)], by(0.9))).toThrowError(/discounted before/);

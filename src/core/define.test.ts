@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest';
+import { refusal } from '../../test/fixtures/refusal.ts';
 import type { GraderContext, GraderInput, WorkflowContext } from './contracts.ts';
 import {
   asGrader,
@@ -16,9 +17,7 @@ const contextNamed = (rolloutId: string): WorkflowContext => ({ rolloutId }) as 
 describe('defineWorkflow', () => {
   it('refuses a role that is not what it says', () => {
     const roles = { default: { trainble: false } } as never;
-    expect(() => defineWorkflow({ roles, run: async () => {} })).toThrowError(
-      expect.objectContaining({ code: 'WORKFLOW_INVALID' }),
-    );
+    expect(() => defineWorkflow({ roles, run: async () => {} })).toThrow(refusal('WORKFLOW_INVALID'));
   });
 
   it('repeats no values of what may hold a key', () => {
@@ -58,7 +57,7 @@ describe('defineWorkflow', () => {
       [() => defineWorkflow(async () => {}, { isolation: 'process', hidden: [''] }), /a list of paths/],
     ];
     for (const [define, message] of wrong) {
-      expect(define).toThrowError(expect.objectContaining({ code: 'WORKFLOW_INVALID', message: expect.stringMatching(message) }));
+      expect(define).toThrow(refusal('WORKFLOW_INVALID', message));
     }
     expect(processOf({}, { hidden })).toEqual({ isolation: 'none' });
   });
@@ -170,17 +169,13 @@ describe('a grader', () => {
     ['an endless deadline', { grade, deadlineMs: Number.POSITIVE_INFINITY }, 'GRADER_INVALID', /found Infinity/],
     ['a class that cannot be made', Broken, 'GRADER_INIT_FAILED', /new Broken\(\) threw/],
   ])('is not made of %s', (_, given, code, message) => {
-    expect(() => defineGrader(given as GraderOptions)).toThrow(
-      expect.objectContaining({ code, message: expect.stringMatching(message) }),
-    );
+    expect(() => defineGrader(given as GraderOptions)).toThrow(refusal(code, message));
   });
 });
 
-describe('what a grader says instead of a reward', () => {
-  it('is that there is nothing to score, as a value, or that it cannot score, as an error', () => {
-    expect(rejected('blank')).toEqual({ kind: 'ungraded', why: 'blank' });
-    expect(() => unscorable('no reference')).toThrow(
-      expect.objectContaining({ code: 'GRADER_UNSCORABLE', message: 'no reference', boundary: 'grader' }),
-    );
-  });
+it('what a grader says instead of a reward is that there is nothing to score, as a value, or that it cannot score, as an error', () => {
+  expect(rejected('blank')).toEqual({ kind: 'ungraded', why: 'blank' });
+  expect(() => unscorable('no reference')).toThrow(
+    expect.objectContaining({ code: 'GRADER_UNSCORABLE', message: 'no reference', boundary: 'grader' }),
+  );
 });

@@ -15,51 +15,22 @@ function row(more: Partial<FilterRow> = {}): FilterRow {
 const passes = (filter: string, more: Partial<FilterRow> = {}): boolean => rowFilter(filter)(row(more));
 
 describe('a filter', () => {
-  it.each([
-    ...[
-      '',
-      'reward>=0.5 && turns>5 && tool~"search"',
-      'tool = calculator || reward > 2',
-      '!(reward<0.2) && !success',
-      'TASK=task-12',
-    ],
-    ...[
-      'limit=turns',
-      'fork=compaction && forks=2',
-      'version=3',
-      'step!=none',
-      'excluded=none',
-      'excluded = false',
-      'failedCalls==1',
-    ],
-    ...[
-      'failed-calls>0',
-      'part.format=1',
-      'part."my part" = 2',
-      'metric.tries>2',
-      'part.nothing = null',
-      'tools=2',
-      'fork',
-      '!excluded',
-    ],
-    ...["task~'ASK'", 'rollout!~zzz', 'tool!=search', 'seconds<1e1', 'outcome="truncated"', 'success!=true', 'tool != none'],
-  ])('lets through: %s', (filter) => {
+  const listed = (...lines: readonly string[]) => lines.flatMap((line) => line.split(' ; '));
+  const through = listed(
+    'reward>=0.5 && turns>5 && tool~"search" ; tool = calculator || reward > 2 ; !(reward<0.2) && !success ; TASK=task-12',
+    'limit=turns ; fork=compaction && forks=2 ; version=3 ; step!=none ; excluded=none ; excluded = false ; failedCalls==1',
+    'failed-calls>0 ; part.format=1 ; part."my part" = 2 ; metric.tries>2 ; part.nothing = null ; tools=2 ; fork ; !excluded',
+    `task~'ASK' ; rollout!~zzz ; tool!=search ; seconds<1e1 ; outcome="truncated" ; success!=true ; tool != none`,
+  );
+  it.each(['', ...through])('lets through: %s', (filter) => {
     expect(passes(filter)).toBe(true);
   });
 
-  it.each([
-    ...[
-      'reward<0.5',
-      'reward>0.1 && turns<3',
-      'success',
-      'excluded',
-      'limit!=turns',
-      'tool=search',
-      'tool!~SEARCH',
-      'purpose=eval',
-    ],
-    ...['part.constructor != none', 'version<3', 'tool = none'],
-  ])('keeps out: %s', (filter) => {
+  const out = listed(
+    'reward<0.5 ; reward>0.1 && turns<3 ; success ; excluded ; limit!=turns ; tool=search ; tool!~SEARCH ; purpose=eval',
+    'part.constructor != none ; version<3 ; tool = none',
+  );
+  it.each(out)('keeps out: %s', (filter) => {
     expect(passes(filter)).toBe(false);
   });
 

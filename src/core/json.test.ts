@@ -2,23 +2,21 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { asJson, canonicalJson, copyConfig, deepCopy, MAX_NESTING, nestingOf, sameJson } from './json.ts';
 
-describe('sameJson', () => {
-  it.each([
-    [{ a: [1, { b: null }], c: 'x' }, { c: 'x', a: [1, { b: null }] }, true],
-    [{ a: 1, b: undefined }, { a: 1 }, true],
-    [{ a: 1 }, { a: 1, b: 2 }, false],
-    [{ a: 1, b: 2 }, { a: 1 }, false],
-    [{ a: 1 }, { b: 1 }, false],
-    [[1, 2], [2, 1], false],
-    [[1], [1, 2], false],
-    [[], {}, false],
-    [null, {}, false],
-    ['1', 1, false],
-    [{ toString: 1 }, { a: 1 }, false],
-  ])('of %j and %j is %s', (a, b, same) => {
-    expect(sameJson(a, b)).toBe(same);
-    expect(sameJson(b, a)).toBe(same);
-  });
+it.each([
+  [{ a: [1, { b: null }], c: 'x' }, { c: 'x', a: [1, { b: null }] }, true],
+  [{ a: 1, b: undefined }, { a: 1 }, true],
+  [{ a: 1 }, { a: 1, b: 2 }, false],
+  [{ a: 1, b: 2 }, { a: 1 }, false],
+  [{ a: 1 }, { b: 1 }, false],
+  [[1, 2], [2, 1], false],
+  [[1], [1, 2], false],
+  [[], {}, false],
+  [null, {}, false],
+  ['1', 1, false],
+  [{ toString: 1 }, { a: 1 }, false],
+])('sameJson of %j and %j is %s', (a, b, same) => {
+  expect(sameJson(a, b)).toBe(same);
+  expect(sameJson(b, a)).toBe(same);
 });
 
 describe('nestingOf', () => {

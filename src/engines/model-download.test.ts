@@ -1,7 +1,7 @@
-import { mkdir, mkdtemp, readdir, readFile, readlink, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { mkdir, readdir, readFile, readlink, rm, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest';
+import { folderOfEach } from '../../test/fixtures/folder.ts';
 import { COMMIT, gitHash, type HubServer, hubServer, type Spoiled } from '../../test/fixtures/hub-server.ts';
 import { takeLock } from '../store/files.ts';
 import { digestsOf } from './checkpoint.ts';
@@ -11,22 +11,20 @@ import { resolveModel } from './model-path.ts';
 const ID = 'Owner/Tiny-Instruct';
 const NAMES = ['config.json', 'model.safetensors', 'tokenizer.json', 'tokenizer_config.json'];
 const base = new Map<string, Buffer>();
-let home: string;
+const at = folderOfEach();
 let server: HubServer;
 
 beforeAll(async () => {
   for (const name of NAMES) base.set(name, await readFile(join('models/base', name)));
 });
-beforeEach(async () => {
-  home = await mkdtemp(join(tmpdir(), 'model-download-'));
+beforeEach(() => {
   vi.stubEnv('HF_HUB_CACHE', undefined);
-  vi.stubEnv('HF_HOME', home);
+  vi.stubEnv('HF_HOME', at());
   vi.stubEnv('HF_TOKEN', undefined);
 });
 afterEach(async () => {
   vi.unstubAllEnvs();
   await server?.[Symbol.asyncDispose]();
-  await rm(home, { recursive: true });
 });
 
 async function hub(files: Iterable<readonly [string, Buffer]> = base): Promise<HubServer> {
@@ -47,7 +45,7 @@ async function refusal(file?: string, id?: string): Promise<string> {
   return `${error.code} ${error.message}\n${error.hint}`;
 }
 
-const folder = (): string => join(home, 'hub/models--Owner--Tiny-Instruct');
+const folder = (): string => at('hub/models--Owner--Tiny-Instruct');
 const blobs = (): Promise<string[]> => readdir(join(folder(), 'blobs'));
 const asksFor = (name: string, host: 'hub' | 'storage' = 'storage') =>
   server.asked.filter(({ path, host: at }) => at === host && path.endsWith(name));
@@ -196,7 +194,7 @@ describe('a repository', () => {
       ['config.json', ...shards, index[0], 'tokenizer.json', 'tokenizer_config.json'].toSorted(),
     );
     await server[Symbol.asyncDispose]();
-    await rm(home, { recursive: true });
+    await rm(at(), { recursive: true });
     await hub([...whole, index, both[0]!]);
     expect(await refusal()).toMatch(/^MODEL_INVALID .* names no shards, or others than it has/);
   });
@@ -236,7 +234,7 @@ describe('a repository', () => {
 
   it('is downloaded by one process at a time', async () => {
     await hub();
-    const locks = join(home, 'hub/.locks/models--Owner--Tiny-Instruct');
+    const locks = at('hub/.locks/models--Owner--Tiny-Instruct');
     await mkdir(locks, { recursive: true });
     using _lock = takeLock(locks);
     expect(await refusal()).toMatch(/^RUN_LOCKED another process is using/);
@@ -280,7 +278,7 @@ describe('the hub', () => {
     ...['\n', '\r', '\u2028', '\u2029', '\0', '\u007f', '\u0085', '\u001b[31m', '\u202e'].map((c) => `x${c}/${OTHER}.gguf`),
     `${'long/'.repeat(300)}x.gguf`,
   ])('that lists the file %j is none, and nothing of other models is touched', async (path) => {
-    const other = join(home, 'hub/models--Trusted--Model/snapshots/b2/model.gguf');
+    const other = at('hub/models--Trusted--Model/snapshots/b2/model.gguf');
     await mkdir(dirname(other), { recursive: true });
     await writeFile(other, 'mine');
     await hub([[path, Buffer.from('GGUF')]]);
@@ -350,8 +348,8 @@ describe('the hub', () => {
 
   it('is of no use if nothing can be written', async () => {
     await hub();
-    await writeFile(join(home, 'file'), '');
-    vi.stubEnv('HF_HOME', join(home, 'file'));
+    await writeFile(at('file'), '');
+    vi.stubEnv('HF_HOME', at('file'));
     expect(await refusal()).toMatch(/^DOWNLOAD_FAILED cannot write to .*: ENOTDIR.*\n.*set HF_HOME/);
   });
 });

@@ -1,7 +1,7 @@
-import { cp, mkdir, mkdtemp, readFile, rm, symlink, utimes, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { cp, mkdir, readFile, symlink, utimes, writeFile } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
+import { folderOfEach } from '../../test/fixtures/folder.ts';
 import { BASE_MODEL } from '../settings/settings.ts';
 import { EmbeddedModel } from './embedded/embedded-model.ts';
 import { LORA_TARGETS } from './embedded/lora.ts';
@@ -10,28 +10,24 @@ import { openPolicy } from './open-policy.ts';
 
 const SHA = 'c'.repeat(40);
 const OLDER = 'd'.repeat(40);
-let home: string;
+const at = folderOfEach();
 
-beforeEach(async () => {
-  home = await mkdtemp(join(tmpdir(), 'model-path-'));
-  vi.stubEnv('HF_HUB_CACHE', join(home, 'cache'));
+beforeEach(() => {
+  vi.stubEnv('HF_HUB_CACHE', at('cache'));
 });
-afterEach(async () => {
-  vi.unstubAllEnvs();
-  await rm(home, { recursive: true });
-});
+afterEach(() => void vi.unstubAllEnvs());
 
 async function put(path: string, text = ''): Promise<string> {
-  await mkdir(dirname(join(home, path)), { recursive: true });
-  await writeFile(join(home, path), text);
-  return join(home, path);
+  await mkdir(dirname(at(path)), { recursive: true });
+  await writeFile(at(path), text);
+  return at(path);
 }
 
 async function cached(id: string, files: readonly string[], sha = SHA): Promise<string> {
   const repository = `cache/models--${id.replace('/', '--')}`;
   await put(`${repository}/refs/main`, `${SHA}\n`);
   for (const file of files) await put(`${repository}/snapshots/${sha}/${file}`);
-  return join(home, repository, 'snapshots', sha);
+  return at(repository, 'snapshots', sha);
 }
 
 const WHOLE = ['config.json', 'model.safetensors', 'tokenizer.json'];
@@ -98,16 +94,16 @@ describe('--model', () => {
 describe('a model that is not there', () => {
   it('is told by what would download it', async () => {
     expect(await refusal('Owner/Name')).toBe(
-      `no model folder at Owner/Name, and no model of that name is in ${join(home, 'cache')}\ndownload it from the Hugging Face hub: trainyard model get Owner/Name`,
+      `no model folder at Owner/Name, and no model of that name is in ${at('cache')}\ndownload it from the Hugging Face hub: trainyard model get Owner/Name`,
     );
-    const gone = join(home, 'cache/models--Owner--Name/snapshots', SHA);
+    const gone = at('cache/models--Owner--Name/snapshots', SHA);
     expect(await refusal(gone)).toContain('trainyard model get Owner/Name');
     expect(await refusal(join(gone, 'a b.gguf'))).toContain("trainyard model get Owner/Name 'a b.gguf'");
   });
 
   it('is told by a name near to it, beside it or in the cache', async () => {
     await put('models/tiny/config.json');
-    expect(await refusal(join(home, 'models/tinny'))).toContain(`did you mean ${join(home, 'models/tiny')}?`);
+    expect(await refusal(at('models/tinny'))).toContain(`did you mean ${at('models/tiny')}?`);
     await cached('Owner/Smol-Instruct', WHOLE);
     expect(await refusal('Owner/Smol-Instuct')).toContain('did you mean Owner/Smol-Instruct? Or download');
     expect(await refusal('smol-instruct')).toContain('did you mean Owner/Smol-Instruct?');
@@ -117,7 +113,7 @@ describe('a model that is not there', () => {
   it('is told by its folder if a file in it was named', async () => {
     const weights = await put('tiny/model.safetensors');
     await put('tiny/config.json');
-    expect(await refusal(weights)).toContain(`did you mean its folder, ${join(home, 'tiny')}?`);
+    expect(await refusal(weights)).toContain(`did you mean its folder, ${at('tiny')}?`);
   });
 
   it('is told by what is missing if the cache lost or never had its weights', async () => {
@@ -150,7 +146,7 @@ describe('an adapter as --model', () => {
     });
 
   async function savedAdapter(): Promise<string> {
-    const adapter = join(home, 'adapter');
+    const adapter = at('adapter');
     await mkdir(adapter);
     const lora = { rank: 2, alpha: 4, targets: LORA_TARGETS };
     await using trained = await EmbeddedModel.open({ dir: BASE_MODEL, threads: 1, lora });
@@ -173,9 +169,9 @@ describe('an adapter as --model', () => {
     });
     await cp(BASE_MODEL, await cached('Owner/Tiny', []), { recursive: true });
     await (await open(adapter))[Symbol.asyncDispose]();
-    await named(join(home, 'moved'));
+    await named(at('moved'));
     await expect(open(adapter)).rejects.toMatchObject({
-      message: expect.stringContaining(join(home, 'moved')) as string,
+      message: expect.stringContaining(at('moved')) as string,
       hint: expect.stringMatching(/base_model_name_or_path/) as string,
     });
   });

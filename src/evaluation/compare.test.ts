@@ -1,8 +1,8 @@
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { describe, expect, it, onTestFinished } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { ended } from '../../test/fixtures/evaluation.ts';
+import { temporaryFolder } from '../../test/fixtures/folder.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { compare, type Measured, type MeasuredTask, measuredIn } from './compare.ts';
 import { evaluationId } from './evaluate.ts';
@@ -87,8 +87,7 @@ describe('two evaluations', () => {
   });
 
   it('are told apart from policies that were trained on since: an interrupted training was evaluated before it, not after', async () => {
-    const run = await mkdtemp(join(tmpdir(), 'trainyard-diff-'));
-    onTestFinished(() => rm(run, { recursive: true }));
+    const run = temporaryFolder();
     await writeFile(join(run, 'run.json'), JSON.stringify({ settings: {} }));
     const evaluated = (step: number, number: number) => ({ ...ended(`t${number}`, 1, 1), rolloutId: evaluationId(step, number) });
     const trained = { ...ended('t', 1, 1), rolloutId: 'g000001-0', purpose: 'train' } as const;

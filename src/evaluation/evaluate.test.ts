@@ -157,7 +157,5 @@ it('an evaluation tells at its first rollout that no prompt fits into the contex
   const request = { entry, rows: '1-3', context: 16, threads: 1, graderWorkers: 1 };
   await evaluateOnly(request, (event) => void events.push(event));
   const told = events.filter((event) => event.type === 'warning' && event.code === 'CONTEXT_OVERFLOW');
-  expect(told).toMatchObject([
-    { message: expect.stringMatching(/the prompt has \d+ tokens, the context is 16.*--context/) as string },
-  ]);
+  expect(told).toMatchObject([{ message: expect.stringMatching(/the prompt has \d+ tokens, the context is 16.*--context/) }]);
 });

@@ -1,43 +1,32 @@
 import { existsSync } from 'node:fs';
-import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { asyncBufferFromFile, parquetReadObjects } from 'hyparquet';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
+import { folderOfEach } from '../../test/fixtures/folder.ts';
+import { gradedRollout, trainedTurn } from '../../test/fixtures/trained-rows.ts';
 import type { Store } from '../core/contracts.ts';
 import type { Message, Reward, Trajectory, Turn } from '../core/types.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { type DataRequest, exportData, rowsOf } from './export-data.ts';
 
-let home: string;
-const at = (name: string): string => join(home, name);
-beforeEach(async () => {
-  home = await mkdtemp(join(tmpdir(), 'trainyard-data-'));
-});
-afterEach(() => rm(home, { recursive: true }));
+const at = folderOfEach();
 
 const effective = { temperature: 1, topP: 1, topK: 0, maxTokens: 64 };
 const asked: readonly Message[] = [{ role: 'user', content: 'How many?' }];
 
-function turn(index: number, prompt: readonly number[], sampled: readonly number[], more: Partial<Turn> = {}): Turn {
-  return {
-    ...{ index, thread: 'main', role: 'policy', trainable: true, policyVersion: 3, stopReason: 'stop' },
-    ...{ promptIds: Int32Array.from(prompt), sampledIds: Int32Array.from(sampled) },
+const turn = (index: number, prompt: readonly number[], sampled: readonly number[], more: Partial<Turn> = {}): Turn =>
+  trainedTurn(index, {
+    ...{ policyVersion: 3, promptIds: Int32Array.from(prompt), sampledIds: Int32Array.from(sampled) },
     // No float32 of these has a short decimal form.
     logprobs: Float32Array.from(sampled, (id) => -1 / (3 + id)),
-    sampling: { requested: {}, effective, seed: index },
     request: { messages: asked, tools: [] },
     response: { role: 'assistant', content: `answer ${index}` },
-    ...{ startedAt: 0, endedAt: 1, ...more },
-  };
-}
+    ...more,
+  });
 
 function rollout(rolloutId: string, reward: Reward | undefined, turns: readonly Turn[], groupId = 'g1'): Trajectory {
-  const grade = reward
-    ? ({ kind: 'graded', reward } as const)
-    : ({ kind: 'failed', code: 'GRADER_TIMEOUT', message: 'late' } as const);
-  const identity = { rolloutId, groupId, taskId: 't1', purpose: 'train' } as const;
-  return { ...identity, outcome: { kind: 'completed' }, grade, turns, startedAt: 0, endedAt: 2 };
+  const graded = { ...gradedRollout(rolloutId, reward ?? { value: 0 }, turns, groupId), taskId: 't1' };
+  return reward ? graded : { ...graded, grade: { kind: 'failed', code: 'GRADER_TIMEOUT', message: 'late' } };
 }
 
 /** An answer, one after what came back, one to a rewritten history, and one that the budget cut short. */
@@ -90,11 +79,8 @@ describe('exported data', () => {
         [1, 2, 7, 8, 9, 4, 5, 6],
         [1, 2, 5, 9],
       ];
-      expect(rows.map((row) => [row['rollout_id'], row['sample'], row['group_id']])).toEqual([
-        ['a', 0, 'g1'],
-        ['a', 1, 'g1'],
-        ['b', 0, 'g1'],
-      ]);
+      const names = rows.map((row) => `${row['rollout_id']} ${row['sample']} ${row['group_id']}`);
+      expect(names).toEqual(['a 0 g1', 'a 1 g1', 'b 0 g1']);
       expect(rows.map((row) => row['tokens'])).toEqual(tokens);
       expect(rows.map((row) => row['mask'])).toEqual(masks);
       expect(rows.map((row) => bits(row['logprobs']!))).toEqual(tokens.map((ids, i) => bits(logprobsOf(ids, masks[i]!))));
@@ -127,11 +113,8 @@ describe('exported data', () => {
   });
 
   it('for OpenAI trains each answer once, none that was cut short, and none that the policy did not give', async () => {
-    const call: Message = {
-      role: 'assistant',
-      content: null,
-      tool_calls: [{ id: 'c', type: 'function', function: { name: 'f', arguments: '{' } }],
-    };
+    const made = { id: 'c', type: 'function', function: { name: 'f', arguments: '{' } } as const;
+    const call: Message = { role: 'assistant', content: null, tool_calls: [made] };
     const result: Message = { role: 'tool', content: '3', tool_call_id: 'c' };
     const other: Message = { role: 'assistant', content: 'rewritten', reasoning: 'hm' };
     const said = (index: number, messages: readonly Message[], response: Message, stopReason: Turn['stopReason'] = 'stop') =>
@@ -183,7 +166,7 @@ describe('exported data', () => {
     await expect(exportData({ from, format: 'trl', to: at('none') })).rejects.toThrow(none);
     await expect(exportData({ from, format: 'jsonl', to: at('none') }, AbortSignal.abort())).rejects.toThrow();
     expect(existsSync(at('none'))).toBe(false);
-    expect((await readdir(home)).filter((name) => name.includes('unfinished'))).toEqual([]);
+    expect((await readdir(at())).filter((name) => name.includes('unfinished'))).toEqual([]);
   });
 
   it('reads one group at a time, and only those of the purpose', async () => {

@@ -1,19 +1,16 @@
 /** What is taught, compared and exported must be what was meant: causes of false data, one test each. */
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
-import { afterEach, beforeEach, expect, it } from 'vitest';
+import { readFile, writeFile } from 'node:fs/promises';
+import { expect, it } from 'vitest';
+import { folderOfEach } from '../../test/fixtures/folder.ts';
+import { renderer, rendererWith } from '../../test/fixtures/tokens/base.ts';
 import { lastThoughtTemplate } from '../../test/fixtures/tokens/templates.ts';
+import { gradedRollout } from '../../test/fixtures/trained-rows.ts';
 import type { RunEvent } from '../core/events.ts';
 import { digestOf } from '../core/json.ts';
 import type { Message, Reward, Task, Trajectory, Turn } from '../core/types.ts';
-import { BASE_MODEL } from '../settings/settings.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
 import { completed } from '../store/whole-output.ts';
-import { createRenderer, loadRenderer } from '../tokens/renderer.ts';
 import { areOwn, taughtTurns } from '../tokens/taught-turns.ts';
-import { createTokenizer } from '../tokens/tokenizer.ts';
-import { readTokenizerFiles } from '../tokens/tokenizer-files.ts';
 import { hasSignal } from '../training/advantages.ts';
 import { makeBatch } from '../training/batch.ts';
 import { readDemonstrations } from '../training/demonstrations.ts';
@@ -22,43 +19,36 @@ import { compared } from '../training/objective.ts';
 import { sft } from '../training/sft.ts';
 import { exportData } from './export-data.ts';
 
-const renderer = await loadRenderer(BASE_MODEL);
 const options = { renderer, contextLength: 512 };
-let folder: string;
-beforeEach(async () => {
-  folder = await mkdtemp(join(tmpdir(), 'breaker-'));
-});
-afterEach(() => rm(folder, { recursive: true, force: true }));
+const at = folderOfEach();
 
 const user = (content: string): Message => ({ role: 'user', content });
 const said = (content: string): Message => ({ role: 'assistant', content });
 const call = (index: number, messages: readonly Message[], response: Message, thread = 'main') => ({
   ...{ index, thread, role: 'default', stopReason: 'stop' as const, request: { messages, tools: [] }, response },
 });
-const rollout = (id: string, turns: readonly Turn[], reward: Reward, taskId = `task-${id}`): Trajectory =>
-  ({
-    ...{ rolloutId: id, groupId: 'g', taskId, purpose: 'train', outcome: { kind: 'completed' } },
-    ...{ grade: { kind: 'graded', reward }, turns, startedAt: 0, endedAt: 1 },
-  }) as Trajectory;
+const rollout = (id: string, turns: readonly Turn[], reward: Reward, taskId = `task-${id}`): Trajectory => {
+  return { ...gradedRollout(id, reward, turns), taskId };
+};
 const turnsOf = (...calls: readonly ReturnType<typeof call>[]) => taughtTurns(renderer, calls).turns;
 const one = () => turnsOf(call(0, [user('Who?')], said('Me.')));
 
 async function storeOf(...rollouts: readonly Trajectory[]): Promise<string> {
-  await using store = await openSqliteStore(join(folder, 'store.sqlite'));
+  await using store = await openSqliteStore(at('store.sqlite'));
   for (const each of rollouts) await store.append(each);
-  return join(folder, 'store.sqlite');
+  return at('store.sqlite');
 }
 
 async function talks(count: number, same = false): Promise<string> {
   const line = (i: number) => ({ messages: [user(`Which word is number ${same ? i % 10 : i}?`), said(`It is word${i % 3}.`)] });
-  const path = join(folder, 'talks.jsonl');
+  const path = at('talks.jsonl');
   await writeFile(path, Array.from({ length: count }, (_, i) => `${JSON.stringify(line(i))}\n`).join(''));
   return path;
 }
 
 it('the same sft in a second process does not remove the directory of the one that is running', async () => {
   // Without validation nothing but the second one's end ends the first.
-  const request = { from: await talks(64), run: join(folder, 'run'), threads: 1, epochs: 1000, batch: 4, validation: 0 };
+  const request = { from: await talks(64), run: at('run'), threads: 1, epochs: 1000, batch: 4, validation: 0 };
   const finish = new AbortController();
   let second: Promise<unknown> | undefined;
   const again = async (): Promise<unknown> => {
@@ -83,8 +73,8 @@ it('a held-out task whose row was edited since (answer, tag) is still held out f
   const turns = turnsOf(call(0, [user('Question: 2+2?')], said('4')));
   await storeOf(rollout('r1', turns, { value: 1 }, 'row-1'), rollout('r2', one(), { value: 1 }, 'row-2'));
   const tasks = [{ row: 1, id: 'row-1', digest: digestOf([JSON.stringify(task('4'))]) }];
-  await writeFile(join(folder, 'run.json'), JSON.stringify({ kind: 'evaluation', tasks }));
-  const { samples } = await readDemonstrations(folder, { ...options, heldOut: [task('four')] });
+  await writeFile(at('run.json'), JSON.stringify({ kind: 'evaluation', tasks }));
+  const { samples } = await readDemonstrations(at(), { ...options, heldOut: [task('four')] });
   expect(samples.map(({ rolloutId }) => rolloutId)).toEqual(['r2']);
 });
 
@@ -111,11 +101,10 @@ it('a success that was asked for in tokens is counted where it is left out', asy
   await expect(readDemonstrations(from, options)).rejects.toThrow(/nothing to teach: 1 /);
 });
 
-it('a response that was cut off while reasoning is not taught to end its reasoning', async () => {
-  const tokenizer = createTokenizer({ ...(await readTokenizerFiles(BASE_MODEL)), chatTemplate: lastThoughtTemplate });
+it('a response that was cut off while reasoning is not taught to end its reasoning', () => {
   const cut = { ...call(0, [user('a')], { ...said(''), reasoning: 'hm, and' }), stopReason: 'length' as const };
-  const [turn] = taughtTurns(createRenderer(tokenizer), [cut]).turns;
-  expect(tokenizer.decode(turn?.sampledIds ?? [])).not.toContain('</think>');
+  const [turn] = taughtTurns(rendererWith(lastThoughtTemplate), [cut]).turns;
+  expect(renderer.text(turn?.sampledIds ?? new Int32Array())).not.toContain('</think>');
 });
 
 it('conversations of a file with the same prompt are one task, on one side of the split', async () => {
@@ -140,15 +129,15 @@ it('exported advantages are those of training, with its overlong penalty', async
   const long = turnsOf(call(0, [user('Who?')], said('Me, and many others, at great length.')));
   await storeOf(rollout('a', one(), { value: 1 }), rollout('b', long, { value: 1 }));
   const settings = { algorithm: 'grpo', weighting: 'tokens', limits: { tokens: 30 }, overlongBuffer: 30 };
-  await writeFile(join(folder, 'run.json'), JSON.stringify({ settings }));
-  const to = join(folder, 'rows.jsonl');
-  await exportData({ from: folder, format: 'jsonl', to });
+  await writeFile(at('run.json'), JSON.stringify({ settings }));
+  const to = at('rows.jsonl');
+  await exportData({ from: at(), format: 'jsonl', to });
   const [row] = (await readFile(to, 'utf8')).split('\n').map((line) => (line === '' ? {} : JSON.parse(line)));
   expect(row.advantages).not.toBeNull();
 });
 
 it('two exports to one path never give an unfinished file its name', async () => {
-  const to = join(folder, 'out.txt');
+  const to = at('out.txt');
   const begun = Promise.withResolvers<void>();
   const release = Promise.withResolvers<void>();
   const first = completed(to, async (path) => {
@@ -196,7 +185,7 @@ it('a call that was forced keeps its ids: its beginning stands in the prompt', (
 
 it('teaching that only harms keeps no checkpoint, and says so', async () => {
   const events: RunEvent[] = [];
-  const request = { from: await talks(64), run: join(folder, 'run'), threads: 1, learningRate: 1, epochs: 1 };
+  const request = { from: await talks(64), run: at('run'), threads: 1, learningRate: 1, epochs: 1 };
   expect(await sft(request, (event) => events.push(event))).toMatchObject({ checkpoint: null });
   expect(events).toContainEqual(expect.objectContaining({ code: 'TAUGHT_NOTHING' }));
 });

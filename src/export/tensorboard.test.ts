@@ -1,7 +1,7 @@
-import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
+import { temporaryFolder } from '../../test/fixtures/folder.ts';
 import type { RunEvent } from '../core/events.ts';
 import { crc32c, withTensorBoard } from './tensorboard.ts';
 
@@ -48,7 +48,7 @@ it('the checksum is CRC-32C, as in RFC 3720', () => {
 });
 
 it('a run’s steps and evaluations become scalars with their step and time', async () => {
-  const run = await mkdtemp(join(tmpdir(), 'trainyard-tensorboard-'));
+  const run = temporaryFolder();
   const told: RunEvent[] = [];
   const emit = withTensorBoard((event) => told.push(event), true);
   const score = { success: 0.5, meanReward: null, n: 2, failed: 0, ungraded: 0, ci: [0.25, 0.75] };
@@ -65,7 +65,6 @@ it('a run’s steps and evaluations become scalars with their step and time', as
     const values = [...fieldsOf(event.get(5) as Buffer)].map(([, value]) => new Map(fieldsOf(value as Buffer)));
     return values.map((value) => [event.get(2), String(value.get(1)), value.get(2)]);
   });
-  await rm(run, { recursive: true });
   expect(scalars).toEqual([
     [300, 'train/policyVersion', 300],
     [300, 'train/loss', -0.5],

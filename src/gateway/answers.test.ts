@@ -40,29 +40,6 @@ describe('attempts of identical requests', () => {
     ['an answer missed by every attempt is given again, once', 'ask:0 retry:0 miss:0 miss:1 ask:0 ask:1'],
   ])('%s', async (_, steps) => await play(steps));
 
-  it('a retry of an attempt that is then cancelled samples once, however many retries wait for it', async () => {
-    const answers = new Answers<Turn>();
-    const first = Promise.withResolvers<Turn>();
-    const counter = sampler();
-    const asked = answers.get('k', false, () => first.promise);
-    const retries = Array.from({ length: 3 }, () => answers.get('k', true, counter.sample));
-    first.reject(new Error('hung up'));
-    await expect(asked).rejects.toThrow('hung up');
-    expect((await Promise.all(retries)).map(({ value }) => value.index)).toEqual([0, 0, 0]);
-    expect(counter.sampled).toBe(1);
-  });
-
-  it('a retry of a second request waits for it while it is sampled', async () => {
-    const answers = new Answers<Turn>();
-    const { sample } = sampler();
-    await answers.get('k', false, sample);
-    const second = Promise.withResolvers<Turn>();
-    const asked = answers.get('k', false, () => second.promise);
-    const retry = answers.get('k', true, sample);
-    second.resolve(turnOf(7));
-    expect([(await asked).value.index, (await retry).value.index]).toEqual([7, 7]);
-  });
-
   it('an attempt is a retry by its SDK’s count, or by an idempotency key', () => {
     const by = (headers: Record<string, string>) => isMarkedRetry((name) => headers[name]);
     for (const name of ['x-stainless-retry-count', 'x-retry-count', 'idempotency-key']) expect(by({ [name]: '1' })).toBe(true);
@@ -187,31 +164,29 @@ const event = fc.record({
   which: fc.nat(9),
 });
 
-describe('whatever the order of asking, hanging up, noticing, failing and retrying', () => {
-  it('each question has one turn at most, each delivered answer is its question’s own, and each question can be answered', async () => {
-    await fc.assert(
-      fc.asyncProperty(fc.array(event, { maxLength: 80, size: 'max' }), async (events) => {
-        const answers = new Answers<Turn>();
-        const clients = [new Client(answers, 'a'), new Client(answers, 'b')];
-        for (const { who, what, which } of events) {
-          clients[who]![what](which);
-          await settled();
-        }
-        for (const client of clients) {
-          client.retry();
-          await settled();
-          client.finish(0);
-          await settled();
-          client.deliver(0);
-          expect(client.isAnswered).toBe(true);
-          const questions = [...client.questionOf.values()];
-          expect(new Set(questions).size).toBe(questions.length);
-          for (const [question, turn] of client.delivered) expect(client.questionOf.get(turn)).toBe(question);
-        }
-      }),
-      { numRuns: 1000 },
-    );
-  });
+it('whatever the order of asking, hanging up, noticing, failing and retrying, each question has one turn at most, each delivered answer is its question’s own, and each question can be answered', async () => {
+  await fc.assert(
+    fc.asyncProperty(fc.array(event, { maxLength: 80, size: 'max' }), async (events) => {
+      const answers = new Answers<Turn>();
+      const clients = [new Client(answers, 'a'), new Client(answers, 'b')];
+      for (const { who, what, which } of events) {
+        clients[who]![what](which);
+        await settled();
+      }
+      for (const client of clients) {
+        client.retry();
+        await settled();
+        client.finish(0);
+        await settled();
+        client.deliver(0);
+        expect(client.isAnswered).toBe(true);
+        const questions = [...client.questionOf.values()];
+        expect(new Set(questions).size).toBe(questions.length);
+        for (const [question, turn] of client.delivered) expect(client.questionOf.get(turn)).toBe(question);
+      }
+    }),
+    { numRuns: 1000 },
+  );
 });
 
 describe('a question that was refused', () => {

@@ -163,18 +163,15 @@ describe('sessions that nobody uses', () => {
     const { gateway, time } = start({ engine: scriptedEngine({ vocabSize: 1024, contextLength: 4096, reply }) });
     const session = gateway.open(specOf('r1', { limits: { turns: 4, tokens: 1000, deadlineMs: 3 * HOUR } }));
     time.now += 2 * HOUR;
-    const first = gateway.fetch(`${session.model().baseURL}/chat/completions`, {
-      method: 'POST',
-      headers: bearer(session.model().apiKey) as Record<string, string>,
-      body: JSON.stringify(chat),
-    });
+    const first = call(gateway, 'POST', '/r/r1/v1/chat/completions', bearer(session.model().apiKey), chat);
     await sleep(0);
     time.now += 4 * HOUR;
-    expect((await call(gateway, 'GET', '/sessions/r1', bearer(gateway.key('viewer')))).body).toMatchObject({ openCalls: 1 });
+    const seen = () => call(gateway, 'GET', '/sessions/r1', bearer(gateway.key('viewer')));
+    expect((await seen()).body).toMatchObject({ openCalls: 1 });
     goOn();
     expect((await first).status).toBe(200);
     time.now += 3 * HOUR + 1;
-    expect((await call(gateway, 'GET', '/sessions/r1', bearer(gateway.key('viewer')))).status).toBe(404);
+    expect((await seen()).status).toBe(404);
     expect(session.turns.length).toBe(1);
   });
 });

@@ -1,15 +1,11 @@
 import { readFile } from 'node:fs/promises';
 import { describe, expect, it } from 'vitest';
-import { scriptedEngine } from '../../packages/testing/src/trajectories.ts';
 import { ASKERS } from '../../test/fixtures/gateway/askers.ts';
-import { ANSWER, ask, clientOf, open, renderer, say, specOf, tokenizer, tools } from '../../test/fixtures/gateway/streams.ts';
+import { ANSWER, ask, clientOf, open, renderer, say, stitched, tokenizer, tools } from '../../test/fixtures/gateway/streams.ts';
+import { refuses } from '../../test/fixtures/refusal.ts';
+import { rendererWith } from '../../test/fixtures/tokens/base.ts';
 import { strictTemplate } from '../../test/fixtures/tokens/templates.ts';
 import type { Turn } from '../core/types.ts';
-import { createRenderer } from '../tokens/renderer.ts';
-import { stitch } from '../tokens/stitch.ts';
-import { createTokenizer } from '../tokens/tokenizer.ts';
-import { readTokenizerFiles } from '../tokens/tokenizer-files.ts';
-import { Gateway } from './gateway.ts';
 
 const OPENING = '<tool_call>{"name":"lookup","arguments":';
 const REST = '{"item": "Binklex glove"}}</tool_call><|im_end|>';
@@ -52,7 +48,7 @@ describe('a forced tool', () => {
       [0, undefined],
       [1, undefined],
     ]);
-    const [sample, ...others] = stitch(turns, { advantageOf: () => 1, weight: 1, rolloutId: 'r1', groupId: 'g1' });
+    const [sample, ...others] = stitched(turns);
     expect(others).toEqual([]);
     const trained = [...sample!.tokens].filter((_, i) => sample!.mask[i] === 1);
     expect(trained).toEqual([...say(REST), ...say(ANSWER), ...say(REST)]);
@@ -101,16 +97,14 @@ describe('a tool that cannot be forced', () => {
   });
 
   it('is refused where the model’s template writes calls that cannot be read', async () => {
-    const files = await readTokenizerFiles(new URL('../../models/base', import.meta.url).pathname);
     const calls = "{%- for c in m.tool_calls or [] %}{{- '[' + c.function.name + ']' }}{%- endfor %}";
     const chatTemplate = `{%- for m in messages %}{{- m.content }}${calls}{{- '<|im_end|>' }}{%- endfor %}`;
-    const words = createRenderer(createTokenizer({ ...files, chatTemplate }));
-    const engine = scriptedEngine({ vocabSize: words.vocabSize, contextLength: 999, reply: () => say(REST) });
-    const session = new Gateway({ engine, renderer: words, modelName: 'policy' }).open(specOf('r1'));
-    await expect(session.model().generate({ messages: ask, tools, tool: 'lookup' })).rejects.toMatchObject({
-      code: 'REQUEST_INVALID',
-      message: expect.stringMatching('cannot be forced on this model'),
-    });
+    const { session } = open({ replies: [REST], renderer: rendererWith(chatTemplate) });
+    await refuses(
+      session.model().generate({ messages: ask, tools, tool: 'lookup' }),
+      'REQUEST_INVALID',
+      'cannot be forced on this model',
+    );
     expect(session.turns).toEqual([]);
   });
 });
@@ -119,9 +113,8 @@ describe('the beginning of a call', () => {
   const fixture = (name: string) => readFile(new URL(`../../test/fixtures/tokens/${name}.jinja`, import.meta.url), 'utf8');
 
   it('is what the template writes, in each format', async () => {
-    const files = await readTokenizerFiles(new URL('../../models/base', import.meta.url).pathname);
     const textsOf = (chatTemplate: string) => {
-      const { callBeginning } = createRenderer(createTokenizer({ ...files, chatTemplate }));
+      const { callBeginning } = rendererWith(chatTemplate);
       return ['get_price', undefined].map((name) => {
         const ids = callBeginning(name);
         return ids && tokenizer.decode(ids);

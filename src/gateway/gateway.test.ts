@@ -2,12 +2,21 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import OpenAI from 'openai';
 import { describe, expect, it } from 'vitest';
 import { scriptedLogprob } from '../../packages/testing/src/trajectories.ts';
-import { answerTo, open as openWith, ask as question, renderer, say, tools } from '../../test/fixtures/gateway/streams.ts';
+import { postTo } from '../../test/fixtures/gateway/messages.ts';
+import {
+  answerTo,
+  LOOKUP,
+  open as openWith,
+  ask as question,
+  renderer,
+  say,
+  timeless,
+  tools,
+} from '../../test/fixtures/gateway/streams.ts';
 import type { Role, Session, SessionSpec } from '../core/contracts.ts';
 import type { Turn } from '../core/types.ts';
 import { listen } from './gateway.ts';
 
-const LOOKUP = '<tool_call>{"name":"lookup","arguments":{"item": "Binklex glove"}}</tool_call><|im_end|>';
 const ANSWER = 'It costs $81.<|im_end|>';
 const ask = [{ role: 'system' as const, content: 'You are a shop assistant.' }, ...question];
 
@@ -44,45 +53,31 @@ async function converse(session: Session, fetch?: typeof globalThis.fetch): Prom
   });
 }
 
-const post = (session: Session, body: unknown) => {
-  const { baseURL, apiKey, fetch } = session.model();
-  return fetch(`${baseURL}/chat/completions`, {
-    method: 'POST',
-    headers: { authorization: `Bearer ${apiKey}` },
-    body: JSON.stringify(body),
-  });
-};
+const post = (session: Session, body: unknown) => postTo(session, 'chat/completions', body);
 
-describe('a conversation through the gateway', () => {
-  it('gives the client structured tool calls and records the engine’s exact ids', async () => {
-    const { session } = open({ replies: [LOOKUP, ANSWER] });
-    const last = await converse(session, session.model().fetch);
-    expect(last.choices[0]).toMatchObject({
-      index: 0,
-      finish_reason: 'stop',
-      message: { role: 'assistant', content: 'It costs $81.' },
-    });
-    const [first, second] = session.seal() as [Turn, Turn];
-    expect(first.response.tool_calls?.[0]?.function).toEqual({ name: 'lookup', arguments: '{"item": "Binklex glove"}' });
-    expect([...first.sampledIds]).toEqual(say(LOOKUP));
-    expect([...first.logprobs]).toEqual(say(LOOKUP).map(scriptedLogprob));
-    expect([...second.sampledIds]).toEqual(say(ANSWER));
-    // Token-in, token-out: the second prompt is the first turn verbatim plus the new message.
-    const soFar = [...first.promptIds, ...first.sampledIds];
-    expect([...second.promptIds.subarray(0, soFar.length)]).toEqual(soFar);
-    expect([...second.promptIds]).toEqual([...renderer.extend(first, [{ role: 'tool', content: '{"price":81}' }])!]);
+it('a conversation through the gateway gives the client structured tool calls and records the engine’s exact ids, in process and over HTTP alike', async () => {
+  const { session } = open({ replies: [LOOKUP, ANSWER] });
+  const last = await converse(session, session.model().fetch);
+  expect(last.choices[0]).toMatchObject({
+    index: 0,
+    finish_reason: 'stop',
+    message: { role: 'assistant', content: 'It costs $81.' },
   });
-
-  it('is recorded alike in process and over HTTP', async () => {
-    const inProcess = open({ replies: [LOOKUP, ANSWER] });
-    await converse(inProcess.session, inProcess.session.model().fetch);
-    const overHttp = open({ replies: [LOOKUP, ANSWER] });
-    await using listener = await listen(overHttp.gateway);
-    expect(listener.origin).toMatch(/^http:\/\/127\.0\.0\.1:\d+$/);
-    await converse(overHttp.session);
-    const bare = (turns: readonly Turn[]) => turns.map(({ startedAt, endedAt, ...turn }) => turn);
-    expect(bare(overHttp.session.seal())).toEqual(bare(inProcess.session.seal()));
-  });
+  const turns = session.seal();
+  const [first, second] = turns as [Turn, Turn];
+  expect(first.response.tool_calls?.[0]?.function).toEqual({ name: 'lookup', arguments: '{"item": "Binklex glove"}' });
+  expect([...first.sampledIds]).toEqual(say(LOOKUP));
+  expect([...first.logprobs]).toEqual(say(LOOKUP).map(scriptedLogprob));
+  expect([...second.sampledIds]).toEqual(say(ANSWER));
+  // Token-in, token-out: the second prompt is the first turn verbatim plus the new message.
+  const soFar = [...first.promptIds, ...first.sampledIds];
+  expect([...second.promptIds.subarray(0, soFar.length)]).toEqual(soFar);
+  expect([...second.promptIds]).toEqual([...renderer.extend(first, [{ role: 'tool', content: '{"price":81}' }])!]);
+  const overHttp = open({ replies: [LOOKUP, ANSWER] });
+  await using listener = await listen(overHttp.gateway);
+  expect(listener.origin).toMatch(/^http:\/\/127\.0\.0\.1:\d+$/);
+  await converse(overHttp.session);
+  expect(timeless(overHttp.session.seal())).toEqual(timeless(turns));
 });
 
 describe('the sampling rule', () => {
@@ -92,13 +87,6 @@ describe('the sampling rule', () => {
     const effective = { temperature: 1, topP: 1, topK: 0, maxTokens: 7 };
     expect(engine.requests[0]!.sampling).toEqual(effective);
     expect(session.seal()[0]!.sampling).toMatchObject({ requested: { temperature: 0, topP: 0.5, maxTokens: 7 }, effective });
-  });
-
-  it('a role that is not trained keeps what the agent asked for', async () => {
-    const { session, engine } = open({ roles: { default: { trainable: false } } });
-    await post(session, { messages: ask, temperature: 0.3 });
-    expect(engine.requests[0]!.sampling).toMatchObject({ temperature: 0.3, topP: 1 });
-    expect(session.seal()[0]!.trainable).toBe(false);
   });
 
   it('a call that failed or was cancelled gives its seed back; calls side by side never share one', async () => {

@@ -1,19 +1,30 @@
-import { request } from 'node:http';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { ask, clientOf, LOOKUP, open, renderer, say, specOf, tokenizer, tools } from '../../test/fixtures/gateway/streams.ts';
+import { bearer, call } from '../../test/fixtures/gateway/callers.ts';
+import {
+  ask,
+  clientOf,
+  LOOKUP,
+  open,
+  post,
+  rawPost,
+  renderer,
+  say,
+  specOf,
+  stitched,
+  timeless,
+  tokenizer,
+  tools,
+} from '../../test/fixtures/gateway/streams.ts';
 import { runInRollout } from '../core/context.ts';
-import type { GenerateRequest, ModelHandle, WorkflowContext } from '../core/contracts.ts';
+import type { GenerateRequest, Session, WorkflowContext } from '../core/contracts.ts';
 import type { TrainyardError } from '../core/errors.ts';
-import type { Message, Turn } from '../core/types.ts';
-import { stitch } from '../tokens/stitch.ts';
+import type { Message } from '../core/types.ts';
 import { Gateway, listen } from './gateway.ts';
 
 const RESULT = { role: 'tool' as const, content: '{"price":81}' };
 const ANSWER = 'It costs $81.<|im_end|>';
-const bare = (turns: readonly Turn[]) =>
-  turns.map(({ startedAt, endedAt, request: { dialect, ...request }, ...turn }) => ({ ...turn, request }));
-const samplesOf = (turns: readonly Turn[]) => stitch(turns, { advantageOf: () => 1, weight: 1, rolloutId: 'r1', groupId: 'g1' });
+const whole = JSON.stringify({ messages: ask });
 
 describe('generate with messages', () => {
   it('records what chat completions would: prompt, seed, response', async () => {
@@ -37,7 +48,7 @@ describe('generate with messages', () => {
     const again = { ...RESULT, tool_call_id: called.toolCalls[0]!.id };
     const said = await model.generate({ messages: [...ask, called.message, again], ...asked });
 
-    expect(bare(byHand.session.seal())).toEqual(bare(byClient.session.seal()));
+    expect(timeless(byHand.session.seal())).toEqual(timeless(byClient.session.seal()));
     expect(`chatcmpl-${said.id}`).toBe(last.id);
     expect(said).toMatchObject({ text: 'It costs $81.', toolCalls: [], stopReason: 'stop' });
     expect(said.turn).toMatchObject({ index: 1, after: 0 });
@@ -129,10 +140,7 @@ describe('what generate refuses', () => {
     'an assistant that says nothing': [{ messages: [{ role: 'assistant', content: null }] }, 'messages.0.content'],
     'a tool without a name': [{ messages: ask, tools: [{ type: 'function', function: {} }] }, 'tools.0.function.name'],
     'tools that are one tool': [{ messages: ask, tools: tools[0] }, 'tools'],
-    'tools that are no data': [
-      { messages: ask, tools: [{ type: 'function', function: { name: 'f', parameters: cyclic } }] },
-      undefined,
-    ],
+    'cyclic tools': [{ messages: ask, tools: [{ type: 'function', function: { name: 'f', parameters: cyclic } }] }, undefined],
     'a temperature below 0': [{ messages: ask, temperature: -1 }, 'temperature'],
     'a temperature that is no number': [{ messages: ask, temperature: Number.NaN }, 'temperature'],
     'topP 0': [{ messages: ask, topP: 0 }, 'topP'],
@@ -184,49 +192,26 @@ describe('a model handle', () => {
     gateway.open(specOf('r2'));
     const handle = other.model();
     const here = { rolloutId: 'r2' } as WorkflowContext;
-    const asked = {
-      method: 'POST',
-      headers: { authorization: `Bearer ${handle.apiKey}` },
-      body: JSON.stringify({ messages: ask }),
-    };
     const message = expect.stringMatching(/code of rollout r2 called with the model handle of rollout r1/);
     await expect(runInRollout(here, () => handle.generate({ messages: ask }))).rejects.toMatchObject({ message });
-    const reply = await runInRollout(here, () => handle.fetch(`${handle.baseURL}/chat/completions`, asked));
+    const reply = await runInRollout(here, () => post(other, whole));
     expect([reply.status, await reply.json()]).toMatchObject([403, { error: { message, code: 'identity_conflict' } }]);
     expect(other.seal()).toEqual([]);
   });
 });
 
-describe('a client that was made with another rollout’s key', () => {
-  it('is refused to code of this one over HTTP, whether it uses fetch or node:http; a rollout’s own is not', async () => {
-    const { gateway, session: other } = open();
-    const own = gateway.open(specOf('r2'));
-    await using _listener = await listen(gateway);
-    const body = JSON.stringify({ messages: ask });
-    const options = ({ apiKey }: ModelHandle) => ({
-      method: 'POST',
-      headers: { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' },
-    });
-    const byFetch = async (handle: ModelHandle): Promise<number> =>
-      (await fetch(`${handle.baseURL}/chat/completions`, { ...options(handle), body })).status;
-    const byHttp = async (handle: ModelHandle): Promise<number> =>
-      await new Promise((resolve, reject) => {
-        const asking = request(`${handle.baseURL}/chat/completions`, options(handle), (reply) => {
-          reply.resume();
-          resolve(reply.statusCode ?? 0);
-        });
-        asking.on('error', reject).end(body);
-      });
-    for (const call of [byFetch, byHttp]) {
-      const statuses = await runInRollout({ rolloutId: 'r2' } as WorkflowContext, async () => [
-        await call(other.model()),
-        await call(own.model()),
-      ]);
-      expect(statuses).toEqual([403, 200]);
-      expect(await call(other.model())).toBe(200);
-    }
-    expect([other.seal().length, own.seal().length]).toEqual([2, 2]);
-  });
+it('a client that was made with another rollout’s key is refused to code of this one over HTTP, whether it uses fetch or node:http; a rollout’s own is not', async () => {
+  const { gateway, session: other } = open();
+  const own = gateway.open(specOf('r2'));
+  await using _listener = await listen(gateway);
+  const byFetch = async (session: Session) => (await post(session, whole, {}, fetch)).status;
+  const byHttp = async (session: Session) => (await rawPost(session, whole)).resume().statusCode;
+  for (const call of [byFetch, byHttp]) {
+    const statuses = await runInRollout({ rolloutId: 'r2' } as WorkflowContext, async () => [await call(other), await call(own)]);
+    expect(statuses).toEqual([403, 200]);
+    expect(await call(other)).toBe(200);
+  }
+  expect([other.seal().length, own.seal().length]).toEqual([2, 2]);
 });
 
 describe('generate with token ids', () => {
@@ -251,20 +236,11 @@ describe('generate with token ids', () => {
     const second = await model.generate({ promptIds: [...soFar, ...say('\n<|im_start|>assistant\n')] });
     const other = await model.generate({ promptIds: say('<|im_start|>assistant\n') });
     expect([first, second, other].map(({ turn }) => turn!.after)).toEqual([undefined, 0, undefined]);
-    const samples = samplesOf(session.seal());
+    const samples = stitched(session.seal());
     expect(samples.map(({ mask }) => mask.reduce((sum, one) => sum + one, 0))).toEqual([
       first.turn!.sampledIds.length + second.turn!.sampledIds.length,
       other.turn!.sampledIds.length,
     ]);
-  });
-
-  it('that are a turn cut off by length go on from it', async () => {
-    const { session } = open({ replies: ['It costs', ' $81.<|im_end|>'] });
-    const model = session.model();
-    const { turn } = await model.generate({ promptIds: renderer.open(ask, []), maxTokens: 2 });
-    const rest = await model.generate({ promptIds: [...turn!.promptIds, ...turn!.sampledIds] });
-    expect(rest.turn!.after).toBe(0);
-    expect(samplesOf(session.seal())).toHaveLength(1);
   });
 
   it('go on from what training takes them to continue, whatever the order of the calls', async () => {
@@ -319,19 +295,14 @@ describe('the gateway as a part of another protocol', () => {
       return await gateway.answer({ ...call, path: `/r/${rollout}/${tail}` });
     });
     const { apiKey } = session.model();
-    const call = (path: string, key = apiKey) =>
-      gateway.fetch(`${gateway.origin}${path}`, {
-        method: 'POST',
-        headers: { authorization: `Bearer ${key}` },
-        body: JSON.stringify({ messages: ask }),
-      });
-    const answered = (await (await call('/flow/r1/v1/chat/completions')).json()) as { choices: { message: Message }[] };
+    const told = (path: string, key = apiKey) => call(gateway, 'POST', path, bearer(key), whole);
+    const answered = (await told('/flow/r1/v1/chat/completions')).body as unknown as { choices: { message: Message }[] };
     expect(answered.choices[0]!.message.content).toBe(tokenizer.decode(session.turns[0]!.sampledIds).replace('<|im_end|>', ''));
-    expect(await (await call('/flow/r1/who')).json()).toMatchObject({ capability: 'agent', rollout: 'r1' });
-    expect((await call('/flow/r1/who', 'wrong')).status).toBe(401);
-    expect((await call('/flow/r2/v1/chat/completions')).status).toBe(404);
-    expect((await call('/elsewhere')).status).toBe(404);
+    expect((await told('/flow/r1/who')).body).toMatchObject({ capability: 'agent', rollout: 'r1' });
+    expect((await told('/flow/r1/who', 'wrong')).status).toBe(401);
+    expect((await told('/flow/r2/v1/chat/completions')).status).toBe(404);
+    expect((await told('/elsewhere')).status).toBe(404);
     gateway.open(specOf('r2'));
-    expect((await call('/flow/r2/v1/chat/completions')).status).toBe(404);
+    expect((await told('/flow/r2/v1/chat/completions')).status).toBe(404);
   });
 });

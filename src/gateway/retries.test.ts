@@ -11,56 +11,44 @@ import { Gateway, listen } from './gateway.ts';
 const whole = JSON.stringify({ messages: ask });
 const retry = { headers: { 'x-stainless-retry-count': '1' } };
 
-describe('a retry that itself comes too late', () => {
-  it.each([
-    ['streamed', body],
-    ['whole', whole],
-  ])('does not use up the answer that was missed (%s)', async (_, text) => {
-    const { session, gateway } = open();
-    const lost = await answerTo(gateway, session.model(), text);
-    await until(() => session.turns.length === 1);
-    lost.undelivered?.();
-    await expect(post(session, text, { signal: AbortSignal.abort(new Error('timed out')) })).rejects.toThrow('timed out');
-    expect(await (await post(session, text)).text()).toContain('It costs $81.');
-    expect(session.seal().length).toBe(1);
-  });
+it.each([
+  ['streamed', body],
+  ['whole', whole],
+])('a retry that itself comes too late does not use up the answer that was missed (%s)', async (_, text) => {
+  const { session, gateway } = open();
+  const lost = await answerTo(gateway, session.model(), text);
+  await until(() => session.turns.length === 1);
+  lost.undelivered?.();
+  await expect(post(session, text, { signal: AbortSignal.abort(new Error('timed out')) })).rejects.toThrow('timed out');
+  expect(await (await post(session, text)).text()).toContain('It costs $81.');
+  expect(session.seal().length).toBe(1);
 });
 
-describe('the second of two identical questions, when its first attempt timed out', () => {
-  it('is sampled for its retry, from the seed it would have had undisturbed', async () => {
-    const seedsOf = async (isDisturbed: boolean) => {
-      const late = new AbortController();
-      const { gateway, session } = open({
-        reply: async (_, call, signal) => {
-          if (isDisturbed && call === 1) {
-            late.abort(new DOMException('waited for too long', 'TimeoutError'));
-            await sleep(240_000, undefined, signal ? { signal } : {});
-          }
-          return say(ANSWER);
-        },
-      });
-      await using _ = await listen(gateway);
-      const { baseURL, apiKey } = session.model();
-      const send = (count: number, signal?: AbortSignal) =>
-        fetch(`${baseURL}/chat/completions`, {
-          method: 'POST',
-          body: whole,
-          headers: {
-            authorization: `Bearer ${apiKey}`,
-            'content-type': 'application/json',
-            'x-stainless-retry-count': `${count}`,
-          },
-          signal: signal ?? null,
-        }).then((response) => response.json());
-      await send(0);
-      if (isDisturbed) await expect(send(0, late.signal)).rejects.toMatchObject({ name: 'TimeoutError' });
-      await send(isDisturbed ? 1 : 0);
-      return session.seal().map(({ sampling }) => sampling.seed);
-    };
-    const seeds = await seedsOf(true);
-    expect(seeds.length).toBe(2);
-    expect(seeds).toEqual(await seedsOf(false));
-  });
+it('the second of two identical questions is sampled for its retry when its first attempt timed out, from the seed it would have had undisturbed', async () => {
+  let aborted = 0;
+  const seedsOf = async (isDisturbed: boolean) => {
+    const late = new AbortController();
+    const { gateway, session } = open({
+      reply: async (_, call, signal) => {
+        if (isDisturbed && call === 1) {
+          late.abort(new DOMException('waited for too long', 'TimeoutError'));
+          await sleep(240_000, undefined, signal ? { signal } : {}).catch(() => aborted++);
+        }
+        return say(ANSWER);
+      },
+    });
+    await using _ = await listen(gateway);
+    const send = async (count: number, signal: AbortSignal | null = null) =>
+      (await post(session, whole, { headers: { 'x-stainless-retry-count': `${count}` }, signal }, fetch)).json();
+    await send(0);
+    if (isDisturbed) await expect(send(0, late.signal)).rejects.toMatchObject({ name: 'TimeoutError' });
+    await send(isDisturbed ? 1 : 0);
+    return session.seal().map(({ sampling }) => sampling.seed);
+  };
+  const seeds = await seedsOf(true);
+  expect(seeds.length).toBe(2);
+  await until(() => aborted === 1);
+  expect(seeds).toEqual(await seedsOf(false));
 });
 
 describe('an idempotency key', () => {
@@ -153,18 +141,16 @@ describe('a client made from the model’s options retries by itself', () => {
   });
 });
 
-describe('what an engine throws that is no error of ours', () => {
-  it.each([
-    ['whole', whole],
-    ['streamed', body],
-  ])('is its failure, for the client as for the rollout (%s)', async (_, text) => {
-    const reply = () => {
-      throw new Error('the GPU fell off the bus');
-    };
-    const { session } = open({ reply });
-    const response = await post(session, text);
-    expect([response.status, await response.json()]).toMatchObject([502, { error: { code: 'engine_failed' } }]);
-    const failure = { code: 'ENGINE_FAILED', message: 'the GPU fell off the bus' };
-    expect([session.unanswered, session.seal()]).toMatchObject([[{ failure }], []]);
-  });
+it.each([
+  ['whole', whole],
+  ['streamed', body],
+])('what an engine throws that is no error of ours is its failure, for the client as for the rollout (%s)', async (_, text) => {
+  const reply = () => {
+    throw new Error('the GPU fell off the bus');
+  };
+  const { session } = open({ reply });
+  const response = await post(session, text);
+  expect([response.status, await response.json()]).toMatchObject([502, { error: { code: 'engine_failed' } }]);
+  const failure = { code: 'ENGINE_FAILED', message: 'the GPU fell off the bus' };
+  expect([session.unanswered, session.seal()]).toMatchObject([[{ failure }], []]);
 });

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { ASKERS } from '../../test/fixtures/gateway/askers.ts';
+import { postTo } from '../../test/fixtures/gateway/messages.ts';
 import { ask, clientOf, specOf, tools } from '../../test/fixtures/gateway/streams.ts';
 import type { DefaultModelAnswer, DefaultModelRequest, SessionSpec } from '../core/contracts.ts';
 import type { Turn } from '../core/types.ts';
@@ -79,9 +80,7 @@ describe('a policy behind an API', () => {
     expect(() => model.decode([1])).toThrow(expect.objectContaining(refusal));
     const chat = clientOf(session, true).chat.completions.create({ model: 'policy', messages: ask, logprobs: true });
     await expect(chat).rejects.toMatchObject({ status: 400, message: expect.stringContaining('gpt is behind an API') });
-    const headers = { authorization: `Bearer ${model.apiKey}`, 'anthropic-version': '2023-06-01' };
-    const body = JSON.stringify({ model: 'policy', messages: [{ role: 'user', content: 'How many?' }] });
-    const counted = await model.fetch(`${model.baseURL}/messages/count_tokens`, { method: 'POST', headers, body });
+    const counted = await postTo(session, 'messages/count_tokens', { messages: ask });
     expect([counted.status, await counted.text()]).toEqual([400, expect.stringContaining('gpt is behind an API')]);
   });
 });

@@ -22,6 +22,7 @@ import {
   textOf,
   until,
 } from '../../test/fixtures/gateway/streams.ts';
+import type { Session } from '../core/contracts.ts';
 import { listen } from './gateway.ts';
 import type { LiveSession } from './sessions.ts';
 
@@ -68,31 +69,21 @@ describe('a client that hangs up', () => {
     expect(session.seal().length).toBe(2);
   });
 
-  it.each([
-    [
-      'breaks out of its loop',
-      async (stream: AsyncIterable<Chunk>) => {
-        for await (const chunk of stream) if (chunk.choices[0]?.delta.content) break;
-      },
-    ],
-    [
-      'aborts',
-      async (stream: AsyncIterable<Chunk> & { controller: AbortController }) => {
-        for await (const _ of stream) stream.controller.abort();
-      },
-    ],
-  ])('in process, when it %s, does the same', async (_, leave) => {
+  const streamOf = (session: Session) => clientOf(session, true).chat.completions.create(streaming);
+  const ways: Readonly<Record<string, (session: Session) => Promise<void>>> = {
+    'breaks out of its loop': async (session) => {
+      for await (const chunk of await streamOf(session)) if (chunk.choices[0]?.delta.content) break;
+    },
+    aborts: async (session) => {
+      const stream = await streamOf(session);
+      for await (const _ of stream) stream.controller.abort();
+    },
+    'cancels the body': async (session) => await (await post(session)).body!.cancel(),
+  };
+  it.each(Object.entries(ways))('in process, when it %s, does the same', async (_, leave) => {
     const seen = { aborted: 0 };
     const { session } = open({ reply: endless(seen) });
-    await leave(await clientOf(session, true).chat.completions.create(streaming));
-    await until(() => seen.aborted === 1);
-    expect(session.seal()).toEqual([]);
-  });
-
-  it('in process, when it cancels the body, does the same', async () => {
-    const seen = { aborted: 0 };
-    const { session } = open({ reply: endless(seen) });
-    await (await post(session)).body!.cancel();
+    await leave(session);
     await until(() => seen.aborted === 1);
     expect(session.seal()).toEqual([]);
   });

@@ -13,15 +13,14 @@ import {
   renderer,
   say,
   slowly,
+  stitched,
   tools,
   until,
 } from '../../test/fixtures/gateway/streams.ts';
-import { stitch } from '../tokens/stitch.ts';
+import type { Turn } from '../core/types.ts';
 import { listen } from './gateway.ts';
 
-const chain = (turns: Parameters<typeof stitch>[0]) => turns.map(({ after, fork }) => [after, fork?.cause]);
-const stitched = (turns: Parameters<typeof stitch>[0]) =>
-  stitch(turns, { advantageOf: () => 1, weight: 1, rolloutId: 'r1', groupId: 'g1' });
+const chain = (turns: readonly Turn[]) => turns.map(({ after, fork }) => [after, fork?.cause]);
 
 describe('several answers to one question (n)', () => {
   const words = ['One.', 'Two, three.', 'Four.'];
@@ -75,46 +74,24 @@ describe('several answers to one question (n)', () => {
   });
 });
 
-describe('logprobs', () => {
-  it('are those of the sampled tokens, in a body and in a stream', async () => {
-    const { session } = open();
-    const client = clientOf(session, true);
-    const whole = await client.chat.completions.create({ model: 'policy', messages: ask, logprobs: true });
-    const content = whole.choices[0]!.logprobs!.content!;
-    const [turn] = session.turns;
-    expect(content.map(({ logprob }) => logprob)).toEqual([...turn!.sampledIds].map(scriptedLogprob));
-    expect(content.map(({ token }) => token)).toEqual(Array.from(turn!.sampledIds, renderer.tokenText));
-    const chunks = await all(
-      await client.chat.completions.create({ model: 'policy', messages: ask, logprobs: true, stream: true }),
-    );
-    expect(chunks.flatMap(({ choices }) => choices[0]?.logprobs?.content ?? [])).toEqual(content);
-  });
+it('logprobs are those of the sampled tokens, in a body and in a stream', async () => {
+  const { session } = open();
+  const client = clientOf(session, true);
+  const whole = await client.chat.completions.create({ model: 'policy', messages: ask, logprobs: true });
+  const content = whole.choices[0]!.logprobs!.content!;
+  const [turn] = session.turns;
+  expect(content.map(({ logprob }) => logprob)).toEqual([...turn!.sampledIds].map(scriptedLogprob));
+  expect(content.map(({ token }) => token)).toEqual(Array.from(turn!.sampledIds, renderer.tokenText));
+  const chunks = await all(
+    await client.chat.completions.create({ model: 'policy', messages: ask, logprobs: true, stream: true }),
+  );
+  expect(chunks.flatMap(({ choices }) => choices[0]?.logprobs?.content ?? [])).toEqual(content);
 });
 
 describe('a turn says where its prompt comes from', () => {
   const goOn = async (session: Parameters<typeof post>[0], messages: object[], more: object = {}) =>
     ((await (await post(session, JSON.stringify({ messages, tools, ...more }))).json()) as { choices: { message: object }[] })
       .choices[0]!.message;
-
-  it('a conversation that goes on is one chain and one sample', async () => {
-    const { session } = open({ replies: [LOOKUP] });
-    const called = await goOn(session, ask);
-    const said = await goOn(session, [...ask, called, { role: 'tool', content: '{"price":81}' }]);
-    await goOn(session, [...ask, called, { role: 'tool', content: '{"price":81}' }, said, { role: 'user', content: 'Sure?' }]);
-    const turns = session.seal();
-    expect(chain(turns).flat()).toEqual([undefined, undefined, 0, undefined, 1, undefined]);
-    expect(stitched(turns).length).toBe(1);
-  });
-
-  it('a rewritten answer forks with its cause, and nothing is merged', async () => {
-    const { session } = open();
-    await goOn(session, ask);
-    await goOn(session, [...ask, { role: 'assistant', content: 'It costs $82.' }, { role: 'user', content: 'Sure?' }]);
-    const turns = session.seal();
-    expect(turns[1]!.fork).toEqual({ cause: 'edited_message', from: 0, message: 1 });
-    expect(turns[1]!.after).toBeUndefined();
-    expect(stitched(turns).length).toBe(2);
-  });
 
   it('calls side by side that go on from one turn are branches, and say so', async () => {
     const { session } = open();
@@ -150,22 +127,16 @@ describe('a turn says where its prompt comes from', () => {
     await goOn(session, ask);
     await goOn(session, [...ask, said, { role: 'user', content: 'Sure?' }], { tool_choice: 'none' });
     await goOn(session, [{ role: 'system', content: 'Write a title.' }, ...ask]);
-    expect(session.seal().map(({ fork }) => fork?.cause)).toEqual([
-      undefined,
-      'asked_again',
-      'changed_tools',
-      'new_conversation',
-    ]);
+    const causes = session.seal().map(({ fork }) => fork?.cause);
+    expect(causes).toEqual([undefined, 'asked_again', 'changed_tools', 'new_conversation']);
   });
 });
 
-describe('parameters without effect', () => {
-  it('are recorded with the turn and reported to the client', async () => {
-    const { session } = open();
-    const reply = await post(session, JSON.stringify({ messages: ask, seed: 7, user: 'me', store: null, new_knob: true }));
-    expect(reply.headers.get('x-trainyard-ignored')).toBe('seed,user,new_knob');
-    expect(session.seal()[0]!.request.ignored).toEqual(['seed', 'user', 'new_knob']);
-  });
+it('parameters without effect are recorded with the turn and reported to the client', async () => {
+  const { session } = open();
+  const reply = await post(session, JSON.stringify({ messages: ask, seed: 7, user: 'me', store: null, new_knob: true }));
+  expect(reply.headers.get('x-trainyard-ignored')).toBe('seed,user,new_knob');
+  expect(session.seal()[0]!.request.ignored).toEqual(['seed', 'user', 'new_knob']);
 });
 
 describe('response_format', () => {
@@ -207,33 +178,23 @@ describe('a schema that an answer is to follow', () => {
   });
 });
 
-describe('response_format with a tool call', () => {
-  it('is not checked before there is an answer', async () => {
-    const { session } = open({ replies: [LOOKUP] });
-    await post(session, JSON.stringify({ messages: ask, tools, response_format: { type: 'json_object' } }));
-    expect(session.seal()[0]).not.toHaveProperty('formatError');
-  });
+it('response_format with a tool call is not checked before there is an answer', async () => {
+  const { session } = open({ replies: [LOOKUP] });
+  await post(session, JSON.stringify({ messages: ask, tools, response_format: { type: 'json_object' } }));
+  expect(session.seal()[0]).not.toHaveProperty('formatError');
 });
 
-describe('a call whose client is gone before the answer', () => {
-  it('is no turn; that it was given up, and how far it came, is kept', async () => {
-    const { session, gateway } = open({ reply: (_, __, signal) => slowly(say('It costs $81.'.repeat(50)), 5, signal) });
-    await using _ = await listen(gateway);
-    const { baseURL, apiKey } = session.model();
-    const left = new AbortController();
-    const reply = await fetch(`${baseURL}/chat/completions`, {
-      method: 'POST',
-      headers: { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' },
-      body: JSON.stringify({ messages: ask, stream: true }),
-      signal: left.signal,
-    });
-    await reply.body!.getReader().read();
-    left.abort();
-    await until(() => session.unanswered.length === 1);
-    expect(session.unanswered[0]).toMatchObject({ thread: 'default', promptTokens: expect.any(Number) });
-    expect(session.unanswered[0]!.sampledTokens).toBeGreaterThan(0);
-    expect(session.seal()).toEqual([]);
-  });
+it('a call whose client is gone before the answer is no turn; that it was given up, and how far it came, is kept', async () => {
+  const { session, gateway } = open({ reply: (_, __, signal) => slowly(say('It costs $81.'.repeat(50)), 5, signal) });
+  await using _ = await listen(gateway);
+  const left = new AbortController();
+  const reply = await post(session, undefined, { signal: left.signal }, fetch);
+  await reply.body!.getReader().read();
+  left.abort();
+  await until(() => session.unanswered.length === 1);
+  expect(session.unanswered[0]).toMatchObject({ thread: 'default', promptTokens: expect.any(Number) });
+  expect(session.unanswered[0]!.sampledTokens).toBeGreaterThan(0);
+  expect(session.seal()).toEqual([]);
 });
 
 describe('an answer that nobody got', () => {
@@ -269,63 +230,56 @@ describe('an answer that nobody got', () => {
   });
 });
 
-describe('an idempotency key given to another request', () => {
-  it('is a conflict, and nothing is recorded', async () => {
-    const { session } = open();
-    const named = { headers: { 'idempotency-key': 'k1' } };
-    await post(session, JSON.stringify({ messages: ask }), named);
-    const reply = await post(session, JSON.stringify({ messages: [...ask, ...ask] }), named);
-    expect(reply.status).toBe(409);
-    expect(session.seal().length).toBe(1);
-  });
+it('an idempotency key given to another request is a conflict, and nothing is recorded', async () => {
+  const { session } = open();
+  const named = { headers: { 'idempotency-key': 'k1' } };
+  await post(session, JSON.stringify({ messages: ask }), named);
+  const reply = await post(session, JSON.stringify({ messages: [...ask, ...ask] }), named);
+  expect(reply.status).toBe(409);
+  expect(session.seal().length).toBe(1);
 });
 
-describe('a call in flight when its rollout ends', () => {
-  it.each([
-    ['sealed', 'over HTTP', 1],
-    ['sealed', 'over HTTP', 3],
-    ['sealed', 'in process', 1],
-    ['cancelled', 'over HTTP', 1],
-    ['cancelled', 'in process', 3],
-  ])('hears that it has, whatever the engine says then (%s, %s, n: %i)', async (how, where, n) => {
+it.each([
+  ['sealed', 'over HTTP', 1],
+  ['sealed', 'over HTTP', 3],
+  ['sealed', 'in process', 1],
+  ['cancelled', 'over HTTP', 1],
+  ['cancelled', 'in process', 3],
+])(
+  'a call in flight when its rollout ends hears that it has, whatever the engine says then (%s, %s, n: %i)',
+  async (how, where, n) => {
     const rollout = new AbortController();
     const reply = (_: unknown, __: unknown, signal?: AbortSignal) => slowly(say(ANSWER.repeat(30)), 20, signal);
     const { gateway, session, engine } = open({ reply, spec: { signal: rollout.signal } });
     await using _ = await listen(gateway);
-    const model = session.model();
-    const headers = { authorization: `Bearer ${model.apiKey}`, 'content-type': 'application/json' };
-    const body = JSON.stringify({ messages: ask, n });
-    const ownFetch = where === 'in process' ? model.fetch : fetch;
-    const answer = ownFetch(`${model.baseURL}/chat/completions`, { method: 'POST', headers, body });
+    const answer = post(session, JSON.stringify({ messages: ask, n }), {}, where === 'in process' ? undefined : fetch);
     await until(() => engine.requests.length === n);
     if (how === 'sealed') session.seal();
     else rollout.abort(new Error('too late'));
     expect((await answer).status).toBe(410);
     expect(await (await answer).json()).toMatchObject({ error: { code: 'rollout_ended' } });
     expect(session.turns).toEqual([]);
-  });
-});
+  },
+);
 
-describe('the words of a conversation', () => {
-  it('are kept once, however many turns repeat them, and as each request wrote them', async () => {
-    const { session } = open({ replies: ['Hm.<|im_end|>', 'Well.<|im_end|>'] });
-    const call = { id: 'c', type: 'function', function: { name: 'lookup', arguments: '{}' } };
-    const called = (content: string | null) => ({ role: 'assistant', content, tool_calls: [call] });
-    const result = { role: 'tool', content: '3' };
-    const more = [
-      { role: 'assistant', content: 'Hm.' },
-      { role: 'user', content: 'And now?' },
-    ];
-    for (const messages of [
-      [...ask, called(''), result],
-      [...ask, called(null), result, ...more],
-    ]) {
-      await post(session, JSON.stringify({ messages, tools }));
-    }
-    const [first, second] = session.seal();
-    expect(second!.after).toBe(0);
-    expect(second!.request.messages[0]).toBe(first!.request.messages[0]);
-    expect(second!.request.tools).toBe(first!.request.tools);
-    expect(second!.request.messages).toEqual([...ask, called(null), result, ...more]);
-  });
+it('the words of a conversation are kept once, however many turns repeat them, and as each request wrote them', async () => {
+  const { session } = open({ replies: ['Hm.<|im_end|>', 'Well.<|im_end|>'] });
+  const call = { id: 'c', type: 'function', function: { name: 'lookup', arguments: '{}' } };
+  const called = (content: string | null) => ({ role: 'assistant', content, tool_calls: [call] });
+  const result = { role: 'tool', content: '3' };
+  const more = [
+    { role: 'assistant', content: 'Hm.' },
+    { role: 'user', content: 'And now?' },
+  ];
+  for (const messages of [
+    [...ask, called(''), result],
+    [...ask, called(null), result, ...more],
+  ]) {
+    await post(session, JSON.stringify({ messages, tools }));
+  }
+  const [first, second] = session.seal();
+  expect(second!.after).toBe(0);
+  expect(second!.request.messages[0]).toBe(first!.request.messages[0]);
+  expect(second!.request.tools).toBe(first!.request.tools);
+  expect(second!.request.messages).toEqual([...ask, called(null), result, ...more]);
 });

@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { inputFor } from '../../test/fixtures/grader/input-for.ts';
+import { refuses } from '../../test/fixtures/refusal.ts';
 import type { GraderInput, GraderResult } from '../core/contracts.ts';
 import { defineGrader, rejected, unscorable } from '../core/define.ts';
 import { gradeOnce, inlineGrader } from './inline.ts';
@@ -131,10 +132,7 @@ describe('gradeOnce', () => {
   });
 
   it('refuses what it does not understand, and says what it does', async () => {
-    await expect(gradeOnce(sum, { sayd: '4' } as never)).rejects.toMatchObject({
-      code: 'USAGE',
-      message: expect.stringMatching(/knows no sayd; expected some of said, messages/),
-    });
+    await refuses(gradeOnce(sum, { sayd: '4' } as never), 'USAGE', /knows no sayd; expected some of said, messages/);
     await expect(gradeOnce(sum, { said: '4', messages: [] })).rejects.toMatchObject({ code: 'USAGE' });
   });
 });

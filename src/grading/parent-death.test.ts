@@ -1,15 +1,13 @@
 import { type ChildProcess, spawn } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
+import { sharedFolder } from '../../test/fixtures/folder.ts';
 import type { Order } from '../../test/fixtures/grader/obedient.ts';
 import { eventually, living, saidIn } from '../../test/fixtures/grader/processes.ts';
 
 const program = fileURLToPath(new URL('../../test/fixtures/grader/parent.ts', import.meta.url));
-const folder = mkdtempSync(join(tmpdir(), 'grader-parent-'));
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = sharedFolder();
 
 function startParent(workers: number, orders: readonly Order[], nodeArguments: readonly string[] = []): ChildProcess {
   const given = [...nodeArguments, program, 'obedient', String(workers), ...orders.map((order) => JSON.stringify(order))];

@@ -21,11 +21,8 @@ it('makes of an answer’s items the message that it was', () => {
 
 it('keeps two answers in a row two', () => {
   const [first, second] = [generation('r-1', 'One.'), generation('r-2', 'Two.')];
-  expect(messagesOf('Answer.', [...itemsOf(first), ...itemsOf(second)])).toEqual([
-    { role: 'system', content: 'Answer.' },
-    first.message,
-    second.message,
-  ]);
+  const told = messagesOf('Answer.', [...itemsOf(first), ...itemsOf(second)]);
+  expect(told).toEqual([{ role: 'system', content: 'Answer.' }, first.message, second.message]);
 });
 
 it('puts a call that was moved behind the result of another back to its own answer', () => {

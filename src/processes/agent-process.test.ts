@@ -1,15 +1,14 @@
 import { spawn } from 'node:child_process';
-import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { afterAll, afterEach, describe, expect, it, vi } from 'vitest';
+import { afterEach, describe, expect, it, vi } from 'vitest';
+import { sharedFolder } from '../../test/fixtures/folder.ts';
 import { eventually, isRunning, pidsIn } from '../../test/fixtures/grader/processes.ts';
 import { limitsMemory } from '../../test/fixtures/system.ts';
 import { type AgentProcessOptions, type AgentProcessResult, runAgentProcess } from './agent-process.ts';
 
-const folder = mkdtempSync(join(tmpdir(), 'agent-process-'));
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = sharedFolder();
 
 const shell = (script: string, options: Partial<AgentProcessOptions> = {}): Promise<AgentProcessResult> =>
   runAgentProcess({ command: 'sh', args: ['-c', script], deadlineMs: 20_000, ...options });

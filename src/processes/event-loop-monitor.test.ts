@@ -1,16 +1,14 @@
 import { execFile } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
+import { sharedFolder } from '../../test/fixtures/folder.ts';
 import { blamed, ownTime } from './event-loop-monitor.ts';
 
 /** A program of its own: what runs under a test's loader has other line numbers. */
 const program = fileURLToPath(new URL('../../test/fixtures/processes/stalls.ts', import.meta.url));
-const folder = mkdtempSync(join(tmpdir(), 'stalls-'));
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = sharedFolder();
 
 async function found(ways: readonly string[], { tries = 100, own = '', thresholdMs = 200 } = {}): Promise<readonly string[]> {
   const env = { ...process.env, TEST_FOLDER: folder };

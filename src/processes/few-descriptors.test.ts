@@ -1,20 +1,17 @@
 /** Where the system gives no more descriptors: what cannot be started is said so, and nothing else breaks. */
 import { execFile } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { describe, expect, it, onTestFinished } from 'vitest';
+import { describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../../test/fixtures/folder.ts';
 import { needsSandbox } from '../../test/fixtures/sandbox.ts';
 
 const source = (path: string): string => JSON.stringify(new URL(path, import.meta.url).href);
 
 /** Opens files until there is no more room for a process, does `work`, gives the files back, and does it again; prints what came of both. */
 async function withoutRoom(imports: string, work: string): Promise<readonly unknown[]> {
-  const folder = await mkdtemp(join(tmpdir(), 'descriptors-'));
-  onTestFinished(() => rm(folder, { recursive: true }));
-  const script = join(folder, 'script.ts');
+  const script = join(temporaryFolder(), 'script.ts');
   writeFileSync(
     script,
     `import { closeSync, openSync } from 'node:fs';

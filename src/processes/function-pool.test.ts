@@ -1,25 +1,17 @@
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
+import { sharedFolder } from '../../test/fixtures/folder.ts';
 import { eventually, isRunning, pidsIn } from '../../test/fixtures/grader/processes.ts';
+import { refusal } from '../../test/fixtures/refusal.ts';
 import { type FunctionPool, openFunctionPool } from './function-pool.ts';
 
 const module = new URL('../../test/fixtures/processes/functions.ts', import.meta.url).href;
-const folder = mkdtempSync(join(tmpdir(), 'function-pool-'));
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = sharedFolder();
 
 const open = (exportName: string, deadlineMs = 20_000, workers = 1): Promise<FunctionPool> =>
   openFunctionPool({ module, exportName, deadlineMs, workers });
 
 describe('a function called in another process', () => {
-  it('gets its arguments and gives its value, from a process of its own', async () => {
-    await using add = await open('add');
-    expect(await add.call([2, 3])).toEqual({ kind: 'answered', value: 5 });
-    await using pid = await open('pid');
-    expect(await pid.call([])).not.toEqual({ kind: 'answered', value: process.pid });
-  });
-
   it('gets values as they are, not as JSON; it is imported once and called many times', async () => {
     await using echo = await open('echo');
     const given = [new Map([[1, 'one']]), undefined, Number.NaN, new Float32Array([1.5]), 2n];
@@ -55,10 +47,7 @@ describe('a function called in another process', () => {
   });
 
   it('must be there', async () => {
-    await expect(open('missing')).rejects.toMatchObject({
-      code: 'USAGE',
-      message: expect.stringMatching(/"missing" .* is not a function; it exports .*add/),
-    });
+    await expect(open('missing')).rejects.toMatchObject(refusal('USAGE', /"missing" .* is not a function; it exports .*add/));
     await expect(open('notAFunction')).rejects.toMatchObject({ code: 'USAGE' });
     await expect(openFunctionPool({ module: './nowhere.ts', exportName: 'a', deadlineMs: 1000 })).rejects.toMatchObject({
       message: expect.stringMatching(/cannot be imported/),

@@ -1,17 +1,12 @@
 import { execFile } from 'node:child_process';
 import { existsSync, writeFileSync } from 'node:fs';
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
+import { sharedFolder } from '../../test/fixtures/folder.ts';
 
 const source = JSON.stringify(new URL('./limits.ts', import.meta.url).href);
-let folder: string;
-beforeAll(async () => {
-  folder = await mkdtemp(join(tmpdir(), 'temporary-folder-'));
-});
-afterAll(() => rm(folder, { recursive: true }));
+const folder = sharedFolder();
 
 /** What a process printed that made folders of these kinds among the temporary files in `parent`, and was killed if that was asked. */
 async function making(kinds: readonly string[], { parent = folder, isKilled = false } = {}): Promise<readonly string[]> {

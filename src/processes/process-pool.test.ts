@@ -1,7 +1,7 @@
-import { existsSync, mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { existsSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
+import { sharedFolder } from '../../test/fixtures/folder.ts';
 import { eventually, isRunning } from '../../test/fixtures/grader/processes.ts';
 import { openProcessPool, type ProcessPool } from './process-pool.ts';
 
@@ -10,8 +10,7 @@ const test = {
   script: new URL('../../test/fixtures/processes/served.ts', import.meta.url),
   words: { whose: 'it', starting: '', code: 'USAGE', late: { code: 'USAGE', what: '' }, hint: '' },
 } as const;
-const folder = mkdtempSync(join(tmpdir(), 'process-pool-'));
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = sharedFolder();
 
 const open = (closedFile = join(folder, 'unnamed')): Promise<ProcessPool> =>
   openProcessPool({ program: { ...test, args: [closedFile] }, workers: 1 });
@@ -22,19 +21,17 @@ async function pidOf(pool: ProcessPool): Promise<number> {
   return answer.value as number;
 }
 
-describe('the code that processes import', () => {
-  it('stays what the first ones imported: one that would import other code is not used', async () => {
-    const digests = { 'grader.ts': 'as it was' };
-    const program = { ...test, args: [join(folder, 'edited')], sources: async () => ({ ...digests }) };
-    await using pool = await openProcessPool({ program, workers: 1 });
-    expect(await pool.call('exit')).toMatchObject({ kind: 'ended' });
-    expect(await pool.call('hello')).toEqual({ kind: 'answered', value: 'hello' });
-    digests['grader.ts'] = 'edited';
-    expect(await pool.call('hello')).toEqual({ kind: 'answered', value: 'hello' });
-    await pool.call('exit');
-    const message = expect.stringMatching(/started: grader.ts has changed since the run began; put it back/);
-    expect(await pool.call('hello')).toMatchObject({ kind: 'unusable', error: { message } });
-  });
+it('the code that processes import stays what the first ones imported: one that would import other code is not used', async () => {
+  const digests = { 'grader.ts': 'as it was' };
+  const program = { ...test, args: [join(folder, 'edited')], sources: async () => ({ ...digests }) };
+  await using pool = await openProcessPool({ program, workers: 1 });
+  expect(await pool.call('exit')).toMatchObject({ kind: 'ended' });
+  expect(await pool.call('hello')).toEqual({ kind: 'answered', value: 'hello' });
+  digests['grader.ts'] = 'edited';
+  expect(await pool.call('hello')).toEqual({ kind: 'answered', value: 'hello' });
+  await pool.call('exit');
+  const message = expect.stringMatching(/started: grader.ts has changed since the run began; put it back/);
+  expect(await pool.call('hello')).toMatchObject({ kind: 'unusable', error: { message } });
 });
 
 describe('a call', () => {

@@ -3,19 +3,19 @@
  * tested; what uses the sandbox tests only that it does.
  */
 import { execFile, spawn } from 'node:child_process';
-import { chmodSync, existsSync, mkdtempSync, readdirSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, readdirSync, readFileSync, realpathSync, writeFileSync } from 'node:fs';
 import { createServer, type Server } from 'node:net';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { sharedFolder } from '../../test/fixtures/folder.ts';
 import { eventually } from '../../test/fixtures/grader/processes.ts';
 import { hasSandbox, needsSandbox } from '../../test/fixtures/sandbox.ts';
 import { openSandbox, type Sandbox, type SandboxResult } from './sandbox.ts';
 
 const SECRET = 'a secret of the machine';
-const folder = mkdtempSync(join(tmpdir(), 'sandbox-test-'));
+const folder = sharedFolder();
 const secretFile = join(folder, 'secret.txt');
 let server: Server;
 let port = 0;
@@ -32,10 +32,7 @@ beforeAll(async () => {
   await new Promise<void>((resolve) => void server.listen(0, '127.0.0.1', resolve));
   port = (server.address() as { port: number }).port;
 });
-afterAll(() => {
-  server?.close();
-  rmSync(folder, { recursive: true });
-});
+afterAll(() => void server?.close());
 
 const sh = (script: string, limits = {}): Promise<SandboxResult> =>
   sandbox.run({ program: 'sh', args: ['-c', script], limits: { wallMs: 20_000, ...limits } });

@@ -1,16 +1,14 @@
-import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { beforeEach, describe, expect, it } from 'vitest';
+import { folderOfEach } from '../../test/fixtures/folder.ts';
 import { createRunDirectory, readRunFile, reopenRunDirectory } from './directory.ts';
 
-let home: string;
+const at = folderOfEach();
 let path: string;
-beforeEach(async () => {
-  home = await mkdtemp(join(tmpdir(), 'trainyard-run-'));
-  path = join(home, 'run');
+beforeEach(() => {
+  path = at('run');
 });
-afterEach(() => rm(home, { recursive: true }));
 
 const warning = (code: string) => ({ type: 'warning', code, message: '' }) as const;
 

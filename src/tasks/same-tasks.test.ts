@@ -1,18 +1,14 @@
 /** The same rows are the same tasks, whatever they are read from. */
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { parquetWriteBuffer } from 'hyparquet-writer';
-import { afterAll, beforeAll, expect, it } from 'vitest';
+import { expect, it } from 'vitest';
+import { sharedFolder } from '../../test/fixtures/folder.ts';
 import type { TaskRow } from './rows.ts';
 import { readTasks } from './tasks.ts';
 
-let dir = '';
-beforeAll(async () => {
-  dir = await mkdtemp(join(tmpdir(), 'same-tasks-'));
-});
-afterAll(() => rm(dir, { recursive: true }));
+const dir = sharedFolder();
 
 /** Lone surrogates are no UTF-8, and no file can hold them. */
 const text = fc.string({ unit: 'grapheme', maxLength: 12 }).filter((value) => value.isWellFormed());

@@ -1,5 +1,6 @@
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
+import { refusal } from '../../test/fixtures/refusal.ts';
 import type { Task } from '../core/types.ts';
 import { seenInTraining, splitTasks } from './tasks.ts';
 
@@ -45,8 +46,7 @@ it('refuses to leave fewer tasks to train on than there must be', () => {
 });
 
 it('refuses to leave one side empty', () => {
-  const refused = (words: string) =>
-    expect.objectContaining({ code: 'DATASET_INVALID', message: expect.stringContaining(words) });
+  const refused = (words: string) => refusal('DATASET_INVALID', words);
   expect(() => splitTasks(tasks(5), { share: 1e-9, seed: 1 })).toThrow(refused('none of 5 tasks held out'));
   expect(() => splitTasks(tasks(5), { share: 1 - 1e-9, seed: 1 })).toThrow(refused('none of 5 tasks to train on'));
 });

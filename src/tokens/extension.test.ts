@@ -1,5 +1,5 @@
-import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { files, rendererWith, tokenizer } from '../../test/fixtures/tokens/base.ts';
 import {
   countingTemplate,
   forgetfulTemplate,
@@ -7,13 +7,7 @@ import {
   numberingTemplate,
 } from '../../test/fixtures/tokens/templates.ts';
 import type { Message } from '../core/types.ts';
-import { createRenderer } from './renderer.ts';
-import { createTokenizer } from './tokenizer.ts';
-import { readTokenizerFiles } from './tokenizer-files.ts';
-
-const files = await readTokenizerFiles(join(import.meta.dirname, '../../models/base'));
-const tokenizer = createTokenizer(files);
-const withTemplate = (chatTemplate: string) => createRenderer(createTokenizer({ ...files, chatTemplate }));
+import type { Renderer } from './renderer.ts';
 
 const user: Message = { role: 'user', content: 'a' };
 const result: Message = { role: 'tool', content: 'b' };
@@ -21,13 +15,7 @@ const thought: Message = { role: 'assistant', content: 'c', reasoning: 'd' };
 const said: Message = { role: 'assistant', content: 'e' };
 
 /** The turn that said `response` after these messages, followed by `next`: extended, and rendered afresh. */
-function both(
-  renderer: ReturnType<typeof withTemplate>,
-  messages: readonly Message[],
-  text: string,
-  response: Message,
-  next: Message,
-) {
+function both(renderer: Renderer, messages: readonly Message[], text: string, response: Message, next: Message) {
   const promptIds = renderer.open(messages, []);
   const sampledIds = tokenizer.encodeRendered(`${text}<|im_end|>`);
   const previous = { promptIds, sampledIds, stopReason: 'stop' as const, request: { messages, tools: [] }, response };
@@ -35,7 +23,7 @@ function both(
 }
 
 describe('a turn is extended', () => {
-  const renderer = withTemplate(lastThoughtTemplate);
+  const renderer = rendererWith(lastThoughtTemplate);
 
   it('where its own thoughts stay, empty ones too', () => {
     const one = both(renderer, [user], '<think>d</think>c', thought, result);
@@ -53,7 +41,7 @@ describe('a turn is extended', () => {
   });
 
   it('not where a question takes away thoughts from before the last one', () => {
-    const forgetful = withTemplate(forgetfulTemplate);
+    const forgetful = rendererWith(forgetfulTemplate);
     const once = both(forgetful, [user], '<think>d</think>c', thought, user);
     expect(once.extended).toEqual(once.afresh);
     const twice = both(forgetful, [user, thought, user], 'e', said, user);
@@ -62,7 +50,7 @@ describe('a turn is extended', () => {
   });
 
   it('by a result where the template wants a call before it', () => {
-    const wanting = withTemplate(`{%- for m in messages %}{%- if m.role == 'tool' and not messages[loop.index0 - 1].tool_calls %}
+    const wanting = rendererWith(`{%- for m in messages %}{%- if m.role == 'tool' and not messages[loop.index0 - 1].tool_calls %}
       {{- raise_exception('no call before a result') }}{%- endif %}{%- endfor %}${files.chatTemplate}`);
     const text = '<tool_call>{"name":"f","arguments":{}}</tool_call>';
     const call = { id: 'g', type: 'function' as const, function: { name: 'f', arguments: '{}' } };
@@ -72,13 +60,13 @@ describe('a turn is extended', () => {
 
   it('not where the template counts messages, in front or one by one', () => {
     for (const source of [countingTemplate, numberingTemplate]) {
-      expect(both(withTemplate(source), [user], 'e', said, user).extended).toBeUndefined();
-      expect(withTemplate(source).extends).toBe(false);
+      expect(both(rendererWith(source), [user], 'e', said, user).extended).toBeUndefined();
+      expect(rendererWith(source).extends).toBe(false);
     }
   });
 
   it('not by messages that the template refuses; a fresh rendering then says why', () => {
-    const refusing = withTemplate(`{%- for m in messages %}{%- if m.role == 'system' and not loop.first %}
+    const refusing = rendererWith(`{%- for m in messages %}{%- if m.role == 'system' and not loop.first %}
       {{- raise_exception('system messages come first') }}{%- endif %}{%- endfor %}${files.chatTemplate}`);
     expect(refusing.extends).toBe(true);
     const system: Message = { role: 'system', content: 'f' };

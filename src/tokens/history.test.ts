@@ -14,25 +14,24 @@ const response: Message = { role: 'assistant', content: null, tool_calls: [call(
 const result: Message = { role: 'tool', content: '3', tool_call_id: 'call_1' };
 
 describe('a request continues a recorded conversation', () => {
-  it('if it repeats it and goes on; the rest is new', () => {
-    expect(extendsHistory(request, response, [...request, response, result])).toEqual([result]);
-    expect(extendsHistory(request, response, [...request, response])).toEqual([]);
+  const said = (args: string, more: Partial<Message> = {}): Message => {
+    return { role: 'assistant', content: '', tool_calls: [call('other', args)], ...more };
+  };
+  const renamed: Message = { ...result, tool_call_id: 'other' };
+  const broken = said('{"item":', {});
+
+  it.each<[string, Message, readonly Message[], readonly Message[]]>([
+    ['if it repeats it and goes on; the rest is new', response, [response, result], [result]],
+    ['where nothing is new', response, [response], []],
+    ['whatever ids the calls have, and spacing', response, [said('{ "n": [1, 2], "item": "lamp" }'), renamed], [renamed]],
+    ['even if the arguments are no JSON, if they are the same', broken, [{ ...broken, tool_calls: [call('b', '{"item":')] }], []],
+    ['whatever name the client put on what was said', response, [{ ...response, name: 'shop' }], []],
+  ])('%s', (_, recorded, asked, news) => {
+    expect(extendsHistory(request, recorded, [...request, ...asked])).toEqual(news);
   });
 
-  it('whatever ids the client gave the calls, and however it wrote their arguments', () => {
-    const resent: Message = { role: 'assistant', content: '', tool_calls: [call('other', '{ "n": [1, 2], "item": "lamp" }')] };
-    const renamed: Message = { ...result, tool_call_id: 'other' };
-    expect(extendsHistory(request, response, [...request, resent, renamed])).toEqual([renamed]);
-  });
-
-  it('even if the arguments are no JSON, as long as they are the same', () => {
-    const broken: Message = { role: 'assistant', content: '', tool_calls: [call('a', '{"item":')] };
-    expect(extendsHistory(request, broken, [...request, { ...broken, tool_calls: [call('b', '{"item":')] }])).toEqual([]);
-    expect(extendsHistory(request, broken, [...request, { ...broken, tool_calls: [call('b', '{"item"')] }])).toBeUndefined();
-  });
-
-  it('ignores a name the client put on what the policy said', () => {
-    expect(extendsHistory(request, response, [...request, { ...response, name: 'shop' }])).toEqual([]);
+  it('but not where arguments that are no JSON are others', () => {
+    expect(extendsHistory(request, broken, [...request, said('{"item"')])).toBeUndefined();
   });
 });
 

@@ -271,26 +271,24 @@ describe('whatever is asked', () => {
   });
 });
 
-describe('a conversation that forks at every turn', () => {
-  it('is compared with the turn that it has most in common with, not with all of them', () => {
-    let reads = 0;
-    const counted = (message: Message): Message => ({
-      ...message,
-      get content() {
-        reads++;
-        return message.content;
-      },
-    });
-    const messages: Message[] = [];
-    const turns: Past[] = [];
-    for (let i = 0; i < 100; i++) {
-      messages.push(counted(user(`q${i}`)));
-      turns.push(turn(i, [...messages], says(`a${i}`, { reasoning: 'hm' })));
-      messages.push(counted(says(`a${i}`)));
-    }
-    const { fork } = relate(turns, asked([...messages, user('q100')]));
-    expect(fork).toEqual({ cause: 'dropped_reasoning', from: 99, message: 199 });
-    // Each message twice, as recorded and as asked, in a comparison of all; some more for the last of each turn.
-    expect(reads).toBeLessThan(5 * messages.length);
+it('a conversation that forks at every turn is compared with the turn that it has most in common with, not with all of them', () => {
+  let reads = 0;
+  const counted = (message: Message): Message => ({
+    ...message,
+    get content() {
+      reads++;
+      return message.content;
+    },
   });
+  const messages: Message[] = [];
+  const turns: Past[] = [];
+  for (let i = 0; i < 100; i++) {
+    messages.push(counted(user(`q${i}`)));
+    turns.push(turn(i, [...messages], says(`a${i}`, { reasoning: 'hm' })));
+    messages.push(counted(says(`a${i}`)));
+  }
+  const { fork } = relate(turns, asked([...messages, user('q100')]));
+  expect(fork).toEqual({ cause: 'dropped_reasoning', from: 99, message: 199 });
+  // Each message twice, as recorded and as asked, in a comparison of all; some more for the last of each turn.
+  expect(reads).toBeLessThan(5 * messages.length);
 });

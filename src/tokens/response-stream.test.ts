@@ -1,15 +1,11 @@
-import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { createRenderer } from './renderer.ts';
-import { type Assistant, parseAssistant, ResponseParser } from './response-parser.ts';
+import { renderer, tokenizer } from '../../test/fixtures/tokens/base.ts';
+import { parts, together } from '../../test/fixtures/tokens/pieces.ts';
+import { parseAssistant, ResponseParser } from './response-parser.ts';
 import { type Piece, piecesOf, ResponseStream, TextStream } from './response-stream.ts';
-import { createTokenizer } from './tokenizer.ts';
-import { readTokenizerFiles } from './tokenizer-files.ts';
 import { hermes, llama, mistral } from './tool-calls.ts';
 
-const tokenizer = createTokenizer(await readTokenizerFiles(join(import.meta.dirname, '../../models/base')));
-const renderer = createRenderer(tokenizer);
 const [stopId = -1] = renderer.stopIds;
 const idsOf = (text: string): number[] => [...tokenizer.encodeRendered(text)];
 
@@ -19,27 +15,12 @@ const phrase = fc.oneof(
   fc.constantFrom('<tool_call>{"name":"f","arguments":{}}</tool_call>', '<tool', '_call>', '</', 'words', ...'🙂漢\uFFFD\u00A0'),
   fc.string({ unit: 'grapheme', maxLength: 6 }),
 );
-const text = fc.array(phrase, { maxLength: 14 }).map((parts) => parts.join(''));
+const text = fc.array(phrase, { maxLength: 14 }).map((phrases) => phrases.join(''));
 const anyIds = fc.array(fc.oneof(fc.nat(530), fc.constantFrom(stopId, 3, 4)), { maxLength: 40 });
 
-/** Cuts ids into the parts they arrive in. */
-function split(ids: readonly number[], cuts: readonly number[]): Int32Array[] {
-  const places = [...new Set([0, ...cuts.map((cut) => cut % (ids.length + 1)), ids.length])].toSorted((a, b) => a - b);
-  return places.map((place, i) => Int32Array.from(ids.slice(place, places[i + 1] ?? ids.length)));
-}
-
-/** What a client has after all pieces. */
-function together(pieces: readonly Piece[]): Assistant {
-  const texts = pieces.filter((piece) => piece.kind === 'text');
-  const calls = pieces.filter((piece) => piece.kind === 'call');
-  expect(calls.map(({ index }) => index)).toEqual(calls.map((_, i) => i));
-  const content = texts.map((piece) => piece.text).join('');
-  return { content: texts.length > 0 || calls.length === 0 ? content : null, toolCalls: calls.map(({ call }) => call) };
-}
-
-function streamed(parts: readonly Int32Array[], all: Int32Array): readonly Piece[] {
+function streamed(pushed: readonly Int32Array[], all: Int32Array): readonly Piece[] {
   const stream = renderer.streamResponse();
-  const pieces = parts.flatMap((part) => [...stream.push(part)]);
+  const pieces = pushed.flatMap((part) => [...stream.push(part)]);
   return [...pieces, ...stream.end(all, renderer.readResponse(all))];
 }
 
@@ -53,22 +34,8 @@ describe('a response, while it is sampled', () => {
     fc.assert(
       fc.property(sampled, fc.array(fc.nat(60), { maxLength: 40 }), fc.nat(60), (ids, cuts, unpushed) => {
         const all = Int32Array.from(ids);
-        const parts = split(ids.slice(0, Math.max(0, ids.length - (unpushed % 4))), cuts);
-        expect(together(streamed(parts, all))).toEqual(renderer.readResponse(all));
-      }),
-      { numRuns: 3000 },
-    );
-  });
-
-  it('is in the end what was said as a whole, one character at a time', () => {
-    // Ids are characters here, so that tags arrive in parts too.
-    const decode = (ids: readonly number[]) => ids.map((id) => String.fromCharCode(id)).join('');
-    fc.assert(
-      fc.property(text, (said) => {
-        const ids = Int32Array.from({ length: said.length }, (_, i) => said.charCodeAt(i));
-        const stream = new ResponseStream(decode, []);
-        const pieces = [...ids].flatMap((id) => [...stream.push(Int32Array.of(id))]);
-        expect(together([...pieces, ...stream.end(ids, parseAssistant(said))])).toEqual(parseAssistant(said));
+        const pushed = parts(all.subarray(0, Math.max(0, ids.length - (unpushed % 4))), cuts);
+        expect(together(streamed(pushed, all))).toEqual(renderer.readResponse(all));
       }),
       { numRuns: 3000 },
     );
@@ -111,12 +78,6 @@ describe('a response, while it is sampled', () => {
     expect(stream.end()).toBe('');
   });
 
-  it('with a character that is never completed shows it as the whole text does', () => {
-    const all = tokenizer.encodeText('ok 🙂').subarray(0, -1);
-    expect(together(streamed([all], all))).toEqual(renderer.readResponse(all));
-    expect(renderer.readResponse(all).content).toMatch(/^ok \uFFFD/);
-  });
-
   it('is refused at its end where a tokenizer writes tokens differently together than one by one', () => {
     const decode = (ids: readonly number[]) => (ids.length > 2 ? 'together' : 'apart'.slice(0, ids.length));
     const stream = new ResponseStream(decode, []);
@@ -144,9 +105,8 @@ describe('a response, while it is sampled', () => {
   it('is the decoding of all its bytes, whichever they are and however they arrive', () => {
     const decode = (ids: readonly number[]) => new TextDecoder('utf-8', { ignoreBOM: true }).decode(Uint8Array.from(ids));
     const byte = fc.oneof(fc.constantFrom(0x80, 0xe6, 0xbc, 0xa2, 0xf0, 0x9f, 0x99, 0x82, 0xff, 0xed, 0xa0), fc.nat(255));
-    const parts = fc.array(fc.array(byte, { maxLength: 9 }), { maxLength: 60 });
     fc.assert(
-      fc.property(parts, (arriving) => {
+      fc.property(fc.array(fc.array(byte, { maxLength: 9 }), { maxLength: 60 }), (arriving) => {
         const stream = new TextStream(decode, [0x99]);
         const all = arriving.flat();
         const given = arriving.map((bytes) => stream.push(bytes)).join('');

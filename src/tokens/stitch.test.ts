@@ -1,10 +1,9 @@
-import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { endOfTurn, renderer, tokenizer } from '../../test/fixtures/tokens/base.ts';
+import { trainedTurn } from '../../test/fixtures/trained-rows.ts';
 import type { Sample, Turn } from '../core/types.ts';
-import { createRenderer } from './renderer.ts';
 import { type StitchOptions, stitch } from './stitch.ts';
-import { loadTokenizer } from './tokenizer.ts';
 
 const options: StitchOptions = { advantageOf: (turn) => turn.index + 0.5, weight: 0.25, rolloutId: 'r1', groupId: 'g1' };
 
@@ -21,23 +20,13 @@ interface Draft {
 const logprobOf = (index: number, position: number) => Math.fround(-(index * 64 + position + 1) / 1024);
 
 function turnOf({ index, promptIds, sampledIds, role = 'main', trainable = true, temperature = 1 }: Draft): Turn {
-  const effective = { temperature, topP: 1, topK: 0, maxTokens: 8 };
-  return {
-    index,
-    thread: role,
-    role,
-    trainable,
+  return trainedTurn(index, {
+    ...{ thread: role, role, trainable, policyVersion: 10 + index },
     promptIds: Int32Array.from(promptIds),
     sampledIds: Int32Array.from(sampledIds),
     logprobs: Float32Array.from(sampledIds, (_, position) => logprobOf(index, position)),
-    policyVersion: 10 + index,
-    stopReason: 'stop',
-    sampling: { requested: {}, effective, seed: index },
-    request: { messages: [], tools: [] },
-    response: { role: 'assistant', content: '' },
-    startedAt: 0,
-    endedAt: 1,
-  };
+    sampling: { requested: {}, effective: { temperature, topP: 1, topK: 0, maxTokens: 8 }, seed: index },
+  });
 }
 
 /** A chain of calls that goes on from, goes back to, repeats or ignores what was there before, over an alphabet of three tokens. */
@@ -186,9 +175,7 @@ describe('a conversation', () => {
     expect(samplesOf(first, changed)).toHaveLength(2);
   });
 
-  it('with a turn that was cut off does not train the end-of-turn token put after it', async () => {
-    const tokenizer = await loadTokenizer(join(import.meta.dirname, '../../models/base'));
-    const renderer = createRenderer(tokenizer);
+  it('with a turn that was cut off does not train the end-of-turn token put after it', () => {
     const promptIds = renderer.open([{ role: 'user', content: 'a' }], []);
     const sampledIds = tokenizer.encodeText('It costs');
     const next = renderer.extend({ promptIds, sampledIds, stopReason: 'length' }, [{ role: 'user', content: 'Go on.' }])!;
@@ -199,7 +186,7 @@ describe('a conversation', () => {
     const [sample, ...more] = stitch(turns, options);
     expect(more).toEqual([]);
     const end = promptIds.length + sampledIds.length;
-    expect(sample!.tokens[end]).toBe(tokenizer.idOf('<|im_end|>'));
+    expect(sample!.tokens[end]).toBe(endOfTurn);
     expect(sample!.mask[end]).toBe(0);
     expect(sum(sample!.mask)).toBe(sampledIds.length + 2);
   });

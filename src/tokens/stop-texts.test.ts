@@ -1,12 +1,9 @@
-import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { createRenderer } from './renderer.ts';
+import { renderer, tokenizer } from '../../test/fixtures/tokens/base.ts';
+import { parts } from '../../test/fixtures/tokens/pieces.ts';
 import { beforeStop } from './response-parser.ts';
-import { loadTokenizer } from './tokenizer.ts';
 
-const tokenizer = await loadTokenizer(join(import.meta.dirname, '../../models/base'));
-const renderer = createRenderer(tokenizer);
 const [stopId = -1] = renderer.stopIds;
 
 const words = fc.array(fc.constantFrom('a', 'b', 'ab', 'ba', ' ', '\n', '🙂', '漢', '<tool_call>', 'END'), { maxLength: 14 });
@@ -17,8 +14,8 @@ const stops = fc.array(fc.constantFrom('ab', 'abb', 'ba', 'b', 'END', 'aEND', '�
 /** Any ids: characters in halves, and the id that ends a turn in the middle. */
 const anyIds = fc.array(fc.oneof(fc.nat(530), fc.constant(stopId)), { maxLength: 30 });
 const saidIds = fc.oneof(
-  words.map((parts) => [...tokenizer.encodeRendered(parts.join(''))]),
-  words.map((parts) => parts.flatMap((part) => [...tokenizer.encodeRendered(part)])),
+  words.map((said) => [...tokenizer.encodeRendered(said.join(''))]),
+  words.map((said) => said.flatMap((part) => [...tokenizer.encodeRendered(part)])),
   anyIds,
 );
 
@@ -48,10 +45,7 @@ describe('a stop text', () => {
     fc.assert(
       fc.property(saidIds, stops, fc.array(fc.nat(40), { maxLength: 30 }), (ids, stopTexts, cuts) => {
         const stream = renderer.streamResponse(stopTexts);
-        const places = [...new Set([0, ...cuts.map((cut) => cut % (ids.length + 1)), ids.length])].toSorted((a, b) => a - b);
-        const pieces = places.flatMap((place, i) => [
-          ...stream.push(Int32Array.from(ids.slice(place, places[i + 1] ?? ids.length))),
-        ]);
+        const pieces = parts(Int32Array.from(ids), cuts).flatMap((part) => [...stream.push(part)]);
         const counts = ids.map((_, i) => i + 1);
         const expected = counts.find((count) => isSaid(ids.slice(0, count), stopTexts));
         expect(stream.stoppedAt).toBe(expected);

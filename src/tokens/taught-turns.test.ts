@@ -1,17 +1,10 @@
-import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { endOfTurn, renderer, rendererWith, tokenizer } from '../../test/fixtures/tokens/base.ts';
 import { prefillingTemplate } from '../../test/fixtures/tokens/templates.ts';
 import type { Message, Tool } from '../core/types.ts';
-import { createRenderer } from './renderer.ts';
 import { stitch } from './stitch.ts';
 import { type AnsweredCall, areOwn, ownTurns, taughtTurns } from './taught-turns.ts';
-import { createTokenizer } from './tokenizer.ts';
-import { readTokenizerFiles } from './tokenizer-files.ts';
 
-const files = await readTokenizerFiles(join(import.meta.dirname, '../../models/base'));
-const tokenizer = createTokenizer(files);
-const renderer = createRenderer(tokenizer);
-const END = tokenizer.idOf('<|im_end|>')!;
 const tools: Tool[] = [{ type: 'function', function: { name: 'lookup', parameters: { type: 'object', properties: {} } } }];
 const question: Message = { role: 'user', content: 'How much is the lamp?' };
 const called: Message = {
@@ -65,7 +58,7 @@ describe('what is taught', () => {
   it('has no end of turn where the response was cut off', () => {
     const whole = taughtTurns(renderer, [asked(0, [question], said)]).turns[0]!;
     const cut = taughtTurns(renderer, [{ ...asked(0, [question], said), stopReason: 'length' }]).turns[0]!;
-    expect(whole.sampledIds.at(-1)).toBe(END);
+    expect(whole.sampledIds.at(-1)).toBe(endOfTurn);
     expect([...cut.sampledIds]).toEqual([...whole.sampledIds.subarray(0, -1)]);
   });
 
@@ -77,15 +70,14 @@ describe('what is taught', () => {
     const taught = taughtTurns(renderer, [control, answer]);
     expect(taught.unsaid).toEqual(['written in this model’s format, the response reads back differently']);
     expect(taught.turns.map(({ index }) => index)).toEqual([1]);
-    const prefilling = createRenderer(createTokenizer({ ...files, chatTemplate: prefillingTemplate }));
-    expect(taughtTurns(prefilling, [asked(0, [question], said)]).unsaid).toEqual([
+    expect(taughtTurns(rendererWith(prefillingTemplate), [asked(0, [question], said)]).unsaid).toEqual([
       'the chat template writes a response in another way than its generation prompt begins one',
     ]);
   });
 
   it('keeps what the policy itself sampled, id for id, and renders what another model said', () => {
     const own = taughtTurns(renderer, [lookup, answer]).turns;
-    const odd = own.map((turn) => ({ ...turn, sampledIds: Int32Array.of(...turn.sampledIds.subarray(0, 3), END) }));
+    const odd = own.map((turn) => ({ ...turn, sampledIds: Int32Array.of(...turn.sampledIds.subarray(0, 3), endOfTurn) }));
     expect(areOwn(renderer, odd)).toBe(true);
     expect(ownTurns(odd).map(({ sampledIds }) => [...sampledIds])).toEqual(odd.map(({ sampledIds }) => [...sampledIds]));
     const foreign = own.map((turn) => ({ ...turn, promptIds: turn.promptIds.map((id) => id + 1) }));

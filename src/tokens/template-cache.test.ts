@@ -51,18 +51,10 @@ describe('texts in a rendered piece', () => {
 
   it.each([
     ['white space at an edge', `${ALL}{{ m.content | trim }}{% endfor %}`, ' Hello.', 'Hello.\n', '\u001fHello.'],
-    [
-      'what the template looks for',
-      `${ALL}{% if '</x>' in m.content %}cut{% else %}{{ m.content }}{% endif %}{% endfor %}`,
-      'a </x> b',
-    ],
+    ['what it looks for', `${ALL}{% if '</x>' in m.content %}cut{% else %}{{ m.content }}{% endif %}{% endfor %}`, 'a </x> b'],
     ['how it begins', `${ALL}{% if m.content.startswith('<r>') %}!{% endif %}{{ m.content }}{% endfor %}`, '<r>a'],
     ['where it is cut', `${ALL}{{ m.content.split("--")[0] }}{% endfor %}`, 'a -- b'],
-    [
-      'what it looks for by name',
-      `{% set cut = '--' %}${ALL}{% if cut in m.content %}!{% endif %}{{ m.content }}{% endfor %}`,
-      'a -- b',
-    ],
+    ['what it names', `{% set cut = '--' %}${ALL}{% if cut in m.content %}!{% endif %}{{ m.content }}{% endfor %}`, 'a -- b'],
     ['its first character', `${ALL}{% if m.content[0] == '[' %}!{% endif %}{{ m.content }}{% endfor %}`, '[1]'],
     ['what it is compared with', `${ALL}{% if m.content == 'stop' %}!{% endif %}{{ m.content }}{% endfor %}`, 'stop'],
     ['nothing at all', `${ALL}{% if m.content %}{{ m.content }}{% else %}none{% endif %}{% endfor %}`, ''],

@@ -1,15 +1,14 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { describe, expect, it, onTestFinished } from 'vitest';
+import { describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../../test/fixtures/folder.ts';
 import { ggufBytes } from '../../test/fixtures/nn/gguf-writer.ts';
+import { files, folder } from '../../test/fixtures/tokens/base.ts';
 import { loadRenderer } from './renderer.ts';
 import { loadTokenizer } from './tokenizer.ts';
 import { modelTextFiles, readTokenizerFiles } from './tokenizer-files.ts';
 
-const folder = join(import.meta.dirname, '../../models/base');
-const { definition, chatTemplate } = await readTokenizerFiles(folder);
-const vocabulary = definition.model.vocab as Readonly<Record<string, number>>;
+const vocabulary = files.definition.model.vocab as Readonly<Record<string, number>>;
 
 /** One token for each byte, then these; the last three are control, user-defined and unused. */
 const BYTES = Object.keys(vocabulary).filter((token) => [...token].length === 1);
@@ -28,10 +27,8 @@ const METADATA = {
 };
 
 function write(metadata: Parameters<typeof ggufBytes>[0]): string {
-  const dir = mkdtempSync(join(tmpdir(), 'gguf-'));
-  onTestFinished(() => rmSync(dir, { recursive: true }));
   // No program asks for the ending: Ollama's files have none.
-  const path = join(dir, 'sha256-0123');
+  const path = join(temporaryFolder(), 'sha256-0123');
   writeFileSync(path, ggufBytes(metadata, []));
   return path;
 }
@@ -73,22 +70,17 @@ describe('the tokenizer of a GGUF file', () => {
   it('is made into the files that a folder has, which mean the same to everyone', async () => {
     const path = write(METADATA);
     const texts = await modelTextFiles(path);
-    const dir = mkdtempSync(join(tmpdir(), 'folder-'));
-    onTestFinished(() => rmSync(dir, { recursive: true }));
+    const dir = temporaryFolder();
     for (const [name, text] of Object.entries(texts)) writeFileSync(join(dir, name), text);
     expect(Object.keys(texts).sort()).toEqual(['chat_template.jinja', 'tokenizer.json', 'tokenizer_config.json']);
     expect(await readTokenizerFiles(dir)).toEqual(await readTokenizerFiles(path));
     expect(await modelTextFiles(dir)).toEqual(texts);
-    expect((await modelTextFiles(folder))['chat_template.jinja'] ?? chatTemplate).toBe(chatTemplate);
+    expect((await modelTextFiles(folder))['chat_template.jinja'] ?? files.chatTemplate).toBe(files.chatTemplate);
   });
 
   it.each([
     ['SentencePiece', { 'tokenizer.ggml.model': 'llama' }, /of the kind llama, expected gpt2/],
-    [
-      'words of an unknown kind',
-      { 'tokenizer.ggml.pre': 'tekken' },
-      /into words as tekken, expected one of gpt-2, smollm, qwen2/,
-    ],
+    ['words of unknown kind', { 'tokenizer.ggml.pre': 'tekken' }, /into words as tekken, expected one of gpt-2, smollm, qwen2/],
     ['numbers for tokens', { 'tokenizer.ggml.tokens': [1, 2] }, /tokens/],
     ['too few types', { 'tokenizer.ggml.token_type': [1, 1] }, /a type for each token/],
     ['no merges', { 'tokenizer.ggml.merges': 'none' }, /merges/],

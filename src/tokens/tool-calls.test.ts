@@ -123,17 +123,15 @@ describe('calls in the words of Mistral', () => {
   });
 });
 
-describe('a call that was only thought of', () => {
-  it.each([
-    [hermes, '<tool_call>{"name":"f","arguments":{}}</tool_call>'],
-    [qwen3Coder, '<tool_call><function=f></function></tool_call>'],
-    [mistral, '[TOOL_CALLS][{"name":"f","arguments":{}}]'],
-  ])('stays text, also where thoughts have no place of their own', (format, call) => {
-    const text = `a <think> ${call} </think> b`;
-    expect(read(format, text)).toEqual({ content: text, toolCalls: [] });
-    expect(read(format, `<think>${call}`)).toEqual({ content: `<think>${call}`, toolCalls: [] });
-    expect(read(format, `${text}${call}`)).toEqual({ content: text, toolCalls: [{ name: 'f', arguments: '{}' }] });
-    const thought = parseAssistant(`<think>${call}</think>${call}`, { format, thinks: 'tagged', beforeCalls: '' });
-    expect(thought).toEqual({ reasoning: call, content: null, toolCalls: [{ name: 'f', arguments: '{}' }] });
-  });
+it.each([
+  [hermes, '<tool_call>{"name":"f","arguments":{}}</tool_call>'],
+  [qwen3Coder, '<tool_call><function=f></function></tool_call>'],
+  [mistral, '[TOOL_CALLS][{"name":"f","arguments":{}}]'],
+])('a call that was only thought of stays text, also where thoughts have no place of their own', (format, call) => {
+  const text = `a <think> ${call} </think> b`;
+  expect(read(format, text)).toEqual({ content: text, toolCalls: [] });
+  expect(read(format, `<think>${call}`)).toEqual({ content: `<think>${call}`, toolCalls: [] });
+  expect(read(format, `${text}${call}`)).toEqual({ content: text, toolCalls: [{ name: 'f', arguments: '{}' }] });
+  const thought = parseAssistant(`<think>${call}</think>${call}`, { format, thinks: 'tagged', beforeCalls: '' });
+  expect(thought).toEqual({ reasoning: call, content: null, toolCalls: [{ name: 'f', arguments: '{}' }] });
 });

@@ -31,12 +31,8 @@ describe('how far engine and trainer are apart', () => {
 
   it('is bounded by the noise of the first step', () => {
     const bound = new AgreementBound();
-    expect([of(0.01), of(0.03), of(0.05), of(0.01)].map((one) => bound.exceededBy(one))).toEqual([
-      undefined,
-      undefined,
-      'at most 0.040',
-      undefined,
-    ]);
+    const exceeded = [0.01, 0.03, 0.05, 0.01].map((noise) => bound.exceededBy(of(noise)));
+    expect(exceeded).toEqual([undefined, undefined, 'at most 0.040', undefined]);
   });
 
   it('is bounded on the first step too, where an engine that lies from the start would set the measure itself', () => {
@@ -46,11 +42,8 @@ describe('how far engine and trainer are apart', () => {
   });
 
   it('of an exact policy is nothing, but for what does no harm; a run that is taken up again knows its noise', () => {
-    expect([of(0), of(0.004), of(0.006)].map((one) => resumedAfter(0).exceededBy(one))).toEqual([
-      undefined,
-      undefined,
-      'at most 0.0050',
-    ]);
+    const exceeded = [0, 0.004, 0.006].map((noise) => resumedAfter(0).exceededBy(of(noise)));
+    expect(exceeded).toEqual([undefined, undefined, 'at most 0.0050']);
     expect(resumedAfter(0.02).exceededBy(of(0.07))).toBeUndefined();
   });
 

@@ -1,4 +1,6 @@
 import { describe, expect, it } from 'vitest';
+import { refuses } from '../../test/fixtures/refusal.ts';
+import { gradedRollout, trainedTurn } from '../../test/fixtures/trained-rows.ts';
 import type { Workflow } from '../core/contracts.ts';
 import { defineWorkflow } from '../core/define.ts';
 import type { Task, Trajectory } from '../core/types.ts';
@@ -11,15 +13,11 @@ import { makeBatch } from './batch.ts';
 import { groupsOf, isAccepted } from './groups.ts';
 
 const tasks: readonly Task[] = Array.from({ length: 50 }, (_, i) => ({ id: `t${i}`, prompt: [] }));
-const effective = { temperature: 1, topP: 1, topK: 0, maxTokens: 64 };
-
 function ended(rolloutId: string, groupId: string, reward: number | undefined): Trajectory {
-  const turn = { index: 0, thread: 'policy', role: 'policy', trainable: true, policyVersion: 0 };
-  const sampled = { promptIds: Int32Array.of(1), sampledIds: Int32Array.of(2, 3), logprobs: Float32Array.of(-1, -1) };
-  const grade = reward === undefined ? { kind: 'ungraded', why: 'failed' } : { kind: 'graded', reward: { value: reward } };
-  const outcome = reward === undefined ? { kind: 'failed', code: 'WORKFLOW_FAILED', message: '' } : { kind: 'completed' };
-  const turns = [{ ...turn, ...sampled, sampling: { requested: {}, effective, seed: 0 } }];
-  return { rolloutId, groupId, turns, grade, outcome } as unknown as Trajectory;
+  const graded = gradedRollout(rolloutId, { value: reward ?? 0 }, [trainedTurn(0)], groupId);
+  if (reward !== undefined) return graded;
+  const outcome = { kind: 'failed', code: 'WORKFLOW_FAILED', message: '' } as const;
+  return { ...graded, outcome, grade: { kind: 'ungraded', why: 'failed' } };
 }
 
 type RewardOf = (group: number, place: number) => number | undefined;
@@ -65,10 +63,11 @@ describe('groups that a workflow does not accept', () => {
     const broken = (): boolean => {
       throw new Error('no rewards');
     };
-    await expect(firstBatch({ groupsPerStep: 2, group: 2 }, broken)).rejects.toMatchObject({
-      code: 'WORKFLOW_FAILED',
-      message: expect.stringMatching(/workflow picky was asked whether to accept group g000001 and threw Error: no rewards/),
-    });
+    await refuses(
+      firstBatch({ groupsPerStep: 2, group: 2 }, broken),
+      'WORKFLOW_FAILED',
+      /workflow picky was asked whether to accept group g000001 and threw Error: no rewards/,
+    );
     const late = (async () => false) as unknown as () => boolean;
     expect(() => isAccepted({ name: 'picky', accepts: late }, [])).toThrowError(/returned Promise.*expected true or false/);
   });
@@ -95,7 +94,7 @@ describe('a group with a failed rollout', () => {
     const firsts = ({ groups }: GroupBatch, group: string) => {
       const all = groups.flatMap(({ trajectories }) => trajectories);
       const { samples } = makeBatch(all, 'dr-grpo', 1);
-      return samples.flatMap(({ groupId, advantages }) => (groupId === group ? [advantages[1]] : []));
+      return samples.flatMap(({ groupId, advantages }) => (groupId === group ? [advantages.at(-1)] : []));
     };
     expect(firsts(with3, 'g000001')).toEqual([-1, 0, 1]);
     expect(firsts(with3, 'g000002')).toEqual([-1.5, -0.5, 0.5, 1.5]);

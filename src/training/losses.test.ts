@@ -4,12 +4,14 @@ import { KL_ESTIMATORS } from '../settings/settings.ts';
 import { cispo, crossEntropy, decoupledPpo, dro, gspo, importanceSampling, ppo } from './losses.ts';
 import { withEntropy, withKl } from './penalties.ts';
 
+const of = (...values: readonly number[]) => Float32Array.from(values);
+
 /** Ratios inside, below and above the clipping interval, with advantages of both signs, away from the kinks. */
 const input = {
-  logprobs: Float32Array.of(-1, -0.5, -2.5, -0.4, -3, -1.25, -1.25),
-  sampled: Float32Array.of(-1.1, -1.5, -1.5, -1.6, -1.5, -1.25, -1.2),
-  advantages: Float32Array.of(1, 0.5, -0.75, -1.5, 2, 0, -1),
-  reference: Float32Array.of(-1.3, -0.25, -2.5, -2, -1, -1, -1.5),
+  logprobs: of(-1, -0.5, -2.5, -0.4, -3, -1.25, -1.25),
+  sampled: of(-1.1, -1.5, -1.5, -1.6, -1.5, -1.25, -1.2),
+  advantages: of(1, 0.5, -0.75, -1.5, 2, 0, -1),
+  reference: of(-1.3, -0.25, -2.5, -2, -1, -1, -1.5),
 };
 
 const clip = { clipLow: 0.2, clipHigh: 0.28 };
@@ -53,12 +55,7 @@ describe('losses', () => {
 
   it('ppo stops pushing a token that has moved far enough, but lets it come back', () => {
     const one = (lp: number, advantage: number) =>
-      ppo(clip).evaluate({
-        logprobs: Float32Array.of(lp),
-        sampled: Float32Array.of(-1),
-        advantages: Float32Array.of(advantage),
-        reference: undefined,
-      });
+      ppo(clip).evaluate({ logprobs: of(lp), sampled: of(-1), advantages: of(advantage), reference: undefined });
     expect(one(-0.5, 1).gradient[0]).toBe(0);
     expect(one(-1.5, -1).gradient[0]).toBe(0);
     expect(one(-0.5, -1).gradient[0]).toBeGreaterThan(0);
@@ -89,22 +86,21 @@ describe('losses', () => {
   });
 
   it('ppo with a dual clip of 3 charges a bad token three times its advantage at most, and lets go of it there', () => {
-    const bad = { logprobs: Float32Array.of(-1), advantages: Float32Array.of(-2), reference: undefined };
-    const at = (ratio: number) =>
-      ppo({ ...clip, dualClip: 3 }).evaluate({ ...bad, sampled: Float32Array.of(-1 - Math.log(ratio)) });
+    const bad = { logprobs: of(-1), advantages: of(-2), reference: undefined };
+    const at = (ratio: number) => ppo({ ...clip, dualClip: 3 }).evaluate({ ...bad, sampled: of(-1 - Math.log(ratio)) });
     expect(at(2.9).loss).toBeCloseTo(5.8, 5);
     expect(at(2.9).gradient[0]).toBeCloseTo(5.8, 5);
-    expect(at(50)).toMatchObject({ loss: 6, gradient: Float32Array.of(0), metrics: { clipped: 1 } });
+    expect(at(50)).toMatchObject({ loss: 6, gradient: of(0), metrics: { clipped: 1 } });
   });
 
   it('gspo gives all tokens of a sample the geometric mean of their ratios', () => {
-    const two = { logprobs: Float32Array.of(-1, -1), sampled: Float32Array.of(-1.5, -0.75), reference: undefined };
-    const { loss, gradient } = gspo(clip).evaluate({ ...two, advantages: Float32Array.of(1, -2) });
+    const two = { logprobs: of(-1, -1), sampled: of(-1.5, -0.75), reference: undefined };
+    const { loss, gradient } = gspo(clip).evaluate({ ...two, advantages: of(1, -2) });
     const ratio = Math.exp((0.5 - 0.25) / 2);
     expect(loss).toBeCloseTo(ratio, 5);
     expect([...gradient].map((one) => one / ratio)).toEqual([expect.closeTo(-1, 5), expect.closeTo(2, 5)]);
     // Beyond 1.28 as a whole, so also a token whose own ratio is 1 has no gradient.
-    const far = { ...two, sampled: Float32Array.of(-3, -1), advantages: Float32Array.of(1, 1) };
+    const far = { ...two, sampled: of(-3, -1), advantages: of(1, 1) };
     expect([...gspo(clip).evaluate(far).gradient]).toEqual([0, 0]);
   });
 
@@ -115,8 +111,8 @@ describe('losses', () => {
   ] as const)(
     'a KL penalty by %s has these values and derivatives where lp − ref is −½ and 1',
     (estimator, values, derivatives) => {
-      const lp = Float32Array.of(-2, -1);
-      const none = { logprobs: lp, sampled: lp, advantages: new Float32Array(2), reference: Float32Array.of(-1.5, -2) };
+      const lp = of(-2, -1);
+      const none = { logprobs: lp, sampled: lp, advantages: new Float32Array(2), reference: of(-1.5, -2) };
       const { loss, gradient } = withKl(crossEntropy(), 2, estimator).evaluate(none);
       expect(loss).toBeCloseTo(2 * (values[0] + values[1]), 5);
       derivatives.forEach((derivative, i) => {
@@ -187,7 +183,7 @@ describe('an importance weight of decoupled_ppo', () => {
   it('equal to a bound is kept; beyond it becomes the bound, or with mask 0', () => {
     // e^0 and e^1 are exact enough in float32 to stand for the bounds themselves.
     const exact = (settings: object): number[] => {
-      const sampled = Float32Array.of(-9, -8.5, -7, -6, -8);
+      const sampled = of(-9, -8.5, -7, -6, -8);
       const rest = { logprobs: new Float32Array(5).fill(-8), advantages: new Float32Array(5).fill(-1), reference: undefined };
       const bounds = { isCap: Math.E, isFloor: Math.exp(-1), ...settings };
       return [...decoupledPpo({ ...clip, ...bounds }).evaluate({ ...rest, sampled }).gradient].map((one) =>
@@ -219,8 +215,8 @@ describe('an importance weight of decoupled_ppo', () => {
   });
 
   it('is 1 where −∞ is compared with −∞, also within a sample’s mean', () => {
-    const none = Float32Array.of(-Infinity, -1);
-    const input = { logprobs: none, sampled: none, advantages: Float32Array.of(1, 1), reference: undefined };
+    const none = of(-Infinity, -1);
+    const input = { logprobs: none, sampled: none, advantages: of(1, 1), reference: undefined };
     for (const isLevel of ['token', 'sequence'] as const) {
       const { loss, gradient, metrics } = decoupledPpo({ ...clip, isLevel }).evaluate(input);
       expect([loss, ...gradient]).toEqual([-2, -1, -1]);
@@ -229,15 +225,10 @@ describe('an importance weight of decoupled_ppo', () => {
   });
 
   it('multiplies a step that is clipped around the proximal policy, not around the one that sampled', () => {
-    const [lp, proximal, sampled] = [-1, -1.1, -2].map((value) => Float32Array.of(value)) as [
-      Float32Array,
-      Float32Array,
-      Float32Array,
-    ];
-    const one = { logprobs: lp, proximal, sampled, advantages: Float32Array.of(1), reference: undefined };
+    const one = { logprobs: of(-1), proximal: of(-1.1), sampled: of(-2), advantages: of(1), reference: undefined };
     expect(decoupledPpo(clip).evaluate(one).gradient[0]).toBeCloseTo(-Math.exp(0.1) * Math.exp(0.9), 4);
     expect(ppo(clip).evaluate(one).gradient[0]).toBe(0);
-    const moved = { ...one, proximal: Float32Array.of(-1.5) };
+    const moved = { ...one, proximal: of(-1.5) };
     expect(decoupledPpo(clip).evaluate(moved)).toMatchObject({
       loss: expect.closeTo(-1.28 * Math.exp(0.5), 4),
       metrics: { clipped: 1 },

@@ -1,18 +1,15 @@
 import { describe, expect, it } from 'vitest';
-import type { Mark, Reward, Trajectory, Turn } from '../core/types.ts';
+import { gradedRollout, trainedTurn } from '../../test/fixtures/trained-rows.ts';
+import type { Mark, Reward, Trajectory } from '../core/types.ts';
 import { rolloutReport } from '../evaluation/results.ts';
 import type { Group, GroupBatch } from '../rollout/scheduler.ts';
 import { turnAdvantagesOf } from './advantages.ts';
 import { withoutMarked } from './groups.ts';
 
-const turn = (index: number): Turn =>
-  ({ index, role: 'policy', thread: 'main', trainable: true, sampledIds: Int32Array.of(1, 2) }) as unknown as Turn;
-const rollout = (rolloutId: string, reward: Reward, turns = 2): Trajectory =>
-  ({
-    ...{ rolloutId, groupId: rolloutId[0], outcome: { kind: 'completed' } },
-    grade: { kind: 'graded', reward },
-    turns: Array.from({ length: turns }, (_, index) => turn(index)),
-  }) as unknown as Trajectory;
+const rollout = (rolloutId: string, reward: Reward, turns = 2): Trajectory => {
+  const sampled = Array.from({ length: turns }, (_, index) => trainedTurn(index, { sampledIds: Int32Array.of(1, 2) }));
+  return gradedRollout(rolloutId, reward, sampled, rolloutId[0]);
+};
 const group = (...trajectories: readonly Trajectory[]): Group =>
   ({ groupId: trajectories[0]!.groupId, task: {}, trajectories }) as unknown as Group;
 const marked = (...marks: readonly Partial<Mark>[]) => ({

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { ended } from '../../test/fixtures/evaluation.ts';
+import { trainedTurn } from '../../test/fixtures/trained-rows.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
 import type { Message, Trajectory, Turn } from '../core/types.ts';
@@ -8,14 +9,7 @@ import { endingWithoutSignal, tellNoSignalYet } from './no-signal.ts';
 
 type How = number | Partial<Trajectory>;
 const said = (content: string, more: Partial<Turn> = {}): readonly Turn[] => [
-  {
-    role: 'default',
-    trainable: true,
-    stopReason: 'stop',
-    request: { messages: [], tools: [] },
-    ...more,
-    response: spoken(content),
-  } as Turn,
+  trainedTurn(0, { role: 'default', ...more, response: spoken(content) }),
 ];
 const spoken = (content: string): Message => ({ role: 'assistant', content });
 const TOOLS = { request: { messages: [], tools: [{ type: 'function', function: { name: 'look' } }] } } as const;
@@ -100,23 +94,13 @@ describe('a run without signal', () => {
   });
 
   it('says how long the prompts are, if none fits into the context', () => {
-    const failure1 = {
+    const long = {
       code: 'CONTEXT_OVERFLOW',
       message: 'the prompt has 2455 tokens, the context is 512',
       limit: 'context',
     } as const;
-    const unanswered = [
-      {
-        thread: 'default',
-        role: 'default',
-        promptTokens: 2455,
-        sampledTokens: 0,
-        turnsBefore: 0,
-        failure: failure1,
-        startedAt: 0,
-        endedAt: 0,
-      },
-    ];
+    const lost = { thread: 'default', role: 'default', promptTokens: 2455, sampledTokens: 0, turnsBefore: 0 };
+    const unanswered = [{ ...lost, failure: long, startedAt: 0, endedAt: 0 }];
     const cut = { outcome: { kind: 'truncated', limit: 'context' }, unanswered } as const;
     const message = failure(batch([cut, cut]));
     expect(message).toContain('no prompt fitted into the context (the prompt has 2455 tokens, the context is 512)');

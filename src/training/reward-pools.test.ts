@@ -111,18 +111,16 @@ describe('a pool without signal', () => {
   });
 });
 
-describe('a thread that a reward leaves out', () => {
-  it('is not trained and moves nobody', () => {
-    const row = (id: string, value: number, untrained?: readonly string[]) =>
-      rollout(id, { value, ...(untrained && { untrained }) }, game);
-    expect(advantages([row('a', 1, ['v1']), row('b', 0)])).toEqual({ a: [0.5, undefined, 0.5], b: [-0.5, -0.5, -0.5] });
-    const byThread = { w1: 5 };
-    const left = rollout('c', { value: 0, byThread: { w1: 9 }, untrained: ['w1'] }, game);
-    const [a, b] = [played('a', { byThread }), played('b', { byThread: { w1: 1 } })];
-    expect(advantages([a, b, left])).toMatchObject(advantages([a, b]));
-    const all = ['w1', 'v1', 's1'];
-    expect(hasSignal([row('a', 1, all), row('b', 0, all)])).toBe(false);
-  });
+it('a thread that a reward leaves out is not trained and moves nobody', () => {
+  const row = (id: string, value: number, untrained?: readonly string[]) =>
+    rollout(id, { value, ...(untrained && { untrained }) }, game);
+  expect(advantages([row('a', 1, ['v1']), row('b', 0)])).toEqual({ a: [0.5, undefined, 0.5], b: [-0.5, -0.5, -0.5] });
+  const byThread = { w1: 5 };
+  const left = rollout('c', { value: 0, byThread: { w1: 9 }, untrained: ['w1'] }, game);
+  const [a, b] = [played('a', { byThread }), played('b', { byThread: { w1: 1 } })];
+  expect(advantages([a, b, left])).toMatchObject(advantages([a, b]));
+  const all = ['w1', 'v1', 's1'];
+  expect(hasSignal([row('a', 1, all), row('b', 0, all)])).toBe(false);
 });
 
 describe.each(ALGORITHMS)('rewards of parts, by %s', (algorithm) => {

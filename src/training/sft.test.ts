@@ -1,23 +1,19 @@
-import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
+import { folderOfEach } from '../../test/fixtures/folder.ts';
+import { refuses } from '../../test/fixtures/refusal.ts';
+import { renderer } from '../../test/fixtures/tokens/base.ts';
+import { gradedRollout, trainedTurn } from '../../test/fixtures/trained-rows.ts';
 import type { RunEvent } from '../core/events.ts';
 import type { Task, Trajectory } from '../core/types.ts';
-import { BASE_MODEL } from '../settings/settings.ts';
 import { openSqliteStore } from '../store/sqlite.ts';
-import { loadRenderer } from '../tokens/renderer.ts';
 import { taughtTurns } from '../tokens/taught-turns.ts';
 import { readDemonstrations } from './demonstrations.ts';
 import { sft } from './sft.ts';
 
-const renderer = await loadRenderer(BASE_MODEL);
 const options = { renderer, contextLength: 512 };
-let folder: string;
-beforeEach(async () => {
-  folder = await mkdtemp(join(tmpdir(), 'sft-'));
-});
-afterEach(() => rm(folder, { recursive: true }));
+const at = folderOfEach();
 
 const conversation = (i: number, more: object = {}) => ({
   messages: [
@@ -27,7 +23,7 @@ const conversation = (i: number, more: object = {}) => ({
 });
 
 async function fileOf(rows: readonly unknown[]): Promise<string> {
-  const path = join(folder, 'talks.jsonl');
+  const path = at('talks.jsonl');
   await writeFile(path, rows.map((row) => `${JSON.stringify(row)}\n`).join(''));
   return path;
 }
@@ -35,22 +31,11 @@ async function fileOf(rows: readonly unknown[]): Promise<string> {
 /** A rollout of a model behind an API, of which only messages are known. */
 function rollout(id: string, value: number): Trajectory {
   const [user, response] = conversation(Number(id.slice(1))).messages as [never, never];
-  const call = {
-    index: 0,
-    thread: 'main',
-    role: 'default',
-    stopReason: 'stop',
-    request: { messages: [user], tools: [] },
-    response,
-  };
-  const [turn] = taughtTurns(renderer, [call as never]).turns;
+  const call = trainedTurn(0, { role: 'default', request: { messages: [user], tools: [] }, response });
+  const [turn] = taughtTurns(renderer, [call]).turns;
   const none = { promptIds: new Int32Array(0), sampledIds: new Int32Array(0), logprobs: new Float32Array(0) };
-  return {
-    ...{ rolloutId: id, groupId: id, taskId: `task-${id}`, purpose: 'eval', outcome: { kind: 'completed' } },
-    grade: { kind: 'graded', reward: { value } },
-    turns: [{ ...turn!, ...none, model: 'gpt' }],
-    ...{ startedAt: 0, endedAt: 1 },
-  } as Trajectory;
+  const rollout = gradedRollout(id, { value }, [{ ...turn!, ...none, model: 'gpt' }], id);
+  return { ...rollout, taskId: `task-${id}`, purpose: 'eval' };
 }
 
 describe('what is read to be taught', () => {
@@ -63,17 +48,10 @@ describe('what is read to be taught', () => {
   });
 
   it('is the successes of a run, without what curation excludes and without held-out tasks; the rest is counted', async () => {
-    const path = join(folder, 'store.sqlite');
+    const path = at('store.sqlite');
     {
       await using store = await openSqliteStore(path);
-      for (const [id, value] of [
-        ['r1', 1],
-        ['r2', 0],
-        ['r3', 1],
-        ['r4', 1],
-        ['r5', 1],
-      ] as const)
-        await store.append(rollout(id, value));
+      for (const [i, value] of [1, 0, 1, 1, 1].entries()) await store.append(rollout(`r${i + 1}`, value));
       await store.mark([{ rolloutId: 'r3', excluded: true, reason: 'wrong', at: 1 }]);
     }
     const byId: Task = { id: 'task-r4', prompt: [{ role: 'user', content: 'something else' }] };
@@ -85,10 +63,11 @@ describe('what is read to be taught', () => {
 
   it('leaves out what does not fit into the context, and refuses a file in which nothing is left', async () => {
     const path = await fileOf([conversation(1)]);
-    await expect(readDemonstrations(path, { ...options, contextLength: 8 })).rejects.toMatchObject({
-      code: 'DATASET_INVALID',
-      message: expect.stringContaining('nothing to teach: 1 longer than the context of 8 tokens'),
-    });
+    await refuses(
+      readDemonstrations(path, { ...options, contextLength: 8 }),
+      'DATASET_INVALID',
+      'nothing to teach: 1 longer than the context of 8 tokens',
+    );
     const heldOut: Task[] = [{ id: 'x', prompt: [{ role: 'user', content: 'Which word is number 1?' }] }];
     await expect(readDemonstrations(path, { ...options, heldOut })).rejects.toMatchObject({
       hint: expect.stringContaining('not on the held-out ones'),
@@ -112,21 +91,21 @@ describe('sft', () => {
   it('lowers the loss on tasks that it does not teach, keeps the best checkpoint only, and does the same again', async () => {
     const from = await fileOf(Array.from({ length: 32 }, (_, i) => conversation(i)));
     const events: RunEvent[] = [];
-    const done = await sft({ ...small, from, run: join(folder, 'a') }, (event) => events.push(event));
+    const done = await sft({ ...small, from, run: at('a') }, (event) => events.push(event));
     const { before, after } = done.validationLoss!;
     expect(after).toBeLessThan(before / 2);
-    const kept = await readdir(join(folder, 'a/checkpoints'));
+    const kept = await readdir(at('a/checkpoints'));
     expect(kept).toEqual([done.checkpoint!.split('/').at(-1)]);
     const measured = events.flatMap((event) => (event.type === 'sft-step' ? (event.validationLoss ?? []) : []));
     expect(Math.min(...measured)).toBe(after);
-    const again = await sft({ ...small, from, run: join(folder, 'b') });
+    const again = await sft({ ...small, from, run: at('b') });
     const weights = (path: string) => readFile(join(path, 'model.safetensors'));
     expect(await weights(again.checkpoint!)).toEqual(await weights(done.checkpoint!));
   });
 
   it('gives the kept result if the same was done before, begins an interrupted one anew, and refuses other leftovers', async () => {
     const from = await fileOf(Array.from({ length: 16 }, (_, i) => conversation(i)));
-    const [run, finish] = [join(folder, 'run'), new AbortController()];
+    const [run, finish] = [at('run'), new AbortController()];
     const stopping = (event: RunEvent) => event.type === 'sft-step' && finish.abort();
     const interrupted = await sft({ ...small, from, run }, stopping, { finish: finish.signal });
     expect(interrupted).toMatchObject({ ending: 'interrupted', steps: 1 });
@@ -145,7 +124,7 @@ describe('sft', () => {
         messages: [conversation(i).messages[0], { role: 'assistant', content: `${(i * 7919) % 1000}` }],
       })),
     );
-    const done = await sft({ ...small, epochs: 40, patience: 2, learningRate: 1e-2, from, run: join(folder, 'run') });
+    const done = await sft({ ...small, epochs: 40, patience: 2, learningRate: 1e-2, from, run: at('run') });
     expect(done.ending).toBe('patience');
     expect(done.steps).toBeLessThan(40 * 3);
   });

@@ -1,10 +1,10 @@
 /** A step through a policy that somebody may lose: whatever is lost when, what is served is what was committed. */
 
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { randomTrajectory } from '../../packages/testing/src/trajectories.ts';
+import { folderOfEach } from '../../test/fixtures/folder.ts';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { Engine, Trainer } from '../core/policy.ts';
@@ -17,19 +17,15 @@ import { AgreementBound } from './agreement.ts';
 import { restorePolicy } from './resume.ts';
 import { type StepLog, takeStep } from './step.ts';
 
-let folder: string;
+const at = folderOfEach();
 let directory: RunDirectory;
 
 beforeEach(async () => {
-  folder = await mkdtemp(join(tmpdir(), 'trainyard-step-'));
-  directory = await createRunDirectory(join(folder, 'run'), {});
-  await writeFile(join(folder, 'weights'), '0');
-  await writeFile(join(folder, 'config.json'), '{}');
+  directory = await createRunDirectory(at('run'), {});
+  await writeFile(at('weights'), '0');
+  await writeFile(at('config.json'), '{}');
 });
-afterEach(async () => {
-  await directory[Symbol.asyncDispose]();
-  await rm(folder, { recursive: true, force: true });
-});
+afterEach(() => directory[Symbol.asyncDispose]());
 
 const SAMPLING = { temperature: 1, topP: 1, topK: 0, maxTokens: 1 };
 const REQUEST = { promptIds: Int32Array.of(1), sampling: SAMPLING, stopIds: [], seed: 1 };
@@ -112,7 +108,7 @@ function logOf(policy: CountingPolicy, store: Store): { readonly log: StepLog; r
     () => {},
     async () => {},
   );
-  const settings = { ...trainSettings({ entry: 'agent.ts', steps: 5 }), model: folder };
+  const settings = { ...trainSettings({ entry: 'agent.ts', steps: 5 }), model: at() };
   const log: StepLog = {
     ...{ trainer: policy, work: recovery, directory, store, settings, identity: 'this run' },
     ...{ bound: new AgreementBound(), warn: () => {} },

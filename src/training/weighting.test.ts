@@ -136,10 +136,8 @@ describe('weighed by rollouts', () => {
   });
 });
 
-describe('weighed by tokens', () => {
-  it('how a rollout is split does not matter either: every token counts once', () => {
-    const whole = [rollout('a', { reward: 1, samples: [6] }), rollout('b', { reward: 0, samples: [2] })];
-    const split = [rollout('a', { reward: 1, samples: [1, 2, 3] }), rollout('b', { reward: 0, samples: [2] })];
-    expect(shares(makeBatch(split).samples)).toEqual(shares(makeBatch(whole).samples));
-  });
+it('weighed by tokens how a rollout is split does not matter either: every token counts once', () => {
+  const whole = [rollout('a', { reward: 1, samples: [6] }), rollout('b', { reward: 0, samples: [2] })];
+  const split = [rollout('a', { reward: 1, samples: [1, 2, 3] }), rollout('b', { reward: 0, samples: [2] })];
+  expect(shares(makeBatch(split).samples)).toEqual(shares(makeBatch(whole).samples));
 });

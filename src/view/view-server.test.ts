@@ -1,9 +1,10 @@
-import { appendFile, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
+import { appendFile, readdir, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { randomTrajectory } from '../../packages/testing/src/trajectories.ts';
+import { sharedFolder } from '../../test/fixtures/folder.ts';
 import { rawClient } from '../../test/fixtures/raw-socket.ts';
 import { viewKeyOf } from '../../test/fixtures/view-key.ts';
 import type { Listener } from '../http/http-server.ts';
@@ -16,14 +17,13 @@ import { serveView } from './view-server.ts';
 
 const HOSTILE = '</script><script>alert(1)</script>\u2028<!--';
 
-let home: string;
+const home = sharedFolder();
 let listener: Listener;
 let runs: readonly ShownRun[];
 let key: { readonly authorization: string };
 const links: string[] = [];
 
 beforeAll(async () => {
-  home = await mkdtemp(join(tmpdir(), 'trainyard-view-test-'));
   const settings = { entry: 'agent.ts', model: join(home, 'gone') };
   await writeFile(join(home, 'run.json'), JSON.stringify({ settings }));
   await writeFile(join(home, 'events.jsonl'), `${JSON.stringify({ type: 'warning', code: 'X', message: HOSTILE })}\n`);
@@ -50,7 +50,6 @@ beforeAll(async () => {
 afterAll(async () => {
   await listener[Symbol.asyncDispose]();
   for (const run of runs) await run[Symbol.asyncDispose]();
-  await rm(home, { recursive: true, force: true });
 });
 
 const ask = (path: string, init: RequestInit = {}): Promise<Response> =>

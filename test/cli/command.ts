@@ -54,10 +54,7 @@ export function useScratch(): Pick<Awaited<ReturnType<typeof scratch>>, 'dir' | 
 /** `shell` is run before the command, in the same process: for limits. */
 export function start(args: readonly string[], cwd = ROOT, shell = ':') {
   const command = [process.execPath, '--conditions=trainyard-source', join(ROOT, 'src/cli/main.ts'), ...args];
-  const child = spawn('sh', ['-c', `${shell}; exec "$@"`, 'sh', ...command], {
-    cwd,
-    stdio: ['ignore', 'pipe', 'pipe'],
-  });
+  const child = spawn('sh', ['-c', `${shell}; exec "$@"`, 'sh', ...command], { cwd, stdio: ['ignore', 'pipe', 'pipe'] });
   let [stdout, stderr] = ['', ''];
   child.stdout.setEncoding('utf8').on('data', (text: string) => {
     stdout += text;

@@ -133,9 +133,7 @@ describe('an evaluation', () => {
     const halted = evaluateOnly(request('halted', broken.entry, { n: 8 }));
     await expect(halted).rejects.toThrow(refusal('FAILURE_BUDGET', undefined, 'trainyard eval --resume'));
     expect((await kept('halted')).length).toBeLessThan(30);
-    const done = await resumeEvaluation({ run: at('halted'), entry: agent().entry }, undefined, undefined, {
-      retryFailed: true,
-    });
+    const done = await resumeEvaluation({ run: at('halted'), entry: agent().entry }, undefined, undefined, { retryFailed: true });
     expect(done).toMatchObject({ rollouts: 8 * TASKS, failed: 0 });
   });
 

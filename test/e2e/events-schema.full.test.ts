@@ -1,19 +1,18 @@
 /** What real runs write to events.jsonl fits the published schema. */
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, expect, it } from 'vitest';
+import { expect, it } from 'vitest';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import { type Schema, schemaFault } from '../../src/core/json-schema.ts';
 import { evaluateOnly } from '../../src/evaluation/evaluate.ts';
 import { eventsIn } from '../../src/run/directory.ts';
 import { sft } from '../../src/training/sft.ts';
 import { train } from '../../src/training/train.ts';
+import { sharedFolder } from '../fixtures/folder.ts';
 import { readText } from '../house/sources.ts';
 
 const schema = JSON.parse(readText('docs/reference/events.schema.json')) as Schema & { readonly anyOf: readonly Schema[] };
-const folder = await mkdtemp(join(tmpdir(), 'trainyard-events-'));
-afterAll(() => rm(folder, { recursive: true }));
+const folder = sharedFolder();
 
 const workflow = defineWorkflow(async (ctx) => {
   const { baseURL, apiKey, fetch, name: model } = ctx.model();
@@ -37,9 +36,8 @@ const faults = (run: string) =>
 const ask = (content: string) => [{ role: 'user', content }];
 
 it('the events of a training, an evaluation, fine-tuning and a failure fit docs/reference/events.schema.json', async () => {
-  const [trained, measured, taught, failed] = ['train', 'eval', 'sft', 'failed'].map((name) => join(folder, name)) as [
-    ...[string, string, string, string],
-  ];
+  const runs = ['train', 'eval', 'sft', 'failed'].map((name) => join(folder, name));
+  const [trained, measured, taught, failed] = runs as [string, string, string, string];
   const small = { steps: 1, group: 2, groupsPerStep: 2, refill: 1 };
   await train({ ...shared, ...small, tasks, run: trained });
   await evaluateOnly({ ...shared, run: measured, n: 2, price: [1, 2] });
@@ -50,11 +48,10 @@ it('the events of a training, an evaluation, fine-tuning and a failure fit docs/
     throw new Error('broken');
   });
   await expect(train({ ...shared, ...small, entry: { workflow, grader: broken }, tasks, run: failed })).rejects.toThrow();
-  expect(types(trained)).toEqual([
-    ...['warning', 'run-start', 'eval-end', 'transcript', 'step-end', 'eval-end', 'transcript', 'done'],
-  ]);
+  const evaluated = ['eval-end', 'transcript'];
+  expect(types(trained)).toEqual(['warning', 'run-start', ...evaluated, 'step-end', ...evaluated, 'done']);
   expect(types(measured)).toEqual(expect.arrayContaining(['eval-start', 'eval-end', 'done']));
   expect(types(taught)).toEqual(['sft-start', 'sft-step', 'sft-end']);
   expect(types(failed).at(-1)).toBe('error');
-  expect([trained, measured, taught, failed].flatMap(faults)).toEqual([]);
+  expect(runs.flatMap(faults)).toEqual([]);
 });

@@ -8,7 +8,7 @@ import { listen } from '../../src/gateway/gateway.ts';
 import type { ModuleExport } from '../../src/rollout/discovery.ts';
 import { startWorkflow } from '../../src/rollout/runner.ts';
 import { inspectFlow } from '../../src/shapes/flows/flows-file.ts';
-import { Episode, Fickle, Flow, Liar, Osmosis, Tuner } from '../fixtures/processes/shapes.ts';
+import { Areal, Episode, Fickle, Flow, Liar, Osmosis, Tuner } from '../fixtures/processes/shapes.ts';
 import { rolloutsThrough, scriptedGateway } from '../fixtures/scripted-gateway.ts';
 
 const url = new URL('../fixtures/processes/shapes.ts', import.meta.url).href;
@@ -37,6 +37,7 @@ it.each([
   ['Tuner', Tuner],
   ['Flow', Flow],
   ['Episode', Episode],
+  ['Areal', Areal],
   ['a flow by name', undefined],
 ] as const)(
   '%s runs in a process of its own, as in this one, and finds neither the answer nor the keys of the run',

@@ -1,18 +1,19 @@
 /** Workflows in processes of their own, through the real gateway over HTTP, with a scripted engine in the policy's place. */
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { existsSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
 import type { Workflow } from '../../src/core/contracts.ts';
 import type { Limits, Trajectory } from '../../src/core/types.ts';
 import { listen } from '../../src/gateway/gateway.ts';
 import { startWorkflow } from '../../src/rollout/runner.ts';
+import { sharedFolder } from '../fixtures/folder.ts';
 import { eventually, isRunning, pidsIn } from '../fixtures/grader/processes.ts';
 import { grader, here, isolated } from '../fixtures/processes/isolated.ts';
+import { refusal } from '../fixtures/refusal.ts';
 import { rolloutsThrough, scriptedGateway } from '../fixtures/scripted-gateway.ts';
 
 const url = new URL('../fixtures/processes/isolated.ts', import.meta.url).href;
-const folder = mkdtempSync(join(tmpdir(), 'isolation-'));
+const folder = sharedFolder();
 const teardownFile = join(folder, 'teardown');
 const ANSWER = 'the-answer-is-4711';
 const environment = {
@@ -25,7 +26,6 @@ const environment = {
 beforeAll(() => void Object.assign(process.env, environment));
 afterAll(() => {
   for (const name of Object.keys(environment)) delete process.env[name];
-  rmSync(folder, { recursive: true });
 });
 
 interface Options {
@@ -192,34 +192,15 @@ describe('a workflow in a process of its own', () => {
 describe('what cannot be isolated', () => {
   const signal = new AbortController().signal;
   it.each([
-    [
-      'a workflow given as a value',
-      isolated,
-      undefined,
-      { code: 'WORKFLOW_INVALID', message: expect.stringMatching(/as a value/) },
-    ],
-    ['an export that is none', isolated, { url, exportName: 'grader' }, { code: 'WORKFLOW_NOT_FOUND' }],
+    ['a workflow given as a value', isolated, undefined, refusal('WORKFLOW_INVALID', /as a value/)],
+    ['an export that is none', isolated, { url, exportName: 'grader' }, refusal('WORKFLOW_NOT_FOUND')],
     [
       'one that wants a key of the run itself',
       { ...isolated, env: ['TINKER_API_KEY'] },
       { url, exportName: 'isolated' },
-      { code: 'USAGE', message: expect.stringMatching(/TINKER_API_KEY cannot be passed on/) },
+      refusal('USAGE', /TINKER_API_KEY cannot be passed on/),
     ],
-  ])('is %s', async (_, workflow, module, refusal) => {
-    await expect(startWorkflow(workflow, { module, workers: 1, signal })).rejects.toMatchObject(refusal);
-  });
-
-  it('is not a question of the shape: an AReaL agent finds the policy in its environment and is discounted as any other', async () => {
-    const { gateway } = scriptedGateway();
-    await using _listener = await listen(gateway);
-    const { default: workflow } = await import('../fixtures/areal/isolated-agent.ts');
-    const module = { url: new URL('../fixtures/areal/isolated-agent.ts', import.meta.url).href, exportName: 'default' };
-    await using started = await startWorkflow(workflow, { module, workers: 1, signal }, { gateway });
-    const { turns, grade } = await rolloutsThrough(gateway)(started, { id: 't', prompt: [{ role: 'user', content: 'hello' }] });
-    expect(turns.map(({ after }) => after)).toEqual([undefined, 0]);
-    if (grade.kind !== 'graded') throw new Error(JSON.stringify(grade));
-    const { value: pid, byTurn } = grade.reward;
-    expect([pid > 0, pid === process.pid]).toEqual([true, false]);
-    expect(byTurn).toEqual({ 0: pid / 2, 1: pid });
+  ])('is %s', async (_, workflow, module, refused) => {
+    await expect(startWorkflow(workflow, { module, workers: 1, signal })).rejects.toThrow(refused as Error);
   });
 });

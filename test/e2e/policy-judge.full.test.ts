@@ -3,7 +3,6 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import type { Grader, GraderModel } from '../../src/core/contracts.ts';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
-import type { Trajectory } from '../../src/core/types.ts';
 import { withPolicy } from '../../src/engines/open-policy.ts';
 import { listen } from '../../src/gateway/gateway.ts';
 import { judge } from '../../src/graders/judge.ts';
@@ -15,20 +14,12 @@ import { tokenizer } from '../fixtures/gateway/streams.ts';
 import { rolloutsThrough, scriptedGateway } from '../fixtures/scripted-gateway.ts';
 import { memoryStore } from '../fixtures/store/memory-store.ts';
 
-interface Judged {
-  readonly trajectory: Trajectory;
-  readonly stored: number;
-  readonly openSessions: number;
-  readonly prompts: readonly string[];
-  readonly seeds: readonly number[];
-}
-
 /** One rollout of an agent that says "fine"; `says` is what the policy says as a judge, the n-th time it is asked. */
 async function judged(
   grader: Grader,
   says: (prompt: string, call: number) => string,
   { versions = [], after }: { readonly versions?: readonly number[]; readonly after?: () => Promise<void> } = {},
-): Promise<Judged> {
+) {
   const prompts: string[] = [];
   const { engine, gateway } = scriptedGateway((call, { promptIds }) => {
     const prompt = tokenizer.decode(promptIds);

@@ -1,7 +1,6 @@
 /** Runs whose rollouts are in PostgreSQL: trained, killed, resumed, looked at, marked, compared and verified as with a file. */
 import { cp, readdir, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { RunEvent } from '../../src/core/events.ts';
 import { train } from '../../src/training/train.ts';
@@ -10,6 +9,7 @@ import { serveView } from '../../src/view/view-server.ts';
 import { killedAt, saidIn, sharedTrainyard, started, trainyard } from '../cli/command.ts';
 import { viewKeyOf } from '../fixtures/view-key.ts';
 import { databaseFor, needsPostgres } from '../postgres/server.ts';
+import { rows } from '../workers/site.ts';
 import { useSmallHome } from './small-run.ts';
 
 const PASSWORD = 'PLANTED-7d21';
@@ -27,16 +27,6 @@ async function command(...args: readonly string[]) {
   const ended = await sharedTrainyard(...args);
   printed.push(ended.stdout, ended.stderr);
   return ended;
-}
-
-async function rowsIn(table: string): Promise<number> {
-  const client = new pg.Client({ connectionString: database.url });
-  await client.connect();
-  try {
-    return Number((await client.query(`SELECT count(*) AS n FROM trainyard.${table}`)).rows[0].n);
-  } finally {
-    await client.end();
-  }
 }
 
 describe('a run with its store in PostgreSQL', needsPostgres, () => {
@@ -100,9 +90,10 @@ describe('a run with its store in PostgreSQL', needsPostgres, () => {
       const { code, stderr } = await command(...args, '--store', url);
       expect({ code, stderr }).toMatchObject({ code: 2, stderr: expect.stringContaining('only the rollouts of a run') });
     }
-    const before = await rowsIn('runs');
+    const runs = () => rows('SELECT FROM trainyard.runs', database.url);
+    const before = await runs();
     expect((await command('show', 'nobody', '--store', url)).stderr).toMatch(/FILE_NOT_FOUND.* holds no run "nobody"/);
-    expect(await rowsIn('runs')).toBe(before);
+    expect(await runs()).toEqual(before);
     await cp(at('database'), at('lost'), { recursive: true });
     await using empty = await databaseFor();
     const lost = await command('train', '--resume', at('lost'), '--store', empty.url);

@@ -4,11 +4,11 @@
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { jsonLines, ROOT, type scratch, start, useScratch } from '../cli/command.ts';
 import { localServer } from '../fixtures/local-server.ts';
 import { databaseFor, needsPostgres } from '../postgres/server.ts';
+import { rows } from '../workers/site.ts';
 
 const SECRETS = {
   policy: 'sk-policy-5b1f9c0d7e2a4483',
@@ -61,18 +61,12 @@ const found = (text: string): string[] =>
   );
 
 async function everythingIn(url: string): Promise<string> {
-  const client = new pg.Client({ connectionString: url });
-  await client.connect();
-  try {
-    const sql = `SELECT format('%I.%I', schemaname, tablename) AS name FROM pg_tables WHERE schemaname IN ('trainyard', 'trainyard_queue')`;
-    const { rows: tables } = await client.query<{ name: string }>(sql);
-    expect(tables.length).toBeGreaterThan(8);
-    let all = '';
-    for (const { name } of tables) all += JSON.stringify((await client.query(`SELECT row_to_json(t) FROM ${name} t`)).rows);
-    return all;
-  } finally {
-    await client.end();
-  }
+  const sql = `SELECT format('%I.%I', schemaname, tablename) AS name FROM pg_tables WHERE schemaname IN ('trainyard', 'trainyard_queue')`;
+  const tables = await rows<{ name: string }>(sql, url);
+  expect(tables.length).toBeGreaterThan(8);
+  let all = '';
+  for (const { name } of tables) all += JSON.stringify(await rows(`SELECT row_to_json(t) FROM ${name} t`, url));
+  return all;
 }
 
 describe('secrets', needsPostgres, () => {
@@ -92,8 +86,8 @@ describe('secrets', needsPostgres, () => {
   beforeAll(async () => {
     [server, database] = [await repeatingServer(), await databaseFor()];
     entry = await home.write('agent.ts', entryFor(server.baseURL));
-    const rows = Array.from({ length: 8 }, (_, i) => JSON.stringify({ id: `t${i}`, prompt: `Say ${i}`, answer: 'x' }));
-    await home.write('tasks.jsonl', rows.join('\n'));
+    const tasks = Array.from({ length: 8 }, (_, i) => JSON.stringify({ id: `t${i}`, prompt: `Say ${i}`, answer: 'x' }));
+    await home.write('tasks.jsonl', tasks.join('\n'));
   });
   afterAll(async () => {
     await server[Symbol.asyncDispose]();

@@ -55,10 +55,12 @@ describe('a field that was changed, or a record that was deleted, is found, or l
 });
 
 describe('what was planted', () => {
+  const storeOf = (run: string) => openSqliteStore(join(run, 'store.sqlite'));
+
   async function planted(name: string, tell: (run: string, rollouts: readonly Trajectory[]) => void | Promise<void>) {
     const run = join(home.dir, name);
     await cp(home.run, run, { recursive: true });
-    const store = await openSqliteStore(join(run, 'store.sqlite'));
+    const store = await storeOf(run);
     const rollouts = await store.query();
     await store[Symbol.asyncDispose]();
     await tell(run, rollouts);
@@ -74,7 +76,7 @@ describe('what was planted', () => {
   it('rewards of rollouts that were not trained, which became failed gradings', async () => {
     const grade = { kind: 'failed', code: 'GRADER_FAILED', message: 'broke' } as const;
     const result = await planted('failed-grades', async (run, rollouts) => {
-      const store = await openSqliteStore(join(run, 'store.sqlite'));
+      const store = await storeOf(run);
       const trained = (await store.manifests()).flatMap(({ rolloutIds }) => rolloutIds);
       await store[Symbol.asyncDispose]();
       const others = rollouts.filter(({ purpose, rolloutId }) => purpose === 'train' && !trained.includes(rolloutId));
@@ -101,17 +103,18 @@ describe('what was planted', () => {
   it('an evaluation that never was, with the words of another', async () => {
     const result = await planted('invented', async (run, rollouts) => {
       const one = rollouts.find(({ rolloutId }) => rolloutId === 'e000002-00001')!;
-      await using store = await openSqliteStore(join(run, 'store.sqlite'));
+      await using store = await storeOf(run);
       await store.append({ ...one, rolloutId: 'e000001-00009', groupId: 'e000001-00009' });
     });
     expect(result.different).toBeGreaterThan(0);
   });
 
   it('every score, of which none was kept', async () => {
+    const isScore = (event: unknown) => JSON.stringify(event).includes('"eval-end"');
     const result = await planted('no-scores', (run) =>
       keepEvents(
         run,
-        eventsOf(run).filter((event) => !JSON.stringify(event).includes('"eval-end"')),
+        eventsOf(run).filter((event) => !isScore(event)),
       ),
     );
     expect(result).toMatchObject({ scores: 0, first: { where: 'evaluation after step 0', kept: 'nothing told' } });

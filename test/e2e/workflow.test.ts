@@ -1,23 +1,19 @@
 /** What the contract of a workflow promises, through the real runner, gateway and store, with a scripted engine as the policy. */
 import { existsSync } from 'node:fs';
-import { appendFile, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { appendFile, mkdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { currentRollout } from '../../src/core/context.ts';
 import type { GraderInput, Workflow } from '../../src/core/contracts.ts';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
 import type { Task, Trajectory } from '../../src/core/types.ts';
 import { startWorkflow } from '../../src/rollout/runner.ts';
+import { sharedFolder } from '../fixtures/folder.ts';
 import { tokenizer } from '../fixtures/gateway/streams.ts';
 import { refusal } from '../fixtures/refusal.ts';
 import { rolloutsThrough, scriptedGateway } from '../fixtures/scripted-gateway.ts';
 
-let dir: string;
-beforeAll(async () => {
-  dir = await mkdtemp(join(tmpdir(), 'trainyard-workflow-'));
-});
-afterAll(() => rm(dir, { recursive: true, force: true }));
+const dir = sharedFolder();
 
 const TASK: Task = { id: 't', prompt: [{ role: 'user', content: 'hello' }], metadata: { deep: { list: [1] } }, answer: 'SECRET' };
 

@@ -93,13 +93,8 @@ describe('the arguments of a forced call, in the embedded engine', () => {
     const total = weights.reduce((sum, weight) => sum + weight, 0);
     const draws = 1500;
     const found = new Map<number, number>();
-    const requests = Array.from({ length: draws }, (_, seed) => ({
-      promptIds,
-      sampling,
-      stopIds: renderer.stopIds,
-      seed,
-      constraint,
-    }));
+    const request = { promptIds, sampling, stopIds: renderer.stopIds, constraint };
+    const requests = Array.from({ length: draws }, (_, seed) => ({ ...request, seed }));
     for (const { ids } of await Promise.all(requests.map((request) => model.sample(request)))) {
       found.set(ids[0]!, (found.get(ids[0]!) ?? 0) + 1);
     }

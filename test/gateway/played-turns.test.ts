@@ -1,7 +1,5 @@
 /** Turns of a default model behind the gateway: what is stored, checked, shown and counted of them. */
 
-import { mkdtempDisposable } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { stripVTControlCharacters } from 'node:util';
 import { describe, expect, it } from 'vitest';
@@ -12,6 +10,7 @@ import { sampledTokensIn, turnSummary } from '../../src/core/turns.ts';
 import type { Trajectory } from '../../src/core/types.ts';
 import { graderInput } from '../../src/grading/call.ts';
 import { openSqliteStore } from '../../src/store/sqlite.ts';
+import { temporaryFolder } from '../fixtures/folder.ts';
 import { ANSWER, ask, open, specOf } from '../fixtures/gateway/streams.ts';
 
 async function playedRollout(): Promise<Trajectory> {
@@ -29,10 +28,11 @@ async function playedRollout(): Promise<Trajectory> {
   return { ...identity, outcome: { kind: 'completed' }, grade, turns: session.seal(), startedAt: 0, endedAt: 1 };
 }
 
+const newStore = () => openSqliteStore(join(temporaryFolder(), 'store.sqlite'));
+
 describe('a default model’s turn', () => {
   it('is stored and read as it was recorded', async () => {
-    await using home = await mkdtempDisposable(join(tmpdir(), 'trainyard-'));
-    await using store = await openSqliteStore(join(home.path, 'store.sqlite'));
+    await using store = await newStore();
     const trajectory = await playedRollout();
     await store.append(trajectory);
     const kept = (await store.read('r1'))!;
@@ -44,8 +44,7 @@ describe('a default model’s turn', () => {
     const trajectory = await playedRollout();
     const check = async (turns: Trajectory['turns']) => {
       const lines: string[] = [];
-      await using home = await mkdtempDisposable(join(tmpdir(), 'trainyard-'));
-      await using store = await openSqliteStore(join(home.path, 'store.sqlite'));
+      await using store = await newStore();
       const recording = recordHistory((text) => void lines.push(text));
       await recording.store(store).append({ ...trajectory, turns });
       return checkHistory({ history: lines.join(''), trajectories: await store.query(), manifests: [], staleness: 0 }).foreign;

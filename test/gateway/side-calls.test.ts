@@ -76,32 +76,21 @@ describe('a side call', () => {
   });
 
   it('is also the memory call that gets the whole history under other instructions', async () => {
-    const memory: Call = (said) => ({
-      messages: [
-        system('You extract memories'),
-        ...agent([]).messages.slice(1),
-        said[0]!,
-        result('ok'),
-        user('What is to be kept?'),
-      ],
-    });
-    const turns = await turnsOf(
-      [agent, second, memory, goOn(1, second, user('and now?'))],
-      [LOOKUP, DONE, 'Nothing is.<|im_end|>', DONE],
-    );
+    const memory: Call = (said) => {
+      const history = [...agent([]).messages.slice(1), said[0]!, result('ok')];
+      return { messages: [system('You extract memories'), ...history, user('What is to be kept?')] };
+    };
+    const calls = [agent, second, memory, goOn(1, second, user('and now?'))];
+    const turns = await turnsOf(calls, [LOOKUP, DONE, 'Nothing is.<|im_end|>', DONE]);
     expect(seen(turns)[2]).toEqual([undefined, 'side_call', false]);
     expect(samples(turns)).toBe(1);
   });
 
   const question = user('fix the bug\n\n<environment_details>\nCurrent time: 12:00\n</environment_details>');
   const kilo: Call = () => ({ messages: [system('You are Kilo'), question], tools });
+  const quoting = 'User messages, oldest to newest:\n1. fix the bug\n\nWork done so far:\n- ls';
   const kiloTitle: Call = () => ({
-    messages: [
-      system('You are a title generator'),
-      user(
-        'Generate a title for this conversation:\n\nUser messages, oldest to newest:\n1. fix the bug\n\nWork done so far:\n- ls',
-      ),
-    ],
+    messages: [system('You are a title generator'), user(`Generate a title for this conversation:\n\n${quoting}`)],
   });
   const answered = goOn(0, kilo, result('ok'));
 

@@ -36,15 +36,8 @@ describe('an agent of the AI SDK', () => {
 describe('the policy as a language model of the AI SDK', () => {
   it('passes on settings, and tells which turn it was and what it cost', async () => {
     const { session } = rollout(['One. Two.<|im_end|>']);
-    const result = await generateText({
-      model: policy(session.model()),
-      prompt: 'q',
-      temperature: 0.5,
-      topP: 0.9,
-      topK: 7,
-      maxOutputTokens: 99,
-      stopSequences: ['Two'],
-    });
+    const settings = { temperature: 0.5, topP: 0.9, topK: 7, maxOutputTokens: 99, stopSequences: ['Two'] };
+    const result = await generateText({ model: policy(session.model()), prompt: 'q', ...settings });
     const [turn] = session.seal();
     expect(turn?.sampling.requested).toEqual({ temperature: 0.5, topP: 0.9, topK: 7, maxTokens: 99 });
     expect(result.text).toBe('One. ');
@@ -55,12 +48,8 @@ describe('the policy as a language model of the AI SDK', () => {
 
   it('gives an object where one was asked for, and marks what is none', async () => {
     const { session } = rollout(['{"price": 81}<|im_end|>', 'much<|im_end|>']);
-    const ask = () =>
-      generateText({
-        model: policy(session.model()),
-        prompt: 'q',
-        output: Output.object({ schema: z.object({ price: z.number() }) }),
-      });
+    const output = Output.object({ schema: z.object({ price: z.number() }) });
+    const ask = () => generateText({ model: policy(session.model()), prompt: 'q', output });
     expect((await ask()).output).toEqual({ price: 81 });
     await expect(ask().then(({ output }) => output)).rejects.toThrow();
     expect(session.seal().map(({ formatError }) => formatError?.slice(0, 8))).toEqual([undefined, 'not JSON']);
@@ -97,11 +86,7 @@ describe('the policy as a language model of the AI SDK', () => {
     const model = policy(session.model());
     session.seal();
     const errors: unknown[] = [];
-    const { fullStream } = streamText({
-      model,
-      prompt: 'q',
-      onError: ({ error }) => void errors.push(error),
-    });
+    const { fullStream } = streamText({ model, prompt: 'q', onError: ({ error }) => void errors.push(error) });
     for await (const _part of fullStream);
     expect(errors).toMatchObject([{ code: 'SESSION_SEALED' }]);
   });

@@ -1,29 +1,27 @@
 /** One conversation with tool calls, held through every dialect and framework: graders see the same of all of them. */
-import { mkdtempSync, rmSync } from 'node:fs';
 import { readFile, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import Anthropic from '@anthropic-ai/sdk';
 import { MemorySession, Agent as OpenAIAgent, tool as openAITool, Runner } from '@openai/agents';
 import { Agent as StrandsAgent, tool as strandsTool } from '@strands-agents/sdk';
 import { tool as aiTool, ToolLoopAgent } from 'ai';
 import OpenAI from 'openai';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { z } from 'zod';
 import { policy } from '../../src/ai-sdk.ts';
 import type { GraderInput, WorkflowContext } from '../../src/core/contracts.ts';
 import { defineGrader, defineWorkflow } from '../../src/core/define.ts';
-import type { Message, Trajectory } from '../../src/core/types.ts';
+import type { Message } from '../../src/core/types.ts';
 import { toolCalls } from '../../src/graders/tool-call-match.ts';
 import { policyProvider } from '../../src/openai-agents.ts';
 import { PolicyModel } from '../../src/strands.ts';
+import { sharedFolder } from '../fixtures/folder.ts';
 import { ANSWERS, QUESTIONS, REPLIES, Shop } from '../fixtures/gateway/shop-agent.ts';
 import { rewardOf } from '../fixtures/grader/rollout-input.ts';
 import { rolloutsThrough, scriptedGateway } from '../fixtures/scripted-gateway.ts';
 
 process.env['OPENAI_AGENTS_DISABLE_TRACING'] = '1';
-const artifacts = mkdtempSync(join(tmpdir(), 'grader-input-'));
-afterAll(() => rmSync(artifacts, { recursive: true }));
+const artifacts = sharedFolder();
 
 type Agent = (ctx: WorkflowContext, shop: Shop) => Promise<unknown>;
 
@@ -47,11 +45,8 @@ const chat: Agent = async (ctx, shop) => {
 
 const responses: Agent = async (ctx, shop) => {
   const client = new OpenAI(ctx.model().openai());
-  const tools = shop.tools.map((one) => ({
-    type: 'function',
-    strict: false,
-    ...one.function,
-  })) as OpenAI.Responses.FunctionTool[];
+  const plain = shop.tools.map((one) => ({ type: 'function', strict: false, ...one.function }));
+  const tools = plain as OpenAI.Responses.FunctionTool[];
   const input: OpenAI.Responses.ResponseInputItem[] = [];
   for (const content of QUESTIONS) {
     input.push({ role: 'user', content });
@@ -135,12 +130,7 @@ const strands: Agent = async (_, shop) => {
 
 const AGENTS: Readonly<Record<string, Agent>> = { chat, responses, messages, aiSdk, openAIAgents, strands };
 
-interface Seen {
-  readonly input: GraderInput;
-  readonly trajectory: Trajectory;
-}
-
-async function seenOf(agent: Agent): Promise<Seen> {
+async function seenOf(agent: Agent) {
   const { gateway } = scriptedGateway((call) => REPLIES[call]!.replace('<|im_end|>', ''));
   let input: GraderInput | undefined;
   const grader = defineGrader(async (given) => {

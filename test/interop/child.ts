@@ -24,6 +24,12 @@ export const TRAINYARD: Pick<Program, 'command' | 'args'> = {
   args: ['--conditions=trainyard-source', join(import.meta.dirname, '../../src/cli/main.ts')],
 };
 
+/** What it wrote, in five minutes at most; in the root of the repository. */
+export function trainyard(...args: readonly string[]): Promise<string> {
+  const cwd = join(import.meta.dirname, '../..');
+  return runProgram({ ...TRAINYARD, args: [...TRAINYARD.args, ...args], cwd, limitMs: 300_000 });
+}
+
 const KEPT_CHARACTERS = 200_000;
 const TOLD_LINES = 25;
 const GRACE_MS = 10_000;

@@ -6,7 +6,7 @@
 import { mkdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { openStoreOf } from '../../src/run/run-store.ts';
-import { runProgram, TRAINYARD } from './child.ts';
+import { trainyard } from './child.ts';
 import { cache, root } from './python-environment.ts';
 import type { Report } from './report.ts';
 
@@ -18,8 +18,6 @@ const FILES = ['jsonl.jsonl', 'parquet.parquet', 'trl.parquet', 'verl.parquet', 
 export async function checkData(report: Report, python: string): Promise<void> {
   await rm(FOLDER, { recursive: true, force: true });
   await mkdir(FOLDER, { recursive: true });
-  const trainyard = (...args: readonly string[]): Promise<string> =>
-    runProgram({ ...TRAINYARD, args: [...TRAINYARD.args, ...args], cwd: root, limitMs: 300_000 });
   await trainyard('train', 'examples/shop/agent.ts', '--run', RUN, '--steps', '4', '--groups-per-step', '4', '--eval-every', '0');
   for (const file of FILES) {
     const said = await trainyard('export', RUN, '--format', file.split('.')[0]!, '--to', join(FOLDER, file));
@@ -28,16 +26,8 @@ export async function checkData(report: Report, python: string): Promise<void> {
   await writeFile(join(FOLDER, 'store.json'), JSON.stringify(await keptRollouts()));
   const env = { HF_HUB_OFFLINE: '1', HF_DATASETS_CACHE: join(FOLDER, 'cache'), WANDB_MODE: 'disabled', CUDA_VISIBLE_DEVICES: '' };
   const args = [join(import.meta.dirname, 'data_check.py'), FOLDER, MODEL];
-  await report.check('other trainers load what was exported', async () => {
-    let told = 0;
-    const output = await runProgram({ command: python, args, env, cwd: FOLDER, limitMs: 600_000 }, (line) => {
-      if (!line.startsWith('{"name"')) return;
-      told++;
-      report.tell(JSON.parse(line));
-    });
-    if (told === 0) throw new Error(`it reported none:\n${output}`);
-    return `${told} checks`;
-  });
+  const program = { command: python, args, env, cwd: FOLDER, limitMs: 600_000 };
+  await report.checkBy('other trainers load what was exported', program);
 }
 
 /** The turns as the store has them, without the code that makes rows. */

@@ -7,7 +7,7 @@
  */
 import { mkdir, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { freePort, runProgram, startServer, TRAINYARD } from './child.ts';
+import { freePort, runProgram, startServer, trainyard } from './child.ts';
 import { prepareLlamaCpp, SERVER, SMOLLM2 } from './llama-cpp.ts';
 import { cache } from './python-environment.ts';
 import type { Report } from './report.ts';
@@ -32,8 +32,7 @@ export async function checkExport(report: Report, python: string): Promise<void>
     await peer('logprobs', FOLDER, at('out.json'), ...of);
     return JSON.parse(await readFile(at('out.json'), 'utf8')) as number[][];
   };
-  const exported = (...flags: readonly string[]): Promise<string> =>
-    runProgram({ ...TRAINYARD, args: [...TRAINYARD.args, 'export', at('adapter'), ...flags], limitMs: 300_000 });
+  const exported = (...flags: readonly string[]): Promise<string> => trainyard('export', at('adapter'), ...flags);
   await peer('prepare', SMOLLM2, FOLDER);
   const anchor = (await logprobs(at('base'), at('adapter'))) as readonly (readonly number[])[];
   const base = (await logprobs(at('base'))) as typeof anchor;

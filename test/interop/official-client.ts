@@ -5,7 +5,7 @@
  */
 import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { freePort, runProgram, startServer, TRAINYARD } from './child.ts';
+import { freePort, startServer, TRAINYARD } from './child.ts';
 import { cache, root } from './python-environment.ts';
 import type { Report } from './report.ts';
 
@@ -20,24 +20,9 @@ export async function checkOfficialClient(report: Report, python: string): Promi
   const port = await freePort();
   const address = `http://127.0.0.1:${port}`;
   const env = { TINKER_BASE_URL: address, TINKER_API_KEY: KEY, TINKER_TELEMETRY: '0', HF_HUB_OFFLINE: '1' };
-  await using _server = await startServer(
-    {
-      command: TRAINYARD.command,
-      args: [...TRAINYARD.args, 'tinker', '--model', MODEL, '--port', String(port), '--state', state],
-      env,
-      limitMs: 60_000,
-    },
-    address,
-  );
-  const script = join(import.meta.dirname, 'official_client.py');
-  await report.check('the official client runs through all its checks', async () => {
-    let told = 0;
-    const output = await runProgram({ command: python, args: [script, 'base', MODEL], env, limitMs: 300_000 }, (line) => {
-      if (!line.startsWith('{"name"')) return;
-      told++;
-      report.tell(JSON.parse(line));
-    });
-    if (told === 0) throw new Error(`it reported none:\n${output}`);
-    return `${told} of them`;
-  });
+  const served = [...TRAINYARD.args, 'tinker', '--model', MODEL, '--port', String(port), '--state', state];
+  await using _server = await startServer({ ...TRAINYARD, args: served, env, limitMs: 60_000 }, address);
+  const args = [join(import.meta.dirname, 'official_client.py'), 'base', MODEL];
+  const program = { command: python, args, env, limitMs: 300_000 };
+  await report.checkBy('the official client runs through all its checks', program);
 }

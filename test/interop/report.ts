@@ -5,6 +5,7 @@
  * does not, since it is in plain sight.
  */
 import { performance } from 'node:perf_hooks';
+import { type Program, runProgram } from './child.ts';
 
 export interface CheckResult {
   readonly name: string;
@@ -43,6 +44,20 @@ export class Report {
       this.tell({ name, passed: false, measured: why, seconds: seconds() });
       return false;
     }
+  }
+
+  /** The checks of a program, which tells each as a line of JSON. */
+  async checkBy(name: string, program: Program): Promise<void> {
+    await this.check(name, async () => {
+      let told = 0;
+      const output = await runProgram(program, (line) => {
+        if (!line.startsWith('{"name"')) return;
+        told++;
+        this.tell(JSON.parse(line));
+      });
+      if (told === 0) throw new Error(`it reported none:\n${output}`);
+      return `${told} checks`;
+    });
   }
 
   /** A check that somebody else ran. */

@@ -5,8 +5,8 @@
 import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { eventsIn } from '../../src/run/directory.ts';
-import { runProgram, TRAINYARD } from './child.ts';
-import { cache, root } from './python-environment.ts';
+import { runProgram, trainyard } from './child.ts';
+import { cache } from './python-environment.ts';
 import type { Report } from './report.ts';
 
 const FOLDER = join(cache, 'tensorboard');
@@ -18,8 +18,6 @@ type Scalars = Readonly<Record<string, readonly (readonly [step: number, value: 
 export async function checkTensorBoard(report: Report, python: string): Promise<void> {
   await rm(FOLDER, { recursive: true, force: true });
   await mkdir(FOLDER, { recursive: true });
-  const trainyard = (...args: readonly string[]): Promise<string> =>
-    runProgram({ ...TRAINYARD, args: [...TRAINYARD.args, ...args], cwd: root, limitMs: 300_000 });
   await trainyard('train', 'examples/shop/agent.ts', '--run', RUN, '--steps', '3', '--eval-every', '0', '--tensorboard');
   await trainyard('export', RUN, '--tensorboard', EXPORTED);
   const steps = eventsIn(RUN).filter((event) => event.type === 'step-end');

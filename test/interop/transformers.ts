@@ -30,7 +30,8 @@ const LLAMA3_ROPE = {
   ...{ rope_type: 'llama3', rope_theta: 50_000, factor: 8, low_freq_factor: 1, high_freq_factor: 4 },
   original_max_position_embeddings: 64,
 };
-/** Adapters are exchanged over the models that say so. */
+/** Adapters are exchanged over models in several files. */
+const SHARDED = { max_shard_size: '100KB', adapted: true } as const;
 const MODELS: readonly (Shape & { readonly name: string; readonly adapted?: true })[] = [
   { name: 'Llama, grouped queries, own output head', ...shape('llama') },
   { name: 'Llama, one key head, tied embeddings', ...shape('llama'), num_key_value_heads: 1, tie_word_embeddings: true },
@@ -38,24 +39,11 @@ const MODELS: readonly (Shape & { readonly name: string; readonly adapted?: true
   { name: 'Llama 3, scaled rotary positions', ...shape('llama'), rope_parameters: LLAMA3_ROPE },
   {
     name: 'Llama 3, scaled rotary positions, float16 files',
-    ...{ ...shape('llama'), tie_word_embeddings: true, rope_parameters: LLAMA3_ROPE, dtype: 'float16', max_shard_size: '100KB' },
-    adapted: true,
+    ...{ ...shape('llama'), tie_word_embeddings: true, rope_parameters: LLAMA3_ROPE, dtype: 'float16', ...SHARDED },
   },
   { name: 'Qwen2, tied embeddings', ...shape('qwen2'), tie_word_embeddings: true },
-  {
-    name: 'Qwen2, own output head, bfloat16 files',
-    ...shape('qwen2'),
-    dtype: 'bfloat16',
-    max_shard_size: '100KB',
-    adapted: true,
-  },
-  {
-    name: 'Qwen3, tied embeddings, several files',
-    ...shape('qwen3'),
-    tie_word_embeddings: true,
-    max_shard_size: '200KB',
-    adapted: true,
-  },
+  { name: 'Qwen2, own output head, bfloat16 files', ...shape('qwen2'), dtype: 'bfloat16', ...SHARDED },
+  { name: 'Qwen3, tied embeddings, several files', ...shape('qwen3'), tie_word_embeddings: true, ...SHARDED },
   { name: 'Qwen3, own output head, bfloat16 file', ...shape('qwen3'), dtype: 'bfloat16' },
 ];
 const ALL_MODULES = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'] as const;

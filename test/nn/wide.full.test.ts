@@ -103,19 +103,8 @@ async function expectSampledAsTrained(model: EmbeddedModel): Promise<void> {
 
 describe('a model so large that its gradient has fewer lanes', () => {
   it('is trained to the same bytes on 1, 2 and 3 threads', async () => {
-    const config: LlamaConfig = {
-      ...{
-        ...sizes,
-        family: 'qwen2',
-        vocabSize: 25_001,
-        hiddenSize: 200,
-        intermediateSize: 310,
-        heads: 4,
-        kvHeads: 2,
-        headDim: 50,
-      },
-      tied: false,
-    };
+    const large = { ...sizes, vocabSize: 25_001, hiddenSize: 200, intermediateSize: 310 };
+    const config: LlamaConfig = { ...large, family: 'qwen2', heads: 4, kvHeads: 2, headDim: 50, tied: false };
     const samples = Array.from({ length: 40 }, (_, i) => randomSample(config, 300, i, { prompt: 297 }));
     const run = async (threads: number) => {
       await using model = await EmbeddedModel.create({ config, seed: 1, threads });

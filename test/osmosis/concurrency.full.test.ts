@@ -1,19 +1,17 @@
 /** `GraderConfig.concurrency` in whole evaluations: graders in child processes and graders given as values. */
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
 import { asGrader, asWorkflow, moduleOf } from '../../src/core/define.ts';
 import { evaluateOnly } from '../../src/evaluation/evaluate.ts';
-import { scratch } from '../cli/command.ts';
+import { useScratch } from '../cli/command.ts';
 
-let home: Awaited<ReturnType<typeof scratch>>;
+const home = useScratch();
 let heldOut: string;
 beforeAll(async () => {
-  home = await scratch();
   const line = (i: number) => JSON.stringify({ prompt: `Question ${i}?`, answer: 'x' });
   heldOut = await home.write('held-out.jsonl', Array.from({ length: 6 }, (_, i) => line(i)).join('\n'));
 });
-afterAll(() => home.remove());
 
 /** Writes down when each grading begins and ends. */
 const entryWith = (maxConcurrent: number | null) => `

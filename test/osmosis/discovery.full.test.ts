@@ -1,14 +1,10 @@
 /** What an entry module may export in the Osmosis shape, and that everything wrong with it is told at once. */
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { AgentWorkflow, AgentWorkflowConfig, GraderConfig, LocalBackend } from '../../src/osmosis.ts';
 import { inspectEntry } from '../../src/rollout/discovery.ts';
-import { ROOT, scratch, trainyard } from '../cli/command.ts';
+import { ROOT, trainyard, useScratch } from '../cli/command.ts';
 
-let home: Awaited<ReturnType<typeof scratch>>;
-beforeAll(async () => {
-  home = await scratch();
-});
-afterAll(() => home.remove());
+const home = useScratch();
 
 const HEAD = `import { AgentWorkflow, AgentWorkflowConfig, ConcurrencyConfig, Grader, GraderConfig } from 'trainyard/osmosis';\n`;
 const GOOD = 'export class Good extends AgentWorkflow { async run() {} }\n';

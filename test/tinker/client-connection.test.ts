@@ -16,12 +16,7 @@ import {
   ScriptedServer,
 } from '../fixtures/tinker/scripted-server.ts';
 
-const work: Submission = {
-  verb: 'optim_step',
-  purpose: 'train',
-  body: { seq_id: 1 },
-  repeatable: true,
-};
+const work: Submission = { verb: 'optim_step', purpose: 'train', body: { seq_id: 1 }, repeatable: true };
 
 const DONE: Answer = { json: { metrics: {} } };
 const htmlPage: Answer = { raw: `<html><body>Sign in\u0000 to ${KEY}</body></html>`, type: 'text/html' };

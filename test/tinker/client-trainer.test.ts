@@ -136,11 +136,7 @@ describe('a datum', () => {
     expect(request!.lossSettings['clip_low_threshold']).toBeCloseTo(0.8, 12);
     expect(request!.lossSettings['clip_high_threshold']).toBeCloseTo(1.28, 12);
     expect(Array.from(request!.data[0]!.tokens)).toEqual([5, 6, 7, 8]);
-    expect(inputsOf(request!)).toEqual({
-      target_tokens: [6, 7, 8, 9],
-      logprobs: [0, -1, -2, 0],
-      advantages: [0, 2, -2, 0],
-    });
+    expect(inputsOf(request!)).toEqual({ target_tokens: [6, 7, 8, 9], logprobs: [0, -1, -2, 0], advantages: [0, 2, -2, 0] });
   });
 
   it('is not sent where nothing is trained of a sample', async ({ trainer, played }) => {

@@ -230,14 +230,8 @@ describe('a step', () => {
     expect(await client.result(model.step())).toHaveProperty('metrics');
     const expected = await weightsOf(home.model, async (direct) => {
       await direct.forwardBackward(SAMPLES, importanceSampling());
-      const {
-        learning_rate: learningRate,
-        eps: epsilon,
-        weight_decay: weightDecay,
-        grad_clip_norm: maxGradNorm,
-        ...betas
-      } = ADAM;
-      await direct.optimStep({ learningRate, epsilon, weightDecay, maxGradNorm, ...betas });
+      const { learning_rate: learningRate, eps: epsilon, weight_decay, grad_clip_norm, ...betas } = ADAM;
+      await direct.optimStep({ learningRate, epsilon, weightDecay: weight_decay, maxGradNorm: grad_clip_norm, ...betas });
     });
     expect(await weightsIn(model)).toEqual(expected);
   });

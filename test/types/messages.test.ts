@@ -1,16 +1,12 @@
 /** What the compiler says about a mistake names the mistake, in the form that was written. */
 import { execFile } from 'node:child_process';
 import { join } from 'node:path';
-import { afterAll, beforeAll, expect, it } from 'vitest';
+import { expect, it } from 'vitest';
 import { defineWorkflow } from '../../src/core/define.ts';
-import { ROOT, scratch } from '../cli/command.ts';
+import { ROOT, useScratch } from '../cli/command.ts';
 import { knowsItself } from '../fixtures/system.ts';
 
-let home: Awaited<ReturnType<typeof scratch>>;
-beforeAll(async () => {
-  home = await scratch();
-});
-afterAll(() => home.remove());
+const home = useScratch();
 
 async function complaints(code: string): Promise<string> {
   const file = await home.write(
@@ -18,14 +14,8 @@ async function complaints(code: string): Promise<string> {
     `import { defineWorkflow } from ${JSON.stringify(join(ROOT, 'src/core/define.ts'))};\n${code}`,
   );
   const flags = [
-    '--ignoreConfig',
-    '--noEmit',
-    '--strict',
-    '--exactOptionalPropertyTypes',
-    '--allowImportingTsExtensions',
-    '--skipLibCheck',
-    '--types',
-    'node',
+    ...['--ignoreConfig', '--noEmit', '--strict', '--exactOptionalPropertyTypes', '--allowImportingTsExtensions'],
+    ...['--skipLibCheck', '--types', 'node'],
   ];
   const sort = ['--target', 'esnext', '--module', 'nodenext', '--typeRoots', join(ROOT, 'node_modules/@types')];
   return await new Promise((resolve) => {

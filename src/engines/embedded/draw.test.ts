@@ -11,21 +11,17 @@ function support(settings: { temperature: number; topK: number; topP: number }):
 }
 
 describe('a truncated draw', () => {
-  it('keeps the k likeliest tokens, lower ids first among equals', () => {
-    expect([...support({ temperature: 1, topK: 1, topP: 1 }).keys()]).toEqual([1]);
-    expect([...support({ temperature: 1, topK: 2, topP: 1 }).keys()].sort()).toEqual([1, 3]);
-    expect([...support({ temperature: 1, topK: 3, topP: 1 }).keys()].sort()).toEqual([1, 2, 3]);
-  });
-
-  it('keeps the shortest run of tokens whose share reaches top-p', () => {
-    expect([...support({ temperature: 1, topK: 0, topP: 0.01 }).keys()]).toEqual([1]);
-    expect([...support({ temperature: 1, topK: 0, topP: 0.8 }).keys()].sort()).toEqual([1, 3, 2].sort());
-  });
-
-  it('applies top-p to what top-k left, renormalised', () => {
+  it.each([
+    ['the likeliest token', { topK: 1, topP: 1 }, [1]],
+    ['the k likeliest tokens, lower ids first among equals', { topK: 2, topP: 1 }, [1, 3]],
+    ['all k of them', { topK: 3, topP: 1 }, [1, 2, 3]],
+    ['the shortest run of tokens whose share reaches top-p', { topK: 0, topP: 0.01 }, [1]],
+    ['as many as that takes', { topK: 0, topP: 0.8 }, [1, 2, 3]],
     // Of two equal tokens the first alone has a share of one half.
-    expect([...support({ temperature: 1, topK: 2, topP: 0.5 }).keys()]).toEqual([1]);
-    expect([...support({ temperature: 1, topK: 2, topP: 0.51 }).keys()].sort()).toEqual([1, 3]);
+    ['top-p of what top-k left, renormalised', { topK: 2, topP: 0.5 }, [1]],
+    ['both where one is not enough', { topK: 2, topP: 0.51 }, [1, 3]],
+  ])('keeps %s', (_, settings, kept) => {
+    expect([...support({ temperature: 1, ...settings }).keys()].toSorted()).toEqual(kept);
   });
 
   it('reports log-probabilities of the distribution drawn from', () => {

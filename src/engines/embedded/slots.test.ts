@@ -58,20 +58,6 @@ describe('slots', () => {
     expect(new Set([...before, ...other.pages]).size).toBe(3 + 2);
   });
 
-  it('do not write into a page that another conversation still reads', () => {
-    const table = tableOf(3);
-    const { slot } = take(table, count(40));
-    finish(table, slot);
-    const { slot: other } = take(table, [...count(32), 99], 34);
-    expect(other.pages.slice(0, 2)).toEqual(slot.pages.slice(0, 2));
-    const shared = other.pages[1];
-    finish(table, other);
-    // Begins within the second page, which both have.
-    const { slot: third, copy } = take(table, [...count(20), 77], 30);
-    expect(copy).toEqual({ from: shared, to: third.pages[1], count: 4 });
-    expect(third.pages[1]).not.toBe(shared);
-  });
-
   it('take the pages of conversations that ended, the oldest first, and wait where there are none', () => {
     const table = tableOf(4, 4);
     const [first, second] = [take(table, [1, 2], 16).slot, take(table, [3, 4], 16).slot];

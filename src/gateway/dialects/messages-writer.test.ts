@@ -1,8 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { assembled, type Block, create, eventsIn, postTo, question } from '../../../test/fixtures/gateway/messages.ts';
-import { ANSWER, LOOKUP, open, renderer, say, slowly } from '../../../test/fixtures/gateway/streams.ts';
-import { TrainyardError } from '../../core/errors.ts';
+import { ANSWER, failsAfter, LOOKUP, open, renderer, say } from '../../../test/fixtures/gateway/streams.ts';
 import type { Message, Turn } from '../../core/types.ts';
 import type { Piece } from '../../tokens/response-stream.ts';
 import type { AnswerHead } from './dialect.ts';
@@ -52,12 +51,7 @@ describe('a streamed message', () => {
   });
 
   it('that fails after its start ends with an error event and leaves no turn', async () => {
-    const { session } = open({
-      reply: async function* (_: unknown, __: number, signal: AbortSignal | undefined) {
-        yield* slowly(say('It costs'), 0, signal);
-        throw new TrainyardError('ENGINE_FAILED', 'the engine is gone');
-      } as never,
-    });
+    const { session } = open({ reply: failsAfter('It costs') });
     const events = eventsIn(await (await postTo(session, 'messages', asked)).text());
     expect(events[0]!.type).toBe('message_start');
     expect(events.at(-1)).toMatchObject({ type: 'error', error: { type: 'api_error', message: 'the engine is gone' } });

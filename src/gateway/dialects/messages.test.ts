@@ -218,16 +218,8 @@ describe('what a Messages request may ask', () => {
     });
     expect(response.status).toBe(200);
     const [turn] = session.seal() as [Turn];
-    const ignored = [
-      'thinking',
-      'metadata',
-      'naïve\n名',
-      'tools:web_search',
-      'tools:decoy',
-      'tools:mcp_toolset',
-      'tool_choice.disable_parallel_tool_use',
-      'output_config.effort',
-    ];
+    const left = ['tools:web_search', 'tools:decoy', 'tools:mcp_toolset', 'tool_choice.disable_parallel_tool_use'];
+    const ignored = ['thinking', 'metadata', 'naïve\n名', ...left, 'output_config.effort'];
     expect(turn.request.ignored).toEqual(ignored);
     expect(response.headers.get('x-trainyard-ignored')).toBe(ignored.join(',').replaceAll(/[ï\n名]/g, '?'));
     const lookup = { type: 'function', function: { name: 'lookup', description: 'price', parameters: { type: 'object' } } };

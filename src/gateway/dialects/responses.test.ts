@@ -1,5 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { eventsIn } from '../../../test/fixtures/gateway/messages.ts';
 import type { Message, Turn } from '../../core/types.ts';
 import { type Piece, piecesOf } from '../../tokens/response-stream.ts';
 import type { AnswerHead } from './dialect.ts';
@@ -44,12 +45,7 @@ function streamed(memory: object, pieces: readonly Piece[], turn: Turn, head: An
   const { writer } = responses.read({ input: [user], stream: true }, memory);
   const events = writer.events(head);
   const text = events.start() + pieces.map((piece) => events.pieces([{ choice: 0, piece }])).join('') + events.end([turn]);
-  const last = JSON.parse(
-    text
-      .split('\n\n')
-      .at(-2)!
-      .replace(/^event: .*\ndata: /, ''),
-  ) as { response: { output: Item[] } };
+  const last = eventsIn<{ type: string; response: { output: Item[] } }>(text).at(-1)!;
   return last.response.output;
 }
 
@@ -133,53 +129,49 @@ describe('reasoning that a client sends', () => {
   });
 });
 
-describe('messages of a client', () => {
-  it('join their parts; developers are the system; results of calls may be parts', () => {
-    const parts = [
-      { type: 'input_text', text: 'a' },
-      { type: 'input_text', text: 'b' },
-    ];
-    const input = [
-      { role: 'developer', content: parts },
-      { role: 'user', content: parts },
-      {
-        type: 'message',
-        role: 'assistant',
-        content: [
-          { type: 'output_text', text: 'a' },
-          { type: 'refusal', refusal: 'b' },
-        ],
-      },
-      { type: 'function_call', call_id: 'c', name: 'f', arguments: '{}' },
-      { type: 'function_call_output', call_id: 'c', output: parts },
-    ];
-    expect(responses.read({ input }, {}).request.messages).toEqual([
-      { role: 'system', content: 'a\nb' },
-      { role: 'user', content: 'a\nb' },
-      { role: 'assistant', content: 'ab', tool_calls: [{ id: 'c', type: 'function', function: { name: 'f', arguments: '{}' } }] },
-      { role: 'tool', content: 'a\nb', tool_call_id: 'c' },
-    ]);
-  });
+it('messages of a client join their parts; developers are the system; results of calls may be parts', () => {
+  const parts = [
+    { type: 'input_text', text: 'a' },
+    { type: 'input_text', text: 'b' },
+  ];
+  const input = [
+    { role: 'developer', content: parts },
+    { role: 'user', content: parts },
+    {
+      type: 'message',
+      role: 'assistant',
+      content: [
+        { type: 'output_text', text: 'a' },
+        { type: 'refusal', refusal: 'b' },
+      ],
+    },
+    { type: 'function_call', call_id: 'c', name: 'f', arguments: '{}' },
+    { type: 'function_call_output', call_id: 'c', output: parts },
+  ];
+  expect(responses.read({ input }, {}).request.messages).toEqual([
+    { role: 'system', content: 'a\nb' },
+    { role: 'user', content: 'a\nb' },
+    { role: 'assistant', content: 'ab', tool_calls: [{ id: 'c', type: 'function', function: { name: 'f', arguments: '{}' } }] },
+    { role: 'tool', content: 'a\nb', tool_call_id: 'c' },
+  ]);
 });
 
-describe('the memory of responses', () => {
-  it('shares what a long conversation has in common, and forgets the oldest', () => {
-    const memory = new ResponsesMemory();
-    const kept = (i: number) => memory.response(`resp_${i}`);
-    memory.keep({ id: 'resp_0', previous: undefined, messages: [], items: [{ id: 'msg_first' }] });
-    for (let i = 0; i < 10_001; i++) {
-      memory.keep({
-        id: `resp_${i}`,
-        previous: kept(i - 1),
-        messages: [{ role: 'user', content: `${i}` }],
-        items: [{ id: `msg_${i}` }],
-      });
-    }
-    expect(kept(10_000)!.previous).toBe(kept(9999));
-    expect(kept(10_000)!.messages.length).toBe(1);
-    const whole = conversationOf(kept(10_000)!);
-    expect([whole.length, whole[0]!.content, whole.at(-1)!.content]).toEqual([10_001, '0', '10000']);
-    expect([kept(0), memory.item('msg_0'), memory.item('msg_first')]).toEqual([undefined, undefined, undefined]);
-    expect(memory.item('msg_1')).toBeDefined();
-  });
+it('the memory of responses shares what a long conversation has in common, and forgets the oldest', () => {
+  const memory = new ResponsesMemory();
+  const kept = (i: number) => memory.response(`resp_${i}`);
+  memory.keep({ id: 'resp_0', previous: undefined, messages: [], items: [{ id: 'msg_first' }] });
+  for (let i = 0; i < 10_001; i++) {
+    memory.keep({
+      id: `resp_${i}`,
+      previous: kept(i - 1),
+      messages: [{ role: 'user', content: `${i}` }],
+      items: [{ id: `msg_${i}` }],
+    });
+  }
+  expect(kept(10_000)!.previous).toBe(kept(9999));
+  expect(kept(10_000)!.messages.length).toBe(1);
+  const whole = conversationOf(kept(10_000)!);
+  expect([whole.length, whole[0]!.content, whole.at(-1)!.content]).toEqual([10_001, '0', '10000']);
+  expect([kept(0), memory.item('msg_0'), memory.item('msg_first')]).toEqual([undefined, undefined, undefined]);
+  expect(memory.item('msg_1')).toBeDefined();
 });

@@ -1,8 +1,10 @@
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
+import { ask } from '../../../test/fixtures/areal/ask.ts';
 import type * as rewards from '../../../test/fixtures/areal/rewards.ts';
+import { sharedFolder } from '../../../test/fixtures/folder.ts';
+import { refuses } from '../../../test/fixtures/refusal.ts';
 import { scriptedRollouts } from '../../../test/fixtures/scripted-rollouts.ts';
 import { runInRollout } from '../../core/context.ts';
 import type { WorkflowContext } from '../../core/contracts.ts';
@@ -15,12 +17,8 @@ const module = new URL('../../../test/fixtures/areal/rewards.ts', import.meta.ur
 const wrap = <Name extends Exclude<keyof typeof rewards, 'half'>>(exportName: Name, options: AsyncRewardOptions = {}) =>
   new AsyncRewardWrapper<(typeof rewards)[Name]>({ module, exportName }, { maxWorkers: 1, ...options });
 
-let dir: string;
+const dir = sharedFolder();
 let files = 0;
-beforeAll(async () => {
-  dir = await mkdtemp(join(tmpdir(), 'trainyard-rewards-'));
-});
-afterAll(() => rm(dir, { recursive: true, force: true }));
 
 const attemptsFile = (): string => join(dir, String(files++));
 const pidsIn = async (file: string): Promise<string[]> => (await readFile(file, 'utf8')).trim().split('\n');
@@ -43,12 +41,8 @@ describe('a wrapped reward function', () => {
 
   it('is given the answer in the episode’s data or a copy of it, which the workflow does not see', async () => {
     await using reward = wrap('isRight');
-    const agent = agentWorkflow(async (data, { baseURL, apiKey, httpClient }) => {
-      const body = JSON.stringify({ model: 'policy', messages: data.messages });
-      const headers = { authorization: `Bearer ${apiKey}` };
-      const reply = await httpClient(`${baseURL}/chat/completions`, { method: 'POST', body, headers });
-      const { choices } = (await reply.json()) as { choices: [{ message: { content: string } }] };
-      const said = choices[0].message.content;
+    const agent = agentWorkflow(async (data, extras) => {
+      const said = await ask(extras, data);
       return (await reward('', said, data)) + (await reward('', said, { ...data }));
     });
     await using rollouts = await scriptedRollouts(agent);
@@ -90,10 +84,7 @@ describe('a wrapped reward function', () => {
   it('that always hangs throws after the retries and the first attempt; it is never a reward of its own accord', async () => {
     const file = attemptsFile();
     await using reward = wrap('blocks', quick);
-    await expect(reward(file, 99)).rejects.toMatchObject({
-      code: 'GRADER_TIMEOUT',
-      message: expect.stringMatching(/blocks did not return within 400 ms \(attempt 3 of 3\)/),
-    });
+    await refuses(reward(file, 99), 'GRADER_TIMEOUT', /blocks did not return within 400 ms \(attempt 3 of 3\)/);
     expect((await pidsIn(file)).length).toBe(3);
     const once = attemptsFile();
     await using zero = wrap('blocks', { ...quick, maxRetries: 0, onTimeout: 0 });
@@ -105,10 +96,8 @@ describe('a wrapped reward function', () => {
     const reward = wrap('blocks', { ...quick, maxRetries: 0, onTimeout: null });
     const file = attemptsFile();
     await using rollouts = await scriptedRollouts(
-      agentWorkflow(async (data, { baseURL, apiKey, httpClient }) => {
-        const body = JSON.stringify({ model: 'policy', messages: data.messages });
-        const headers = { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' };
-        await httpClient(`${baseURL}/chat/completions`, { method: 'POST', headers, body });
+      agentWorkflow(async (data, extras) => {
+        await ask(extras, data);
         return await reward(file, 99);
       }),
     );
@@ -151,18 +140,16 @@ describe('a wrapped reward function', () => {
   });
 });
 
-describe('with a workflow', () => {
-  it('its processes end at the teardown, and a later run has new ones', async () => {
-    const reward = wrap('workerId');
-    const agent = agentWorkflow(async () => 1);
-    let pid: number;
-    {
-      await using _rollouts = await scriptedRollouts(agent);
-      pid = await reward();
-      expect(isAlive(pid)).toBe(true);
-    }
-    expect(isAlive(pid)).toBe(false);
-    await using _again = await scriptedRollouts(agent);
-    expect(await reward()).not.toBe(pid);
-  });
+it('with a workflow its processes end at the teardown, and a later run has new ones', async () => {
+  const reward = wrap('workerId');
+  const agent = agentWorkflow(async () => 1);
+  let pid: number;
+  {
+    await using _rollouts = await scriptedRollouts(agent);
+    pid = await reward();
+    expect(isAlive(pid)).toBe(true);
+  }
+  expect(isAlive(pid)).toBe(false);
+  await using _again = await scriptedRollouts(agent);
+  expect(await reward()).not.toBe(pid);
 });

@@ -1,33 +1,24 @@
 import { describe, expect, it } from 'vitest';
+import { gradedRollout, trainedTurn } from '../../../test/fixtures/trained-rows.ts';
 import type { Reward, Trajectory, Turn } from '../../core/types.ts';
 import { exportInteractions, type TrajectoryTensors } from './export-interactions.ts';
-
-const effective = { temperature: 1, topP: 1, topK: 0, maxTokens: 64 };
 
 /** A turn that goes on from another: its prompt is that one's ids and one id of its own. */
 function turn(index: number, after?: Turn, more: Partial<Turn> = {}): Turn {
   const before = after === undefined ? [] : [...after.promptIds, ...after.sampledIds];
-  return {
-    ...{ index, thread: 'policy', role: 'policy', trainable: true, policyVersion: index, stopReason: 'stop' },
+  return trainedTurn(index, {
+    ...{ thread: 'policy', policyVersion: index },
     ...(after === undefined ? {} : { after: after.index }),
     promptIds: Int32Array.from([...before, 100 + index]),
     sampledIds: Int32Array.of(10 + index, 50 + index),
     logprobs: Float32Array.of(-0.5, -0.25 * (index + 1)),
-    sampling: { requested: {}, effective, seed: index },
-    request: { messages: [], tools: [] },
-    response: { role: 'assistant', content: '' },
-    ...{ startedAt: 0, endedAt: 0 },
     ...more,
-  } as Turn;
+  });
 }
 
-function trajectory(turns: readonly Turn[], reward: Reward = { value: 1 }, more: Partial<Trajectory> = {}): Trajectory {
-  return {
-    ...{ rolloutId: 'r', groupId: 'g', taskId: 't', purpose: 'train', outcome: { kind: 'completed' } },
-    ...{ grade: { kind: 'graded', reward }, turns, startedAt: 0, endedAt: 0 },
-    ...more,
-  } as Trajectory;
-}
+const trajectory = (turns: readonly Turn[], reward: Reward = { value: 1 }, more: Partial<Trajectory> = {}): Trajectory => {
+  return { ...gradedRollout('r', reward, turns), ...more };
+};
 
 const rewardsIn = (rows: Record<string, TrajectoryTensors>) =>
   Object.fromEntries(Object.entries(rows).map(([id, { rewards }]) => [id, Number(rewards[0]?.toFixed(9))]));
@@ -69,14 +60,12 @@ describe('the individual style', () => {
   });
 });
 
-describe('the concat style', () => {
-  it('gives a row for each leaf of the tree, by exact token prefix; what branches share is trained once', () => {
-    const rows = exportInteractions(trajectory([a, b, d, g, e], { value: 0, byTurn: { 3: 7, 4: 2 } }), { style: 'concat' });
-    expect(rewardsIn(rows)).toEqual({ 'r-3': 7, 'r-4': 2 });
-    expect(rows['r-3']?.loss_mask).toEqual([[0, 1, 1, 0, 1, 1, 0, 1, 1, 0, 1, 1]]);
-    expect(rows['r-3']?.versions).toEqual([[-1, 0, 0, -1, 1, 1, -1, 2, 2, -1, 3, 3]]);
-    expect(rows['r-4']?.loss_mask).toEqual([[0, 0, 0, 0, 1, 1]]);
-  });
+it('the concat style gives a row for each leaf of the tree, by exact token prefix; what branches share is trained once', () => {
+  const rows = exportInteractions(trajectory([a, b, d, g, e], { value: 0, byTurn: { 3: 7, 4: 2 } }), { style: 'concat' });
+  expect(rewardsIn(rows)).toEqual({ 'r-3': 7, 'r-4': 2 });
+  expect(rows['r-3']?.loss_mask).toEqual([[0, 1, 1, 0, 1, 1, 0, 1, 1, 0, 1, 1]]);
+  expect(rows['r-3']?.versions).toEqual([[-1, 0, 0, -1, 1, 1, -1, 2, 2, -1, 3, 3]]);
+  expect(rows['r-4']?.loss_mask).toEqual([[0, 0, 0, 0, 1, 1]]);
 });
 
 describe('an export', () => {

@@ -149,11 +149,7 @@ describe('a returned sample is held against the record:', () => {
       ({ inputIds }, prompt) => ({ inputIds: inputIds.with(prompt + 1, 5) }),
       /inputIds of the sample is 5 at position 12, where turn 0 has/,
     ],
-    [
-      'a list that is too short',
-      ({ logprobs }) => ({ logprobs: logprobs.slice(1) }),
-      /logprobs of the sample has \d+ entries, inputIds has \d+/,
-    ],
+    ['a short list', ({ logprobs }) => ({ logprobs: logprobs.slice(1) }), /logprobs .* has \d+ entries, inputIds has \d+/],
     ['a mask of nothing', ({ lossMask }) => ({ lossMask: lossMask.map(() => 0) }), /0 everywhere/],
     ['a mask of halves', ({ lossMask }) => ({ lossMask: lossMask.with(0, 0.5) }), /0\.5 at position 0/],
     ['two dimensions', ({ inputIds }) => ({ inputIds: [inputIds] }), /inputIds of the sample holds \[/],
@@ -176,7 +172,7 @@ describe('a returned sample is held against the record:', () => {
       return [episodeSample(response, 1), episodeSample(response, 0)];
     });
     expect(outcome).toMatchObject({
-      message: expect.stringMatching(/turn 0 is trained in samples 0 and 1, with the rewards 1 and 0/),
+      message: expect.stringMatching(/trained in samples 0 and 1, with the rewards 1 and 0/),
     });
   });
 

@@ -1,18 +1,11 @@
-import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
+import { ask } from '../../../test/fixtures/areal/ask.ts';
+import { localServer } from '../../../test/fixtures/local-server.ts';
 import { scriptedRollouts } from '../../../test/fixtures/scripted-rollouts.ts';
-import { type AgentExtras, agentWorkflow } from './agent-workflow.ts';
-import type { EpisodeData, HttpClient } from './episode.ts';
+import { agentWorkflow } from './agent-workflow.ts';
+import type { HttpClient } from './episode.ts';
 import { workflowContext } from './episode.ts';
-
-async function ask({ baseURL, apiKey, httpClient }: AgentExtras, { messages }: EpisodeData): Promise<void> {
-  const headers = { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' };
-  const body = JSON.stringify({ model: 'policy', messages });
-  const response = await httpClient(`${baseURL}/chat/completions`, { method: 'POST', headers, body });
-  expect(response.status).toBe(200);
-}
 
 describe('the workflow context', () => {
   it('is each rollout’s own, however many run at once', async () => {
@@ -82,11 +75,10 @@ describe('the shared HTTP client', () => {
   });
 
   it('aborts what is under way when it is closed', async () => {
-    await using server = createServer(() => {}).listen(0);
-    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+    await using server = await localServer(() => {});
     let pending: Promise<unknown> | undefined;
     const agent = agentWorkflow(async (data, extras) => {
-      pending = extras.httpClient(url).catch((thrown: unknown) => thrown);
+      pending = extras.httpClient(server.origin).catch((thrown: unknown) => thrown);
       await ask(extras, data);
       return 1;
     });
@@ -95,7 +87,6 @@ describe('the shared HTTP client', () => {
       await rollouts.run();
     }
     expect(await pending).toMatchObject({ code: 'USAGE' });
-    server.closeAllConnections();
   });
 
   it('is a new one in the next run, and lives as long as one of several workflows does', async () => {

@@ -1,17 +1,16 @@
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { sharedFolder } from '../../../test/fixtures/folder.ts';
+import { refusal } from '../../../test/fixtures/refusal.ts';
 import { readFlowsFile } from './flows-file.ts';
 
-let root: string;
+const root = sharedFolder();
 beforeAll(async () => {
-  root = await mkdtemp(join(tmpdir(), 'flows-'));
   await writeFile(join(root, 'package.json'), '{"type":"module"}');
   await writeFile(join(root, 'flow.js'), 'export class X { async run() { return 1; } }\nexport const nothing = 1;\n');
   await writeFile(join(root, 'broken.js'), 'throw new Error("at once");');
 });
-afterAll(() => rm(root, { recursive: true, force: true }));
 
 async function read(text: string) {
   const path = join(root, 'flows.yaml');
@@ -66,10 +65,7 @@ describe('a flows file', () => {
   });
 
   it('says where a module cannot be imported, has no such export, or the export is no flow', async () => {
-    await expect(read(target('./broken.js#X'))).rejects.toMatchObject({
-      code: 'ENTRY_UNLOADABLE',
-      message: expect.stringContaining('at once'),
-    });
+    await expect(read(target('./broken.js#X'))).rejects.toMatchObject(refusal('ENTRY_UNLOADABLE', 'at once'));
     await expect(read(target('./flow.js#nothing'))).rejects.toThrow('expected a class with an async run');
     const two = `${target('./gone.js#X')}- name: y\n  _target_: ./flow.js#Y\n`;
     await expect(read(two)).rejects.toThrow(/cannot import .*; also: flow y: .*has no export Y; it exports X, nothing/);

@@ -17,9 +17,7 @@ describe('executePythonCode', () => {
     expect(await executePythonCode('import time; time.sleep(60)', { timeout: 1 })).toBe(
       '<returncode>-1</returncode><stdout></stdout><stderr>TimeoutError: The code execution exceeded the timeout of 1 seconds.</stderr>',
     );
-    expect(await executePythonCode('while True: print("x" * 1000)')).toMatch(
-      'OutputError: The code wrote more than 65536 bytes.',
-    );
+    expect(await executePythonCode('while True: print("x" * 1000)')).toMatch('OutputError: The code wrote more than 65536 bytes');
   });
 
   it('has neither network nor environment nor the machine’s files', async () => {

@@ -121,12 +121,10 @@ describe('what is written is read back the same', () => {
   });
 });
 
-describe('a datum’s size', () => {
-  it('is what it adds to a request', () => {
-    check(fc.tuple(passRequest, datum), ([request, more]) => {
-      const longer = { ...request, data: [...request.data, more] };
-      expect(encodePassRequest(longer).length - encodePassRequest(request).length).toBe(encodedBytes(more));
-    });
+it('a datum’s size is what it adds to a request', () => {
+  check(fc.tuple(passRequest, datum), ([request, more]) => {
+    const longer = { ...request, data: [...request.data, more] };
+    expect(encodePassRequest(longer).length - encodePassRequest(request).length).toBe(encodedBytes(more));
   });
 });
 

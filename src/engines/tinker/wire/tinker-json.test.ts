@@ -74,16 +74,14 @@ describe('a pass request in JSON', () => {
   });
 });
 
-describe('a pass result in JSON', () => {
-  it('is refused with null for a metric or a number, and written with neither', () => {
-    const body = { loss_fn_output_type: 'x', loss_fn_outputs: [], metrics: { 'loss:sum': null } };
-    expect(() => passResultFromJson(body)).toThrow('metrics.loss:sum: expected number, found null');
-    expect(() => passResultToJson({ outputType: 'x', outputs: [], metrics: { 'loss:sum': Number.NaN } })).toThrow(
-      'metrics.loss:sum',
-    );
-    const outputs = [{ logprobs: { dtype: 'float32', data: Float32Array.of(Number.NEGATIVE_INFINITY) } }] as const;
-    expect(() => passResultToJson({ outputType: 'x', outputs, metrics: {} })).toThrow('loss_fn_outputs[0].logprobs.data[0]');
-  });
+it('a pass result in JSON is refused with null for a metric or a number, and written with neither', () => {
+  const body = { loss_fn_output_type: 'x', loss_fn_outputs: [], metrics: { 'loss:sum': null } };
+  expect(() => passResultFromJson(body)).toThrow('metrics.loss:sum: expected number, found null');
+  expect(() => passResultToJson({ outputType: 'x', outputs: [], metrics: { 'loss:sum': Number.NaN } })).toThrow(
+    'metrics.loss:sum',
+  );
+  const outputs = [{ logprobs: { dtype: 'float32', data: Float32Array.of(Number.NEGATIVE_INFINITY) } }] as const;
+  expect(() => passResultToJson({ outputType: 'x', outputs, metrics: {} })).toThrow('loss_fn_outputs[0].logprobs.data[0]');
 });
 
 describe('a sample call in JSON', () => {
@@ -128,7 +126,7 @@ describe('a sample call in JSON', () => {
 });
 
 describe('a sample reply in JSON', () => {
-  const reply = (change: object): unknown => ({
+  const reply = (change: object) => ({
     sequences: [{ stop_reason: 'stop', tokens: [1, 2], logprobs: [-1, -2], ...change }],
   });
 
