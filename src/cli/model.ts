@@ -13,7 +13,9 @@ import { asCalled, duration, ERASE_LINE_END } from './output/text.ts';
 const OFTEN = 200;
 const SELDOM = 10_000;
 
+/** `_what`: `get`. */
 export async function modelCommand(
+  _what: string,
   named: string,
   given: string | undefined,
   { json }: { readonly json: boolean },
