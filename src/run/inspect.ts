@@ -12,24 +12,7 @@ import { exclusionsIn, placeOf, summaryOf } from '../core/turns.ts';
 import type { BatchManifest, Exclusion, Mark, Message, RolloutSummary, Trajectory, Turn } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';
 
-type Listed =
-  | Exclude<keyof FilterRow, keyof RolloutSummary>
-  | 'rolloutId'
-  | 'taskId'
-  | 'purpose'
-  | 'reward'
-  | 'parts'
-  | 'metrics'
-  | 'turns'
-  | 'forks'
-  | 'abandoned'
-  | 'failedCalls';
-
-export interface RolloutLine extends Pick<FilterRow, Listed> {
-  readonly outcome: string;
-  /** Training rows it yields or would yield. Null if it cannot be trained (greedy sampling, for example). */
-  readonly samples: number | null;
-}
+export type RolloutLine = ReturnType<typeof rolloutLine>;
 
 /** A rollout in a list: what the store says of it, and what steps and marks do. */
 export type RolloutRow = FilterRow;
@@ -75,7 +58,7 @@ export function rowOf(
   };
 }
 
-export function rolloutLine(row: RolloutRow, trajectory: Trajectory): RolloutLine {
+export function rolloutLine(row: RolloutRow, trajectory: Trajectory) {
   const { rolloutId, taskId, purpose, outcome, limit, reward, parts, metrics, turns } = row;
   const { step, forks, abandoned, failedCalls, excluded, excludedTurns } = row;
   return {
@@ -86,6 +69,7 @@ export function rolloutLine(row: RolloutRow, trajectory: Trajectory): RolloutLin
     reward,
     ...defined({ parts, metrics }),
     turns,
+    /** Training rows it yields or would yield. Null if it cannot be trained (greedy sampling, for example). */
     samples: samplesOf(trajectory),
     step,
     forks,

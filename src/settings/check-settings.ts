@@ -243,9 +243,6 @@ export function baseURLOf(
 }
 
 /** Returns the settings unchanged, or throws USAGE. */
-export function checkSettings(verb: 'eval', settings: EvaluationSettings): EvaluationSettings;
-export function checkSettings(verb: 'train', settings: TrainSettings): TrainSettings;
-export function checkSettings(verb: 'sft', settings: SftSettings): SftSettings;
 export function checkSettings<T extends EvaluationSettings | TrainSettings | SftSettings>(verb: Verb, settings: T): T {
   const faults = faultsIn(settings, verb, true).map(({ name, message }) => `${name}: ${message}`);
   const problems = faults.length > 0 ? faults : conflictsIn(settings).filter((problem) => problem !== false);
