@@ -43,8 +43,7 @@ export async function exportCommand(from: string, { json, tensorboard, ...flags 
 }
 
 async function exportEvents(from: string, to: string, json: boolean, others: readonly string[]): Promise<number> {
-  if (others.length > 0)
-    throw new TrainyardError('USAGE', 'expected no other flags beside --tensorboard', { hint: 'export twice' });
+  if (others.length > 0) throw new TrainyardError('USAGE', 'expected no other flags beside --tensorboard', 'export twice');
   const values = (await import('../export/tensorboard.ts')).exportTensorBoard(from, to);
   const told = { type: 'exported', format: 'tensorboard', to, values };
   console.log(
@@ -61,9 +60,11 @@ function dataRequestOf(from: string, flags: Omit<ExportFlags, 'json'>): DataRequ
   if (format && to && !ofWeights) return { from, format, to, ...defined({ purpose, only, filter, store }) };
   const hint = 'give --format and --to for rollouts; without them, --adapter, --merged or --gguf-adapter for weights';
   const found = Object.keys(flags).map((name) => `--${flagOf({ name })}`);
-  throw new TrainyardError('USAGE', `expected --format and --to, and none of the flags for weights, found ${found.join(' ')}`, {
+  throw new TrainyardError(
+    'USAGE',
+    `expected --format and --to, and none of the flags for weights, found ${found.join(' ')}`,
     hint,
-  });
+  );
 }
 
 function dataLines({ format, to, purpose, rollouts, rows, bytes, leftOut }: ExportedData): readonly string[] {

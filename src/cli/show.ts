@@ -7,7 +7,7 @@ import { styleText } from 'node:util';
 import type { Verification } from '../audit/verify.ts';
 import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { Emit } from '../core/events.ts';
+import { type Emit, warnBy } from '../core/events.ts';
 import { rowFilter } from '../core/filter.ts';
 import { defined } from '../core/json.ts';
 import type { Purpose } from '../core/types.ts';
@@ -103,7 +103,7 @@ export async function curateCommand(path: string, rolloutIds: readonly string[],
   const isList = rolloutIds.length === 0;
   if (isList && (turn !== undefined || reason !== undefined || undo)) {
     const hint = `list them: trainyard show ${path}`;
-    throw new TrainyardError('USAGE', 'expected the ids of rollouts, found none', { hint });
+    throw new TrainyardError('USAGE', 'expected the ids of rollouts, found none', hint);
   }
   await using store = await openStoreOf(path, flags);
   const lines = isList ? await curationIn(store) : await curate(store, { rolloutIds, turn, reason, undo });
@@ -140,7 +140,7 @@ export async function verifyCommand(
     console.log(`${done} of ${count(of, 'step')} done again`);
   };
   const result = await guarded(emit, { steps: false }, ({ stop }) =>
-    verify({ run, ...defined({ store }) }, { warn: (code, message) => emit({ type: 'warning', code, message }), stop, onStep }),
+    verify({ run, ...defined({ store }) }, { warn: warnBy(emit), stop, onStep }),
   );
   const seconds = (performance.now() - started) / 1000;
   console.log(

@@ -24,7 +24,7 @@ export async function trainCommand(given: string | undefined, { json, resume: ea
   // The flows file can serve as the entry.
   const entry = given ?? settings.flows;
   if (earlier !== undefined && settings.run !== undefined) {
-    throw new TrainyardError('USAGE', 'found both --resume and --run', { hint: '--resume names the directory already' });
+    throw new TrainyardError('USAGE', 'found both --resume and --run', '--resume names the directory already');
   }
   const { model = EVAL_DEFAULTS.model, seed = EVAL_DEFAULTS.seed } = settings;
   const { from } = settings;

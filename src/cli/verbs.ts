@@ -194,5 +194,5 @@ export function addVerbs(program: Command, ended: Ended): void {
 
 export function entryGiven(entry: string | undefined, hint: string): string {
   if (entry !== undefined) return entry;
-  throw new TrainyardError('USAGE', 'missing required argument: entry', { hint });
+  throw new TrainyardError('USAGE', 'missing required argument: entry', hint);
 }

@@ -44,7 +44,7 @@ export async function viewCommand(paths: readonly string[], flags: ViewFlags): P
   } = flags;
   if (to === undefined && (flags.filter ?? flags.limit ?? rollout) !== undefined) {
     const hint = 'give --export <file.html>, or set the filter in the page';
-    throw new TrainyardError('USAGE', '--filter, --limit and --rollout say what --export writes, found none', { hint });
+    throw new TrainyardError('USAGE', '--filter, --limit and --rollout say what --export writes, found none', hint);
   }
   checkStoreUrl(store);
   const { ShownRun } = await import('../view/shown-run.ts');
@@ -130,9 +130,11 @@ function runsAmong(paths: readonly string[], store?: string): readonly { readonl
     if (isFolder === undefined && store !== undefined) return [{ path, url: store }];
     const found = isFolder === false || isRun(path) ? [path] : isFolder ? within(path).filter(isRun) : [];
     if (found.length > 0) return found.map((one) => ({ path: one, ...(store && keptStore(one).url && { url: store }) }));
-    throw new TrainyardError('FILE_NOT_FOUND', `${path} ${isFolder ? 'holds no run' : 'does not exist'}`, {
-      hint: 'give directories of runs, such as runs/<name>, or a folder of them, such as runs',
-    });
+    throw new TrainyardError(
+      'FILE_NOT_FOUND',
+      `${path} ${isFolder ? 'holds no run' : 'does not exist'}`,
+      'give directories of runs, such as runs/<name>, or a folder of them, such as runs',
+    );
   });
 }
 

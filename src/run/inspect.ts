@@ -21,9 +21,11 @@ export type RolloutRow = FilterRow;
 export async function rolloutIn(store: Store, path: string, rolloutId: string): Promise<Trajectory> {
   const found = await store.read(rolloutId);
   if (found !== undefined) return found;
-  throw new TrainyardError('FILE_NOT_FOUND', `${path} holds no rollout ${JSON.stringify(rolloutId)}`, {
-    hint: `list them: trainyard show ${path}; rollouts are kept when they end`,
-  });
+  throw new TrainyardError(
+    'FILE_NOT_FOUND',
+    `${path} holds no rollout ${JSON.stringify(rolloutId)}`,
+    `list them: trainyard show ${path}; rollouts are kept when they end`,
+  );
 }
 
 export async function stepsIn(store: Store): Promise<ReadonlyMap<string, number>> {
@@ -234,9 +236,11 @@ function reasonOf({ reason, undo = false }: CurationRequest): string {
   const given = reason?.trim() ?? (undo ? 'taken back' : '');
   if (given !== '' && given.length <= LONGEST_REASON) return given;
   const found = given === '' ? 'none' : `${given.length} characters`;
-  throw new TrainyardError('USAGE', `reason: expected 1 to ${LONGEST_REASON} characters, found ${found}`, {
-    hint: 'say with --reason why it is not to be trained: it is kept for whoever looks later',
-  });
+  throw new TrainyardError(
+    'USAGE',
+    `reason: expected 1 to ${LONGEST_REASON} characters, found ${found}`,
+    'say with --reason why it is not to be trained: it is kept for whoever looks later',
+  );
 }
 
 /** Null for a rollout that is there and cannot be read: it can be left out all the same. */
@@ -261,9 +265,11 @@ async function checkPlaces(store: Store, places: readonly Exclusion[], inForce?:
     }
   }
   if (problems.length === 0) return;
-  throw new TrainyardError('USAGE', problems.join('; '), {
-    hint: 'nothing was written; trainyard show <run> lists rollouts, trainyard curate <run> what is excluded',
-  });
+  throw new TrainyardError(
+    'USAGE',
+    problems.join('; '),
+    'nothing was written; trainyard show <run> lists rollouts, trainyard curate <run> what is excluded',
+  );
 }
 
 async function linesOf(store: Store, marks: readonly Mark[]): Promise<readonly CurationLine[]> {

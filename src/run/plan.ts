@@ -146,7 +146,7 @@ export async function planEvaluation(request: EvaluationRequest): Promise<Evalua
   if (tasks.length * n > MOST_ROLLOUTS) {
     const found = `found ${tasks.length} tasks × ${n} = ${tasks.length * n}`;
     const hint = 'give a smaller --n, or fewer --rows';
-    throw new TrainyardError('USAGE', `n: expected at most ${MOST_ROLLOUTS} rollouts in all, ${found}`, { hint });
+    throw new TrainyardError('USAGE', `n: expected at most ${MOST_ROLLOUTS} rollouts in all, ${found}`, hint);
   }
   const record = await evaluationRecord(settings, entry, tasks);
   const message = `${n} rollouts of a task at temperature 0 are most likely all the same: give --temperature 1`;
@@ -381,5 +381,5 @@ function shown(value: unknown, setting: string): string {
 }
 
 function impossible(message: string, hint: string): TrainyardError {
-  return new TrainyardError('RESUME_IMPOSSIBLE', message, { hint });
+  return new TrainyardError('RESUME_IMPOSSIBLE', message, hint);
 }

@@ -61,7 +61,7 @@ export function noSignal(batch: Tried, trained: Trained, tried = ''): TrainyardE
   const isRefused = refusedIn(batch, trained.workflow) !== undefined;
   const got = `rewards of the last ${all.length} rollouts: ${rewardsText(all)}`;
   const found = isRefused ? [why, got] : [why, got, answersText(all), modelText(trained.model)];
-  return new TrainyardError('NO_SIGNAL', `${tried}${found.join('; ')}`, { hint });
+  return new TrainyardError('NO_SIGNAL', `${tried}${found.join('; ')}`, hint);
 }
 
 export function isSolved({ withoutSignal }: Tried): boolean {

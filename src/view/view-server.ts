@@ -235,7 +235,7 @@ function bearerOf(request: HttpRequest): string | undefined {
 
 function unknown(message: string): TrainyardError {
   const hint = 'Open the latest link that trainyard view printed in its terminal: each works once, for one tab of a browser.';
-  return new TrainyardError('SESSION_UNKNOWN', message, { hint });
+  return new TrainyardError('SESSION_UNKNOWN', message, hint);
 }
 
 function page(body: string): HttpReply {
