@@ -21,7 +21,7 @@ import { isApi, shortPath, usualRun } from '../settings/settings.ts';
 import { isDevice, writeWhole } from '../store/files.ts';
 import { checkStoreUrl } from '../store/url.ts';
 import { exitAfter, guarded } from './guarded.ts';
-import { openReport, wayOn } from './output/print.ts';
+import { openReport, saying, wayOn } from './output/print.ts';
 import { count, nameCell, percent, table } from './output/text.ts';
 import { entryGiven } from './verbs.ts';
 import { viewBeside } from './view.ts';
@@ -241,7 +241,7 @@ export async function diffCommand(
   // Either may have its rollouts in a file.
   const urlOf = (run: string): string | undefined => (existsSync(run) && keptStore(run).url === undefined ? undefined : store);
   const comparison = compare(await measuredIn(a, urlOf(a)), await measuredIn(b, urlOf(b)));
-  console.log(json ? JSON.stringify({ type: 'diff', ...comparison }) : diffLines(comparison).join('\n'));
+  saying(json)(diffLines(comparison), { type: 'diff', ...comparison });
   return 0;
 }
 

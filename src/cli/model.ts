@@ -6,7 +6,7 @@ import { downloadModel, sizeText } from '../engines/model-download.ts';
 import { HUB_NAME } from '../engines/model-path.ts';
 import { shellWord } from '../settings/settings.ts';
 import { guarded } from './guarded.ts';
-import { describe } from './output/print.ts';
+import { describe, saying } from './output/print.ts';
 import { unfiltered } from './output/terminal.ts';
 import { asCalled, duration, ERASE_LINE_END } from './output/text.ts';
 
@@ -56,6 +56,6 @@ export async function modelCommand(
     'Measure it with your agent, or train it:',
     ...next,
   ];
-  console.log(json ? JSON.stringify({ type: 'downloaded', ...model }) : lines.join('\n'));
+  saying(json)(lines, { type: 'downloaded', ...model });
   return 0;
 }

@@ -15,6 +15,7 @@ import { defined } from '../core/json.ts';
 import { keptStore } from '../run/run-store.ts';
 import { shellWord } from '../settings/settings.ts';
 import { checkStoreUrl } from '../store/url.ts';
+import { saying } from './output/print.ts';
 import { asCalled, count } from './output/text.ts';
 import { serving } from './serve.ts';
 
@@ -53,7 +54,7 @@ export async function viewCommand(paths: readonly string[], flags: ViewFlags): P
     const { exportView } = await import('../view/export-view.ts');
     const whole = await exportView(runs.all, { to, filter, limit, rollout });
     const line = `Wrote ${to}: ${count(runs.all.length, 'run')}, ${count(whole, 'rollout')} with conversations and tokens`;
-    console.log(json ? JSON.stringify({ type: 'exported', to, runs: runs.all.length, rollouts: whole }) : line);
+    saying(json)([line], { type: 'exported', to, runs: runs.all.length, rollouts: whole });
     return 0;
   }
   const { serveView } = await import('../view/view-server.ts');
