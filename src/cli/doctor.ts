@@ -16,6 +16,7 @@ import { modelsAt } from '../engines/open-policy.ts';
 import { findBubblewrap } from '../processes/bubblewrap.ts';
 import { baseURLOf } from '../settings/check-settings.ts';
 import { APIS, type ApiName, BASE_MODEL } from '../settings/settings.ts';
+import { saying } from './output/print.ts';
 import { asCalled, count } from './output/text.ts';
 
 type Finding = readonly [level: 'ok' | 'note' | 'problem', found: string, todo?: string | undefined];
@@ -31,14 +32,12 @@ export async function doctorCommand({ json }: { readonly json: boolean }): Promi
   const found = await Promise.all(Object.entries(checks).map(async ([name, check]) => [name, ...(await check())] as const));
   const findings = found.map(([name, level, what, todo]) => ({ name, level, found: what, todo }));
   const ok = findings.every(({ level }) => level !== 'problem');
-  if (json) console.log(JSON.stringify({ type: 'doctor', ok, findings }));
-  else {
-    for (const { name, level, found: what, todo } of findings) {
-      console.log(`${styleText(COLOURS[level], level.padEnd(8))} ${name.padEnd(20)} ${printableLine(what)}`);
-      if (todo !== undefined) console.log(`${' '.repeat(30)}${asCalled(printableLine(todo))}`);
-    }
-    console.log(ok ? 'Training can run here.' : 'Training cannot run here before the problems are solved.');
-  }
+  const lines = findings.flatMap(({ name, level, found: what, todo }) => [
+    `${styleText(COLOURS[level], level.padEnd(8))} ${name.padEnd(20)} ${printableLine(what)}`,
+    ...(todo === undefined ? [] : [`${' '.repeat(30)}${asCalled(printableLine(todo))}`]),
+  ]);
+  const verdict = ok ? 'Training can run here.' : 'Training cannot run here before the problems are solved.';
+  saying(json)([...lines, verdict], { type: 'doctor', ok, findings });
   return ok ? 0 : 1;
 }
 

@@ -21,7 +21,7 @@ import { isApi, shortPath, usualRun } from '../settings/settings.ts';
 import { isDevice, writeWhole } from '../store/files.ts';
 import { checkStoreUrl } from '../store/url.ts';
 import { exitAfter, guarded } from './guarded.ts';
-import { openReport, wayOn } from './output/print.ts';
+import { openReport, saying, wayOn } from './output/print.ts';
 import { count, nameCell, percent, table } from './output/text.ts';
 import { entryGiven } from './verbs.ts';
 import { viewBeside } from './view.ts';
@@ -123,7 +123,7 @@ function checkFlags(flags: EvalFlags): void {
       '--retry-failed: expected --resume <run> beside it, whose failed rollouts are run again',
     isSameFile && 'found the same file for --junit and --report: give two',
   ].filter((problem) => typeof problem === 'string');
-  if (problems.length > 0) throw new TrainyardError('USAGE', problems.join('; '), { hint: 'see trainyard eval --help' });
+  if (problems.length > 0) throw new TrainyardError('USAGE', problems.join('; '), 'see trainyard eval --help');
   if (junit !== undefined) checkWritable(junit, '--junit', run ?? resume);
   if (report !== undefined) checkWritable(report, '--report', run ?? resume);
 }
@@ -136,9 +136,11 @@ const OF_THE_RUN = /^(?:run\.json|metrics\.json|events\.jsonl|lock|store\.sqlite
 export function checkWritable(path: string, flag: string, run?: string): void {
   const found = obstacle(path, run);
   if (found === undefined) return;
-  throw new TrainyardError('USAGE', `${flag}: expected a file that can be written, found ${found}`, {
-    hint: `give ${flag} the name of a new file, where files may be written`,
-  });
+  throw new TrainyardError(
+    'USAGE',
+    `${flag}: expected a file that can be written, found ${found}`,
+    `give ${flag} the name of a new file, where files may be written`,
+  );
 }
 
 function obstacle(path: string, run: string | undefined): string | undefined {
@@ -239,7 +241,7 @@ export async function diffCommand(
   // Either may have its rollouts in a file.
   const urlOf = (run: string): string | undefined => (existsSync(run) && keptStore(run).url === undefined ? undefined : store);
   const comparison = compare(await measuredIn(a, urlOf(a)), await measuredIn(b, urlOf(b)));
-  console.log(json ? JSON.stringify({ type: 'diff', ...comparison }) : diffLines(comparison).join('\n'));
+  saying(json)(diffLines(comparison), { type: 'diff', ...comparison });
   return 0;
 }
 

@@ -4,13 +4,12 @@
  */
 import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { Emit } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import type { DataRequest, ExportedData } from '../export/export-data.ts';
 import type { Exported, ExportRequest, Written } from '../export/export-weights.ts';
 import { flagOf } from '../settings/setting-rows.ts';
 import { guarded } from './guarded.ts';
-import { jsonLines, textLines } from './output/print.ts';
+import { printing, saying } from './output/print.ts';
 import { count } from './output/text.ts';
 
 interface ExportFlags extends Omit<ExportRequest, 'from'>, Partial<Omit<DataRequest, 'from'>> {
@@ -28,9 +27,8 @@ const NAMES = {
 
 export async function exportCommand(from: string, { json, tensorboard, ...flags }: ExportFlags): Promise<number> {
   if (tensorboard !== undefined) return await exportEvents(from, tensorboard, json, Object.keys(flags));
-  const emit: Emit = json ? jsonLines(process.stdout) : textLines(process.stdout);
   const data = dataRequestOf(from, flags);
-  const { exported, lines } = await guarded(emit, { steps: false }, async ({ stop }) => {
+  const { exported, lines } = await guarded(printing(json), { steps: false }, async ({ stop }) => {
     if (data === undefined) {
       const weights = await (await import('../export/export-weights.ts')).exportCheckpoint({ from, ...flags }, stop);
       return { exported: weights, lines: exportedLines(weights) };
@@ -38,18 +36,15 @@ export async function exportCommand(from: string, { json, tensorboard, ...flags 
     const written = await (await import('../export/export-data.ts')).exportData(data, stop);
     return { exported: written, lines: dataLines(written) };
   });
-  console.log(json ? JSON.stringify({ type: 'exported', ...exported }) : lines.map(printableLine).join('\n'));
+  saying(json)(lines.map(printableLine), { type: 'exported', ...exported });
   return 0;
 }
 
 async function exportEvents(from: string, to: string, json: boolean, others: readonly string[]): Promise<number> {
-  if (others.length > 0)
-    throw new TrainyardError('USAGE', 'expected no other flags beside --tensorboard', { hint: 'export twice' });
+  if (others.length > 0) throw new TrainyardError('USAGE', 'expected no other flags beside --tensorboard', 'export twice');
   const values = (await import('../export/tensorboard.ts')).exportTensorBoard(from, to);
-  const told = { type: 'exported', format: 'tensorboard', to, values };
-  console.log(
-    json ? JSON.stringify(told) : printableLine(`Exported ${count(values, 'value')} to ${to}: tensorboard --logdir ${to}`),
-  );
+  const line = printableLine(`Exported ${count(values, 'value')} to ${to}: tensorboard --logdir ${to}`);
+  saying(json)([line], { type: 'exported', format: 'tensorboard', to, values });
   return 0;
 }
 
@@ -61,9 +56,11 @@ function dataRequestOf(from: string, flags: Omit<ExportFlags, 'json'>): DataRequ
   if (format && to && !ofWeights) return { from, format, to, ...defined({ purpose, only, filter, store }) };
   const hint = 'give --format and --to for rollouts; without them, --adapter, --merged or --gguf-adapter for weights';
   const found = Object.keys(flags).map((name) => `--${flagOf({ name })}`);
-  throw new TrainyardError('USAGE', `expected --format and --to, and none of the flags for weights, found ${found.join(' ')}`, {
+  throw new TrainyardError(
+    'USAGE',
+    `expected --format and --to, and none of the flags for weights, found ${found.join(' ')}`,
     hint,
-  });
+  );
 }
 
 function dataLines({ format, to, purpose, rollouts, rows, bytes, leftOut }: ExportedData): readonly string[] {

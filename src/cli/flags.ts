@@ -96,7 +96,7 @@ function valueSet(text: string, options: readonly Option[]): readonly [flag: str
 }
 
 function wrong(name: string, message: string): TrainyardError {
-  return new TrainyardError('USAGE', `--set ${name}: ${message}`, { hint: 'trainyard help settings lists every setting' });
+  return new TrainyardError('USAGE', `--set ${name}: ${message}`, 'trainyard help settings lists every setting');
 }
 
 /** Where a part of a message begins with the name of a setting, and names that are no English words. */

@@ -90,7 +90,7 @@ export function helpCommand(program: Command, topic: string | undefined): void {
     const codes = Object.keys({ ...WARNINGS, ...ERROR_CODES });
     const near = nearName(topic, [...verbs, ...pages.map(({ name }) => name), ...codes]);
     const hint = near === undefined ? 'trainyard help lists them' : `did you mean trainyard help ${near}?`;
-    throw new TrainyardError('USAGE', `there is no help on ${JSON.stringify(topic)}`, { hint });
+    throw new TrainyardError('USAGE', `there is no help on ${JSON.stringify(topic)}`, hint);
   }
 }
 

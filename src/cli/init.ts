@@ -9,6 +9,7 @@ import { PassThrough } from 'node:stream';
 import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { shellWord } from '../settings/settings.ts';
+import { saying } from './output/print.ts';
 import { unfiltered } from './output/terminal.ts';
 import { asCalled } from './output/text.ts';
 
@@ -39,7 +40,7 @@ export async function initCommand(given: string | undefined, flags: InitFlags): 
   ];
   const written = { type: 'init', folder, client, modelKind, task, files: Object.keys(files), next };
   const lines = [`Wrote ${written.files.length} files to ${folder}. Next:`, ...next.map((line) => `  ${line}`)];
-  console.log(flags.json ? JSON.stringify(written) : lines.join('\n'));
+  saying(flags.json)(lines, written);
   return 0;
 }
 
@@ -101,6 +102,6 @@ async function here(entry: string, { yes, json }: InitFlags, isAsked: boolean): 
   const said = isWanted
     ? `Wrote ${names.join(', ')}: put your tasks there. Next: ${asCalled('trainyard preflight')}`
     : 'Nothing was written.';
-  console.log(json ? JSON.stringify({ type: 'init', entry, changes, ready, isWorkflow, files: isWanted ? names : [] }) : said);
+  saying(json)([said], { type: 'init', entry, changes, ready, isWorkflow, files: isWanted ? names : [] });
   return isFound ? 0 : 1;
 }

@@ -32,13 +32,15 @@ export async function preflightCommand(given: string | undefined, flags: Preflig
   const { flow, flows, minTasks = TRAIN_DEFAULTS.minTasks } = own;
   const unused = isProbed ? undefined : flat(own).find(([name]) => !isChecked(name))?.[0];
   if (unused !== undefined) {
-    throw new TrainyardError('USAGE', `${unused}: expected --probe beside it: without one, nothing is run`, {
-      hint: 'give --probe, or leave it out',
-    });
+    throw new TrainyardError(
+      'USAGE',
+      `${unused}: expected --probe beside it: without one, nothing is run`,
+      'give --probe, or leave it out',
+    );
   }
   const entry = entryGiven(given ?? flows, 'trainyard preflight <entry>');
   if (flows !== undefined && flow === undefined) {
-    throw new TrainyardError('USAGE', 'flow: expected the name of a flow of the flows file, found none', { hint: 'give --flow' });
+    throw new TrainyardError('USAGE', 'flow: expected the name of a flow of the flows file, found none', 'give --flow');
   }
   const ifThere = (file: string): string | undefined => (existsSync(file) ? file : undefined);
   const tasks = flags.tasks ?? (isProbed ? usualTasks(entry) : ifThere(usualTasks(entry)));

@@ -6,7 +6,7 @@ import { url as debuggerUrl } from 'node:inspector';
 import { styleText } from 'node:util';
 import { type Replay, type RequestDifference, replay, type StoredRollout, storedRollout } from '../audit/replay.ts';
 import { shortLine } from '../core/describe.ts';
-import type { RunEvent } from '../core/events.ts';
+import { type RunEvent, warnBy } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import type { Grade } from '../core/types.ts';
 import { guarded } from './guarded.ts';
@@ -32,7 +32,7 @@ export async function replayCommand(run: string, rolloutId: string, flags: Repla
     const isSaid = event.type === 'warning' && event.message.startsWith(`rollout ${rolloutId}: `);
     if (!isSaid) say(describe(event), event);
   };
-  const warn = (code: string, message: string): void => emit({ type: 'warning', code, message });
+  const warn = warnBy(emit);
   const isolation = isDebugged ? ('none' as const) : undefined;
   const guard = { steps: false };
   const stored = await guarded(emit, guard, () => storedRollout(run, rolloutId, defined({ entry, isolation, store })));

@@ -6,7 +6,7 @@ import { once } from 'node:events';
 import { styleText } from 'node:util';
 import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { RunEvent } from '../core/events.ts';
+import { type RunEvent, warnBy } from '../core/events.ts';
 import { turnSummary } from '../core/turns.ts';
 import type { Turn } from '../core/types.ts';
 import { hubNameOf, resolveModel } from '../engines/model-path.ts';
@@ -59,8 +59,7 @@ export async function serveCommand(flags: Partial<ServeSettings> & { readonly js
     };
     const onFailure = (refusal: Refusal, path: string): void => say(...refused(refusal, path));
     {
-      const warn = (code: string, message: string): void =>
-        say(describe({ type: 'warning', code, message }), { type: 'warning', code, message });
+      const warn = warnBy((event) => say(describe(event), event));
       await using served = await serve(settings, { onTurn, onFailure, warn });
       const { origin, baseURL, apiKey, adminKey, flowKey, name: model, restored } = served;
       const at = { origin, baseURL, apiKey, adminKey, flowKey, model, run };
@@ -103,7 +102,7 @@ export async function skyrlCommand(flags: Partial<SkyrlFlags> & { readonly json:
   const { json, model: named, ...given } = flags;
   if (named === undefined) {
     const hint = 'give the folder of the model to train: --model ./qwen3-0.6b';
-    throw new TrainyardError('USAGE', 'missing required option: --model', { hint });
+    throw new TrainyardError('USAGE', 'missing required option: --model', hint);
   }
   return await serving(json, async (say, stopped, { finish: stop }) => {
     const model = await resolveModel(named);

@@ -7,7 +7,7 @@ import { styleText } from 'node:util';
 import type { Verification } from '../audit/verify.ts';
 import { printableLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { Emit } from '../core/events.ts';
+import { warnBy } from '../core/events.ts';
 import { rowFilter } from '../core/filter.ts';
 import { defined } from '../core/json.ts';
 import type { Purpose } from '../core/types.ts';
@@ -23,7 +23,7 @@ import {
 } from '../run/inspect.ts';
 import { openStoreOf } from '../run/run-store.ts';
 import { guarded } from './guarded.ts';
-import { jsonLines, saying, textLines } from './output/print.ts';
+import { printing, saying } from './output/print.ts';
 import { shownEnding, shownTurn } from './output/print-rollout.ts';
 import { count, measures, took } from './output/text.ts';
 
@@ -103,11 +103,11 @@ export async function curateCommand(path: string, rolloutIds: readonly string[],
   const isList = rolloutIds.length === 0;
   if (isList && (turn !== undefined || reason !== undefined || undo)) {
     const hint = `list them: trainyard show ${path}`;
-    throw new TrainyardError('USAGE', 'expected the ids of rollouts, found none', { hint });
+    throw new TrainyardError('USAGE', 'expected the ids of rollouts, found none', hint);
   }
   await using store = await openStoreOf(path, flags);
   const lines = isList ? await curationIn(store) : await curate(store, { rolloutIds, turn, reason, undo });
-  for (const line of lines) console.log(json ? JSON.stringify(line) : lineText(line));
+  for (const line of lines) saying(json)([lineText(line)], line);
   if (!json) console.log(isList ? `${count(lines.length, 'exclusion')}` : `${count(lines.length, 'mark')} made`);
   return 0;
 }
@@ -131,7 +131,7 @@ export async function verifyCommand(
   { json, store }: { readonly json: boolean; readonly store?: string },
 ): Promise<number> {
   const { verify } = await import('../audit/verify.ts');
-  const emit: Emit = json ? jsonLines(process.stdout) : textLines(process.stdout);
+  const emit = printing(json);
   const started = performance.now();
   let told = started;
   const onStep = (done: number, of: number): void => {
@@ -140,12 +140,10 @@ export async function verifyCommand(
     console.log(`${done} of ${count(of, 'step')} done again`);
   };
   const result = await guarded(emit, { steps: false }, ({ stop }) =>
-    verify({ run, ...defined({ store }) }, { warn: (code, message) => emit({ type: 'warning', code, message }), stop, onStep }),
+    verify({ run, ...defined({ store }) }, { warn: warnBy(emit), stop, onStep }),
   );
   const seconds = (performance.now() - started) / 1000;
-  console.log(
-    json ? JSON.stringify({ type: 'verified', run, ...result, seconds }) : verificationLines(result, seconds).join('\n'),
-  );
+  saying(json)(verificationLines(result, seconds), { type: 'verified', run, ...result, seconds });
   const { turns, rewards, steps, different } = result;
   return different === 0 && turns + rewards + steps > 0 ? 0 : 1;
 }

@@ -7,7 +7,7 @@ import { EVAL_DEFAULTS } from '../settings/setting-rows.ts';
 import { shellWord } from '../settings/settings.ts';
 import { resume, train } from '../training/train.ts';
 import { exitAfter, guarded } from './guarded.ts';
-import { jsonLines, openReport, textLines, wayOn } from './output/print.ts';
+import { openReport, printing, wayOn } from './output/print.ts';
 import { asCalled } from './output/text.ts';
 import { entryGiven } from './verbs.ts';
 import { viewBeside } from './view.ts';
@@ -24,7 +24,7 @@ export async function trainCommand(given: string | undefined, { json, resume: ea
   // The flows file can serve as the entry.
   const entry = given ?? settings.flows;
   if (earlier !== undefined && settings.run !== undefined) {
-    throw new TrainyardError('USAGE', 'found both --resume and --run', { hint: '--resume names the directory already' });
+    throw new TrainyardError('USAGE', 'found both --resume and --run', '--resume names the directory already');
   }
   const { model = EVAL_DEFAULTS.model, seed = EVAL_DEFAULTS.seed } = settings;
   const { from } = settings;
@@ -64,17 +64,16 @@ interface SftFlags extends Partial<Omit<SftSettings, 'from'>> {
 }
 
 export async function sftCommand(from: string, { json, ...flags }: SftFlags): Promise<number> {
-  const emit = (json ? jsonLines : textLines)(process.stdout);
+  const emit = printing(json);
   return await guarded(emit, { steps: true }, async (interrupts) => {
     const { finish, stop } = interrupts;
     const { sft } = await import('../training/sft.ts');
     const { checkpoint, ending } = await sft({ ...flags, from }, emit, { finish, stop, since: 0 });
     const model = shellWord(checkpoint ?? '');
-    const next = asCalled;
     const lines = [
       'Measure it, on tasks that were not taught, or go on with reinforcement learning:',
-      `  ${next(`trainyard eval <entry> --model ${model}`)}`,
-      `  ${next(`trainyard train <entry> --model ${model}`)}`,
+      `  ${asCalled(`trainyard eval <entry> --model ${model}`)}`,
+      `  ${asCalled(`trainyard train <entry> --model ${model}`)}`,
     ];
     if (!json && checkpoint !== null) console.log(lines.join('\n'));
     return ending === 'interrupted' ? exitAfter(interrupts) : 0;

@@ -9,7 +9,7 @@ import { styleText } from 'node:util';
 import { CloseStack } from '../core/async.ts';
 import { printableLine } from '../core/describe.ts';
 import { boundary, TrainyardError } from '../core/errors.ts';
-import type { RunEvent } from '../core/events.ts';
+import { type RunEvent, warnBy } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import type { Task, Trajectory } from '../core/types.ts';
 import { withModelPath } from '../engines/model-path.ts';
@@ -41,7 +41,7 @@ const ROLLOUT = 'try';
 export async function tryCommand(given: string | undefined, flags: TryFlags): Promise<number> {
   const { json, task: wanted, checkpoint, ...rest } = flags;
   const conflict = checkpointConflict(flags);
-  if (conflict) throw new TrainyardError('USAGE', conflict, { hint: 'see trainyard try --help' });
+  if (conflict) throw new TrainyardError('USAGE', conflict, 'see trainyard try --help');
   const entry = entryGiven(given ?? rest.flows, 'trainyard try <entry>');
   await checkModelNamed(rest);
   const model = checkpoint === undefined ? rest.model : await checkpointIn(checkpoint);
@@ -78,7 +78,7 @@ export async function tryCommand(given: string | undefined, flags: TryFlags): Pr
       stop,
       observer,
       files: { ...hiddenFiles(settings), run },
-      warn: (code, message) => emit({ type: 'warning', code, message }),
+      warn: warnBy(emit),
     });
     await using store = await openSqliteStore(':memory:');
     const { model: name, plan } = parts.start;
@@ -105,7 +105,9 @@ function taskNamed(wanted: string | undefined, tasks: readonly Task[], { heldOut
   const found = tasks.find(({ id }) => id === wanted) ?? tasks[byNumber - 1];
   if (found !== undefined) return found;
   const file = typeof heldOut === 'string' ? heldOut : 'the list';
-  throw new TrainyardError('USAGE', `${file} has no task ${wanted === undefined ? 'at all' : JSON.stringify(wanted)}`, {
-    hint: `give the id of one of its ${tasks.length} tasks, or a number from 1 to ${tasks.length}`,
-  });
+  throw new TrainyardError(
+    'USAGE',
+    `${file} has no task ${wanted === undefined ? 'at all' : JSON.stringify(wanted)}`,
+    `give the id of one of its ${tasks.length} tasks, or a number from 1 to ${tasks.length}`,
+  );
 }

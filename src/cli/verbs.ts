@@ -74,50 +74,61 @@ function verbWithSettings(program: Command, name: Verb, description: string, jso
   return verb.addOption(setOption());
 }
 
-/** An action that gets the entry and the flags with what the config file says. `run` is not called if that was to be printed. */
-function configuredBy(ended: Ended, verb: ConfiguredVerb, run: (entry: string | undefined, flags: never) => Promise<number>) {
-  return async (entry: string | undefined, flags: Values, command: Command): Promise<void> => {
-    const { withConfig } = await import('./with-config.ts');
-    const given = await withConfig(verb, entry, settingsIn(verb, flags, command.options));
-    ended(given === undefined ? 0 : await run(given.entry, given.flags as never));
-  };
+/** Loads a command when it is called, and calls it with the arguments and flags. */
+type Load = () => Promise<(...given: never[]) => Promise<number>>;
+
+/** Adds a verb whose settings may also come from a config file. Its command is not run if what the file says was to be printed. */
+function configuredVerb(
+  program: Command,
+  ended: Ended,
+  name: ConfiguredVerb,
+  description: string,
+  json: string,
+  flags: readonly Flag[],
+  load: Load,
+): void {
+  verbWithSettings(program, name, description, json, [...flags, ...CONFIG])
+    .argument(...ENTRY)
+    .action(async (entry: string | undefined, given: Values, { options }: Command) => {
+      const { withConfig } = await import('./with-config.ts');
+      const configured = await withConfig(name, entry, settingsIn(name, given, options));
+      if (configured !== undefined) ended(await (await load())(configured.entry as never, configured.flags as never));
+    });
 }
 
 export function addVerbs(program: Command, ended: Ended): void {
   const add = verbIn.bind(null, program);
-  const addSettled = verbWithSettings.bind(null, program);
-  const configured = configuredBy.bind(null, ended);
+  const addConfigured = configuredVerb.bind(null, program, ended);
+  const runs =
+    (load: Load) =>
+    async (...given: unknown[]): Promise<void> =>
+      ended(await (await load())(...(given as never[])));
   const events = 'one JSON event a line';
   const objects = 'one JSON object a line';
   const object = 'one JSON object';
 
   add('init', 'write a project that is ready to measure and train, or say what to change in an agent', object, INIT)
     .argument('[folder]', 'new folder for it (default: my-agent)')
-    .action(async (folder, flags) => ended(await (await import('./init.ts')).initCommand(folder, flags)));
-  addSettled('train', 'improve the policy on the tasks by reinforcement learning', events, [...TRAIN, BESIDE, ...CONFIG])
-    .argument(...ENTRY)
-    .action(configured('train', async (entry, flags) => (await import('./train.ts')).trainCommand(entry, flags)));
-  addSettled('sft', 'teach the policy what a run’s successes, or a file’s conversations, say', events)
+    .action(runs(async () => (await import('./init.ts')).initCommand));
+  const improving = 'improve the policy on the tasks by reinforcement learning';
+  addConfigured('train', improving, events, [...TRAIN, BESIDE], async () => (await import('./train.ts')).trainCommand);
+  verbWithSettings(program, 'sft', 'teach the policy what a run’s successes, or a file’s conversations, say', events)
     .argument('<from>', 'directory of a run, or a JSONL file in OpenAI’s fine-tuning format')
     .action(async (from, flags, { options }) => {
       const { sftCommand } = await import('./train.ts');
       ended(await sftCommand(from, nested(Object.entries(settingsIn('sft', flags, options))) as never));
     });
-  addSettled('eval', 'measure the policy on held-out tasks', events, [...EVAL, BESIDE, ...CONFIG])
-    .argument(...ENTRY)
-    .action(configured('eval', async (entry, flags) => (await import('./eval.ts')).evalCommand(entry, flags)));
+  const measuring = 'measure the policy on held-out tasks';
+  addConfigured('eval', measuring, events, [...EVAL, BESIDE], async () => (await import('./eval.ts')).evalCommand);
   add('diff', 'compare two evaluations task by task', object, [STORE])
     .argument('<a>', 'directory of an evaluation, or of a training run')
     .argument('<b>', 'directory of the one to compare with it')
-    .action(async (a, b, flags) => ended(await (await import('./eval.ts')).diffCommand(a, b, flags)));
-  addSettled('try', 'run one rollout of one task and show it turn by turn', objects, [...TRY, ...CONFIG])
-    .argument(...ENTRY)
-    .action(configured('try', async (entry, flags) => (await import('./try.ts')).tryCommand(entry, flags)));
+    .action(runs(async () => (await import('./eval.ts')).diffCommand));
+  const trying = 'run one rollout of one task and show it turn by turn';
+  addConfigured('try', trying, objects, TRY, async () => (await import('./try.ts')).tryCommand);
   const checking = 'check an entry and its tasks, and say everything that is wrong; without --probe nothing is run';
-  addSettled('preflight', checking, object, [...PREFLIGHT, ...CONFIG])
-    .argument(...ENTRY)
-    .action(configured('preflight', async (entry, flags) => (await import('./preflight.ts')).preflightCommand(entry, flags)));
-  addSettled('serve', 'put the policy at a URL, and capture what agents do with it', objects, SERVE).action(
+  addConfigured('preflight', checking, object, PREFLIGHT, async () => (await import('./preflight.ts')).preflightCommand);
+  verbWithSettings(program, 'serve', 'put the policy at a URL, and capture what agents do with it', objects, SERVE).action(
     async (flags, { options }) => {
       const { serveCommand } = await import('./serve.ts');
       ended(await serveCommand(settingsIn('serve', flags, options) as never));
@@ -125,38 +136,38 @@ export function addVerbs(program: Command, ended: Ended): void {
   );
   add('worker', 'run rollouts for a run with --workers external, on any machine that reaches its database', objects, WORKER)
     .argument('[entry]', 'where the entry is here (default: where the coordinator has it)')
-    .action(async (entry, flags) => ended(await (await import('./worker.ts')).workerCommand(entry, flags)));
+    .action(runs(async () => (await import('./worker.ts')).workerCommand));
   add(
     'tinker',
     'serve the Tinker API on a model folder, so that Tinker programs train it here',
     objects,
     TINKER,
     TINKER_DEFAULTS,
-  ).action(async (flags) => ended(await (await import('./serve.ts')).tinkerCommand(flags)));
+  ).action(runs(async () => (await import('./serve.ts')).tinkerCommand));
   add('skyrl', 'start SkyRL’s Tinker server on this machine’s GPU, for --engine tinker', objects, SKYRL, SKYRL_DEFAULTS).action(
-    async (flags) => ended(await (await import('./serve.ts')).skyrlCommand(flags)),
+    runs(async () => (await import('./serve.ts')).skyrlCommand),
   );
   add('model', 'get: download a model of the Hugging Face hub into the local cache, for --model', objects)
     .addArgument(new Argument('<what>', 'what to do').choices(['get']))
     .argument('<name>', 'its name at the hub, such as HuggingFaceTB/SmolLM2-135M-Instruct')
     .argument('[file]', 'of a repository of GGUF files: the one to download')
-    .action(async (_, name, file, flags) => ended(await (await import('./model.ts')).modelCommand(name, file, flags)));
+    .action(runs(async () => (await import('./model.ts')).modelCommand));
   add('export', 'write trained weights, or rollouts as training data, for other programs', object, EXPORT)
     .argument('<run>', 'directory of a run, of which the best checkpoint is taken, a checkpoint, or a PEFT folder; a store file')
-    .action(async (from, flags) => ended(await (await import('./export.ts')).exportCommand(from, flags)));
+    .action(runs(async () => (await import('./export.ts')).exportCommand));
   add('show', 'show what a run kept: its rollouts, or one of them turn by turn', objects, [PURPOSE, FILTER, STORE])
     .option('--forks', 'only rollouts whose conversations did not simply go on', false)
     .option('--limit <n>', 'rollouts to show, the latest', positive, 50)
     .argument('<run>', 'directory of a run, or a store file; with --store, also its id')
     .argument('[rollout]', 'id of the rollout to show turn by turn')
-    .action(async (run, rollout, flags) => ended(await (await import('./show.ts')).showCommand(run, rollout, flags)));
+    .action(runs(async () => (await import('./show.ts')).showCommand));
   add('replay', 'run a stored rollout’s workflow again against the recorded answers, and show what differs', objects, REPLAY)
     .argument('<run>', 'directory of a training run or an evaluation')
     .argument('<rollout>', 'id of the rollout')
-    .action(async (run, rollout, flags) => ended(await (await import('./replay.ts')).replayCommand(run, rollout, flags)));
+    .action(runs(async () => (await import('./replay.ts')).replayCommand));
   add('view', 'show runs in the browser: curves, rollouts, single tokens', objects, VIEW, { host: SERVE_DEFAULTS.host })
     .argument('[runs...]', 'directories of runs, folders of them, or store files (default: runs)', ['runs'])
-    .action(async (runs, flags) => ended(await (await import('./view.ts')).viewCommand(runs, flags)));
+    .action(runs(async () => (await import('./view.ts')).viewCommand));
   const curating = 'leave rollouts or turns of a run out of training, or take that back; without rollouts: what is left out';
   add('curate', curating, objects, [STORE])
     .option('--turn <n>', 'only this turn of them, counted from 0', natural)
@@ -164,13 +175,13 @@ export function addVerbs(program: Command, ended: Ended): void {
     .option('--undo', 'take it back', false)
     .argument('<run>', 'directory of a run, or a store file; with --store, also its id')
     .argument('[rollouts...]', 'ids of the rollouts that are meant')
-    .action(async (run, rollouts, flags) => ended(await (await import('./show.ts')).curateCommand(run, rollouts, flags)));
+    .action(runs(async () => (await import('./show.ts')).curateCommand));
   const verifying = 'do a run again from its store, and say whether turns, rewards, steps and checkpoints are as they were kept';
   add('verify', verifying, object, [STORE])
     .argument('<run>', 'directory of a training run or an evaluation')
-    .action(async (run, flags) => ended(await (await import('./show.ts')).verifyCommand(run, flags)));
-  add('doctor', 'look at what training on this machine needs, and say what is missing', object).action(async (flags) =>
-    ended(await (await import('./doctor.ts')).doctorCommand(flags)),
+    .action(runs(async () => (await import('./show.ts')).verifyCommand));
+  add('doctor', 'look at what training on this machine needs, and say what is missing', object).action(
+    runs(async () => (await import('./doctor.ts')).doctorCommand),
   );
   // Commander's own knows only verbs.
   const help = program.helpCommand(false).command('help').description('show a page of the guide, or what an error code means');
@@ -183,5 +194,5 @@ export function addVerbs(program: Command, ended: Ended): void {
 
 export function entryGiven(entry: string | undefined, hint: string): string {
   if (entry !== undefined) return entry;
-  throw new TrainyardError('USAGE', 'missing required argument: entry', { hint });
+  throw new TrainyardError('USAGE', 'missing required argument: entry', hint);
 }

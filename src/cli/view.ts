@@ -15,6 +15,7 @@ import { defined } from '../core/json.ts';
 import { keptStore } from '../run/run-store.ts';
 import { shellWord } from '../settings/settings.ts';
 import { checkStoreUrl } from '../store/url.ts';
+import { saying } from './output/print.ts';
 import { asCalled, count } from './output/text.ts';
 import { serving } from './serve.ts';
 
@@ -44,7 +45,7 @@ export async function viewCommand(paths: readonly string[], flags: ViewFlags): P
   } = flags;
   if (to === undefined && (flags.filter ?? flags.limit ?? rollout) !== undefined) {
     const hint = 'give --export <file.html>, or set the filter in the page';
-    throw new TrainyardError('USAGE', '--filter, --limit and --rollout say what --export writes, found none', { hint });
+    throw new TrainyardError('USAGE', '--filter, --limit and --rollout say what --export writes, found none', hint);
   }
   checkStoreUrl(store);
   const { ShownRun } = await import('../view/shown-run.ts');
@@ -53,7 +54,7 @@ export async function viewCommand(paths: readonly string[], flags: ViewFlags): P
     const { exportView } = await import('../view/export-view.ts');
     const whole = await exportView(runs.all, { to, filter, limit, rollout });
     const line = `Wrote ${to}: ${count(runs.all.length, 'run')}, ${count(whole, 'rollout')} with conversations and tokens`;
-    console.log(json ? JSON.stringify({ type: 'exported', to, runs: runs.all.length, rollouts: whole }) : line);
+    saying(json)([line], { type: 'exported', to, runs: runs.all.length, rollouts: whole });
     return 0;
   }
   const { serveView } = await import('../view/view-server.ts');
@@ -130,9 +131,11 @@ function runsAmong(paths: readonly string[], store?: string): readonly { readonl
     if (isFolder === undefined && store !== undefined) return [{ path, url: store }];
     const found = isFolder === false || isRun(path) ? [path] : isFolder ? within(path).filter(isRun) : [];
     if (found.length > 0) return found.map((one) => ({ path: one, ...(store && keptStore(one).url && { url: store }) }));
-    throw new TrainyardError('FILE_NOT_FOUND', `${path} ${isFolder ? 'holds no run' : 'does not exist'}`, {
-      hint: 'give directories of runs, such as runs/<name>, or a folder of them, such as runs',
-    });
+    throw new TrainyardError(
+      'FILE_NOT_FOUND',
+      `${path} ${isFolder ? 'holds no run' : 'does not exist'}`,
+      'give directories of runs, such as runs/<name>, or a folder of them, such as runs',
+    );
   });
 }
 

@@ -36,7 +36,7 @@ export async function withConfig(
     if (typeof config !== 'string' && use === undefined && !printConfig) return { entry, flags: nested(Object.entries(given)) };
     const hint = 'the settings are those of the run, in its run.json; flags change them: leave the others out';
     const beside = given['resume'] === undefined ? '--from' : '--resume';
-    throw new TrainyardError('USAGE', `found --config, --use or --print-config beside ${beside}`, { hint });
+    throw new TrainyardError('USAGE', `found --config, --use or --print-config beside ${beside}`, hint);
   }
   const path = config === false ? undefined : ((config as string | undefined) ?? findConfig());
   const file = path === undefined ? undefined : await readConfig(path);

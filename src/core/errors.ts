@@ -6,6 +6,13 @@
 import { type Boundary, ERROR_CODES, type ErrorCode } from './error-codes.ts';
 import type { Json } from './types.ts';
 
+interface ErrorOptions {
+  readonly hint?: string;
+  readonly param?: string;
+  readonly details?: Json;
+  readonly cause?: unknown;
+}
+
 export class TrainyardError extends Error {
   override readonly name = 'TrainyardError';
   readonly code: ErrorCode;
@@ -15,16 +22,14 @@ export class TrainyardError extends Error {
   /** Machine-readable details for the program that receives the error. `rollouts`: those stored whose records are at fault. */
   readonly details: Json | undefined;
 
-  constructor(
-    code: ErrorCode,
-    message: string,
-    options: { readonly hint?: string; readonly param?: string; readonly details?: Json; readonly cause?: unknown } = {},
-  ) {
-    super(message, options.cause === undefined ? undefined : { cause: options.cause });
+  /** `more`: the hint, alone or with what else there is to say. */
+  constructor(code: ErrorCode, message: string, more: string | ErrorOptions = {}) {
+    const { hint, param, details, cause } = typeof more === 'string' ? ({ hint: more } as ErrorOptions) : more;
+    super(message, cause === undefined ? undefined : { cause });
     this.code = code;
-    this.hint = options.hint;
-    this.param = options.param;
-    this.details = options.details;
+    this.hint = hint;
+    this.param = param;
+    this.details = details;
   }
 
   get boundary(): Boundary {

@@ -358,6 +358,10 @@ export function lineOf(event: RunEvent | LoggedEvent): string {
 
 export type Warn = (code: WarningCode, message: string) => void;
 
+export function warnBy(emit: Emit): Warn {
+  return (code, message) => emit({ type: 'warning', code, message });
+}
+
 export function errorEvent(thrown: unknown): RunEvent & { readonly type: 'error' } {
   const { code, hint } = thrown instanceof TrainyardError ? thrown : { code: 'INTERNAL', hint: undefined };
   return { type: 'error', code, message: messageOf(thrown), ...(hint === undefined ? {} : { hint }) };

@@ -93,9 +93,11 @@ export interface Comparison {
 export async function measuredIn(run: string, url?: string): Promise<Measured> {
   requireDirectory(run, url);
   if (!existsSync(join(run, 'run.json'))) {
-    throw new TrainyardError('FILE_NOT_FOUND', `${run} holds no run.json, so it is no run`, {
-      hint: 'give the directories of two evaluations, such as runs/eval-<name>',
-    });
+    throw new TrainyardError(
+      'FILE_NOT_FOUND',
+      `${run} holds no run.json, so it is no run`,
+      'give the directories of two evaluations, such as runs/eval-<name>',
+    );
   }
   const record = evaluationIn(run);
   await using store = await openStoreOf(run, { store: url });
@@ -266,5 +268,5 @@ function nothingInCommon(a: Measured, b: Measured, lists: Pick<Comparison, 'chan
   const why = empty === undefined ? other : `${empty.run} has no task that was evaluated`;
   const isUnfinished = lists.unfinished.length > 0;
   const hint = isUnfinished ? 'finish them first: trainyard eval --resume <run>' : 'evaluate both on the same task file';
-  return new TrainyardError('USAGE', `the two have no task in common: ${why}`, { hint });
+  return new TrainyardError('USAGE', `the two have no task in common: ${why}`, hint);
 }

@@ -9,7 +9,7 @@ import { mapConcurrently } from '../core/async.ts';
 import type { Store } from '../core/contracts.ts';
 import { shortLine } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { Best, Emit, EvaluationReport, Score, Unusual, Warn } from '../core/events.ts';
+import { type Best, type Emit, type EvaluationReport, type Score, type Unusual, warnBy } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import { meanOf, signFlipChance } from '../core/statistics.ts';
 import { isSuccess } from '../core/turns.ts';
@@ -87,7 +87,7 @@ async function execute(
   { watchStalls, retryFailed = false, finish }: EvaluationOptions = {},
 ): Promise<EvaluationResult> {
   const tell = eventLog(emit, 'eval');
-  const warn: Warn = (code, message) => tell({ type: 'warning', code, message });
+  const warn = warnBy(tell);
   const { settings, entry, kernels, isResumed, record } = plan;
   const { run, n } = settings;
   const results = new Results(plan.tasks, n);
@@ -246,7 +246,7 @@ export class HeldOut {
     const ungraded = failed.filter(({ grade }) => grade.kind === 'failed');
     if (ungraded.length <= maxErrorShare * whole.length && failed.length - ungraded.length <= whole.length / 2) return;
     const message = `${failed.length} of ${whole.length} rollouts of the evaluation before training failed: its score would be false`;
-    throw new TrainyardError('RESUME_IMPOSSIBLE', message, { hint: 'nothing was trained yet: begin a new run' });
+    throw new TrainyardError('RESUME_IMPOSSIBLE', message, 'nothing was trained yet: begin a new run');
   }
 
   /** Evaluates all tasks. Null if there are none or it was halted. */

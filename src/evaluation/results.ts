@@ -11,7 +11,7 @@ import type { CallReport, EvaluationReport, Score, TagReport } from '../core/eve
 import { defined } from '../core/json.ts';
 import { meanInterval, meanOf, passAtK, passHatK, sharesInterval } from '../core/statistics.ts';
 import { isSuccess, overflowOf, sampledTokensIn, tokensOf } from '../core/turns.ts';
-import type { RolloutIdentity, StaleRule, Trajectory, Turn } from '../core/types.ts';
+import type { Reward, RolloutIdentity, StaleRule, Trajectory, Turn } from '../core/types.ts';
 import { isFailure } from '../rollout/budget.ts';
 import { type Group, type GroupBatch, versionsBehind } from '../rollout/scheduler.ts';
 import type { NumberedTask } from '../run/plan.ts';
@@ -231,8 +231,9 @@ export function trajectoriesOf(groups: readonly Group[]): Trajectory[] {
   return groups.flatMap(({ trajectories }) => trajectories);
 }
 
-function gradedRewards(trajectories: readonly Trajectory[]): number[] {
-  return trajectories.flatMap(({ grade }) => (grade.kind === 'graded' ? [grade.reward.value] : []));
+/** Of those that were graded. */
+export function rewardsIn(trajectories: readonly Trajectory[]): readonly Reward[] {
+  return trajectories.flatMap(({ grade }) => (grade.kind === 'graded' ? [grade.reward] : []));
 }
 
 /** Bounds the run's files in case a grader makes up names. */
@@ -245,7 +246,7 @@ export interface Means {
 
 /** Mean of each part and metric over the graded rollouts that have it. */
 export function meansOf(trajectories: readonly Trajectory[]): Means {
-  return meansIn(trajectories.flatMap(({ grade }) => (grade.kind === 'graded' ? [grade.reward] : [])));
+  return meansIn(rewardsIn(trajectories));
 }
 
 function meansIn(rewards: readonly Means[]): Means {
@@ -278,8 +279,9 @@ export function rolloutReport({ groups, withoutSignal, stale, excludedRollouts =
   const isStale = ({ trajectories }: Group) => versionsBehind(trajectories, rule!.policyVersion) > rule!.most;
   const staleGroups = stale.length + (rule === undefined ? 0 : groups.filter(isStale).length);
   const trajectories = [...trajectoriesOf(all), ...excludedRollouts];
-  const rewards = gradedRewards(trajectories);
-  const ofGroups = all.map((group) => gradedRewards(group.trajectories)).filter((own) => own.length > 0);
+  const valuesIn = (some: readonly Trajectory[]) => rewardsIn(some).map(({ value }) => value);
+  const rewards = valuesIn(trajectories);
+  const ofGroups = all.map((group) => valuesIn(group.trajectories)).filter((own) => own.length > 0);
   const rewardCi = meanInterval(ofGroups.map(meanOf));
   return {
     // No rewards is not a reward of 0.

@@ -141,7 +141,7 @@ function nothingLeft(from: string, purpose: Purpose, { leftOut }: Tally): Trainy
   const why = Object.entries(leftOut).map(([what, n]) => `${n} ${what}`);
   const found = why.length === 0 ? `no rollouts of purpose ${purpose}` : `no rollout that can be written, but ${why.join(', ')}`;
   const hint = 'choose others with --purpose, --only or --filter, or another --format; trainyard show lists what a run holds';
-  return new TrainyardError('USAGE', `${from} holds ${found}`, { hint });
+  return new TrainyardError('USAGE', `${from} holds ${found}`, hint);
 }
 
 async function writeLines(path: string, rows: AsyncIterable<Row>): Promise<void> {

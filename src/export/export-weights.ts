@@ -73,7 +73,7 @@ export async function exportCheckpoint(request: ExportRequest, stop?: AbortSigna
   const paths = [adapterPath, merged, ggufAdapter].filter((path) => path !== undefined);
   if (paths.length === 0) {
     const hint = 'add --adapter <dir>, --merged <dir> or --gguf-adapter <file>';
-    throw new TrainyardError('USAGE', 'expected what to write, found none of the flags that say it', { hint });
+    throw new TrainyardError('USAGE', 'expected what to write, found none of the flags that say it', hint);
   }
   for (const path of paths) await checkFree(path);
   const chosen = await chooseCheckpoint(request.from);
@@ -187,12 +187,12 @@ function pairsOf(tensors: ReadonlyMap<string, Tensor>, rank: number, path: strin
 
 function noAdapter(folder: string): TrainyardError {
   const found = `${folder} holds no ${ADAPTER_CONFIG}, so there is no adapter to export`;
-  return new TrainyardError('MODEL_INVALID', found, { hint: 'all its parameters were trained: give --merged <dir> only' });
+  return new TrainyardError('MODEL_INVALID', found, 'all its parameters were trained: give --merged <dir> only');
 }
 
 function unusable(path: string, found: string): TrainyardError {
   const hint = 'export writes plain LoRA adapters of linear modules; PEFT itself may be able to merge this one';
-  return new TrainyardError('MODEL_INVALID', `${path}: ${found}`, { hint });
+  return new TrainyardError('MODEL_INVALID', `${path}: ${found}`, hint);
 }
 
 /** Says whether the adapter was trained on this model, as far as is known. Throws CHECKPOINT_MISMATCH unless the caller named the model. */
@@ -204,9 +204,11 @@ async function checkBase(
   if (digest === undefined) return undefined;
   const isSame = (await sourceDigest(model)) === digest;
   if (isSame || given !== undefined) return isSame;
-  throw new TrainyardError('CHECKPOINT_MISMATCH', `${model.path} changed since ${folder} was trained on it`, {
-    hint: 'put the base model back as it was, or merge into it all the same: --base <model>',
-  });
+  throw new TrainyardError(
+    'CHECKPOINT_MISMATCH',
+    `${model.path} changed since ${folder} was trained on it`,
+    'put the base model back as it was, or merge into it all the same: --base <model>',
+  );
 }
 
 /** The matrices of a model, by name: [outputs, inputs]. */
@@ -220,9 +222,11 @@ function checkShapes({ folder, pairs }: Adapter, shapes: ModelSource['shapes'], 
     const found = [b.shape[0], a.shape[1]];
     if (expected?.join() === found.join()) continue;
     const has = expected === undefined ? 'has no such module' : `has [${expected.join(', ')}]`;
-    throw new TrainyardError('CHECKPOINT_MISMATCH', `${folder} adapts ${module} of [${found.join(', ')}], but ${base} ${has}`, {
-      hint: 'give the model that the adapter was trained on: --base <model>',
-    });
+    throw new TrainyardError(
+      'CHECKPOINT_MISMATCH',
+      `${folder} adapts ${module} of [${found.join(', ')}], but ${base} ${has}`,
+      'give the model that the adapter was trained on: --base <model>',
+    );
   }
 }
 

@@ -131,7 +131,7 @@ function encoded(values: Float32Array, dtype: Dtype, name: string): Uint8Array {
   const bad = values.findIndex((value) => !(Math.abs(value) < over));
   if (bad >= 0) {
     const hint = Number.isFinite(values[bad]) ? 'give --dtype f32' : 'use another copy of the model, or an earlier checkpoint';
-    throw new TrainyardError('MODEL_INVALID', `${name} would hold ${values[bad]}, expected what ${dtype} can hold`, { hint });
+    throw new TrainyardError('MODEL_INVALID', `${name} would hold ${values[bad]}, expected what ${dtype} can hold`, hint);
   }
   if (dtype === 'f32') return new Uint8Array(values.buffer, values.byteOffset, values.byteLength);
   const bits = new Uint32Array(values.buffer, values.byteOffset, values.length);

@@ -29,7 +29,7 @@ export function withTensorBoard(emit: Emit, folder: string | true): Emit {
 export function exportTensorBoard(run: string, folder: string): number {
   const events = eventsIn(run);
   if (events.every((event) => scalarsOf(event) === undefined)) {
-    throw new TrainyardError('FILE_NOT_FOUND', `${run} holds no events with numbers`, { hint: 'give the directory of a run' });
+    throw new TrainyardError('FILE_NOT_FOUND', `${run} holds no events with numbers`, 'give the directory of a run');
   }
   const write = openEventFile(folder);
   return events.reduce((sum, event) => sum + write(event), 0);

@@ -51,7 +51,7 @@ export async function placesIn(
     isWorkflow ||= WORKFLOW.test(code);
   }
   if (files > 0) return { changes, ready: [...new Set(ready)], isWorkflow };
-  throw new TrainyardError('FILE_NOT_FOUND', `no file at ${entry}`, { hint: 'give --here the file of your agent' });
+  throw new TrainyardError('FILE_NOT_FOUND', `no file at ${entry}`, 'give --here the file of your agent');
 }
 
 function changesIn(file: string, text: string, code: string): readonly Change[] {

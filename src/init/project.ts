@@ -110,9 +110,11 @@ export function trainyardFor(folder: string, root = PACKAGE): string {
 export async function writeFiles(folder: string, files: Texts): Promise<void> {
   const there = Object.keys(files).filter((name) => existsSync(join(folder, name)));
   if (there.length > 0) {
-    throw new TrainyardError('USAGE', `${folder}: expected none of these files, found ${there.join(', ')}; nothing was written`, {
-      hint: 'name a new folder; for an agent that you have: trainyard init --here <file>',
-    });
+    throw new TrainyardError(
+      'USAGE',
+      `${folder}: expected none of these files, found ${there.join(', ')}; nothing was written`,
+      'name a new folder; for an agent that you have: trainyard init --here <file>',
+    );
   }
   // A new folder has its name once it is complete, so that a kill leaves no half project.
   const isNew = !existsSync(folder);

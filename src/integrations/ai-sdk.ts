@@ -313,8 +313,10 @@ function elsewhere(before: DefaultProvider | undefined, kind: string): Maker {
   if (typeof make === 'function') return (modelId) => make.call(before, modelId);
   return (modelId) => {
     const what = `model ${JSON.stringify(modelId)} was asked for`;
-    throw new TrainyardError('NO_ROLLOUT', `${what} outside of a rollout, and there was no default provider before`, {
-      hint: 'call it inside run(ctx), or set globalThis.AI_SDK_DEFAULT_PROVIDER before redirectModelIds()',
-    });
+    throw new TrainyardError(
+      'NO_ROLLOUT',
+      `${what} outside of a rollout, and there was no default provider before`,
+      'call it inside run(ctx), or set globalThis.AI_SDK_DEFAULT_PROVIDER before redirectModelIds()',
+    );
   };
 }

@@ -44,7 +44,7 @@ export class OsmosisRolloutModel implements PolicyModel {
   constructor(...options: readonly never[]) {
     if (options.length === 0) return;
     const found = 'OsmosisRolloutModel takes no options: it is the policy of the rollout';
-    throw new TrainyardError('CONFIG_INVALID', found, { hint: 'give modelSettings to the OsmosisAgent' });
+    throw new TrainyardError('CONFIG_INVALID', found, 'give modelSettings to the OsmosisAgent');
   }
 
   getResponse(_request: AgentRequest): Promise<AgentResponse> {
@@ -114,9 +114,11 @@ export class OsmosisMemorySession extends MemorySession {
     const context = currentSamples();
     if (context === undefined) return;
     if (context !== this.#context) {
-      throw new TrainyardError('NO_ROLLOUT', 'OsmosisMemorySession was used inside a RolloutContext it was not registered with', {
-        hint: 'construct the session inside run(ctx), while the rollout context is active',
-      });
+      throw new TrainyardError(
+        'NO_ROLLOUT',
+        'OsmosisMemorySession was used inside a RolloutContext it was not registered with',
+        'construct the session inside run(ctx), while the rollout context is active',
+      );
     }
     const own = (run && sessionRuns.get(run)) ?? { context, name: this.name, tools: 0, isOver: false };
     if (run !== undefined) sessionRuns.set(run, own);
@@ -143,7 +145,9 @@ function inSession(): PolicyModel {
   const session = activeSession.getStore();
   // A rollout run inside another inherits the outer session, which is not its own.
   if (session?.context === context && !session.isOver) return policy(context.model(session.name));
-  throw new TrainyardError('NO_ROLLOUT', 'OsmosisRolloutModel was called without an active OsmosisMemorySession', {
-    hint: 'pass one to the run: run(agent, input, { session: new OsmosisMemorySession({ name }) })',
-  });
+  throw new TrainyardError(
+    'NO_ROLLOUT',
+    'OsmosisRolloutModel was called without an active OsmosisMemorySession',
+    'pass one to the run: run(agent, input, { session: new OsmosisMemorySession({ name }) })',
+  );
 }

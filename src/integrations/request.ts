@@ -27,9 +27,11 @@ export function handleOf(seat: Seat): ModelHandle {
   const rollout = currentRollout();
   if (rollout !== undefined) return rollout.model(seat);
   const asked = seat === undefined ? 'the policy' : `the policy as role ${JSON.stringify(seat)}`;
-  throw new TrainyardError('NO_ROLLOUT', `${asked} was called outside of a rollout`, {
-    hint: 'call the agent inside run(ctx), or give the model a handle: policy(ctx.model())',
-  });
+  throw new TrainyardError(
+    'NO_ROLLOUT',
+    `${asked} was called outside of a rollout`,
+    'call the agent inside run(ctx), or give the model a handle: policy(ctx.model())',
+  );
 }
 
 /** For frameworks that ask for the model's name without calling it. */
@@ -41,9 +43,11 @@ export function nameOf(seat: Seat): string {
 export function activeSamples(): SampleContext {
   const context = currentSamples();
   if (context !== undefined) return context;
-  throw new TrainyardError('NO_ROLLOUT', 'OsmosisRolloutModel requires an active RolloutContext', {
-    hint: 'build and run the agent inside run(ctx) of an AgentWorkflow',
-  });
+  throw new TrainyardError(
+    'NO_ROLLOUT',
+    'OsmosisRolloutModel requires an active RolloutContext',
+    'build and run the agent inside run(ctx) of an AgentWorkflow',
+  );
 }
 
 /** Throws for an option in Python's spelling, which the framework would silently ignore. */
@@ -51,11 +55,11 @@ export function inCamelCase<T extends object>(options: T, whose: string): T {
   const snake = Object.keys(options).find((name) => /[a-z]_[a-z]/.test(name));
   if (snake === undefined) return options;
   const ours = snake.replaceAll(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
-  throw new TrainyardError('CONFIG_INVALID', `${whose} has no option ${snake}`, { hint: `it is ${ours} here` });
+  throw new TrainyardError('CONFIG_INVALID', `${whose} has no option ${snake}`, `it is ${ours} here`);
 }
 
 export function placeholderUsed(hint: string): TrainyardError {
-  return new TrainyardError('NO_ROLLOUT', 'OsmosisRolloutModel is a placeholder and cannot be called itself', { hint });
+  return new TrainyardError('NO_ROLLOUT', 'OsmosisRolloutModel is a placeholder and cannot be called itself', hint);
 }
 
 export type ToolChoice = 'auto' | 'none' | 'required' | { readonly tool: string };

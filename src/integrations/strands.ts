@@ -231,9 +231,11 @@ export class OsmosisRolloutModel extends Model<PolicyModelConfig> {
     const { params = {} } = options;
     const unknown = Object.keys(params).filter((name) => !PARAMS.some((known) => known === name));
     if (unknown.length > 0) {
-      throw new TrainyardError('CONFIG_INVALID', `OsmosisRolloutModel has no parameter ${unknown.join(', ')}`, {
-        hint: `its parameters are ${PARAMS.join(', ')}`,
-      });
+      throw new TrainyardError(
+        'CONFIG_INVALID',
+        `OsmosisRolloutModel has no parameter ${unknown.join(', ')}`,
+        `its parameters are ${PARAMS.join(', ')}`,
+      );
     }
     this.params = { ...params };
   }
@@ -311,9 +313,11 @@ function conversationOf({ messages = [], systemPrompt }: OsmosisStrandsAgentConf
 
 function joined(given: AgentConfig['systemPrompt'], systems: readonly string[]): AgentConfig['systemPrompt'] {
   if (given === undefined || typeof given === 'string') return [...(given ? [given] : []), ...systems].join('\n\n');
-  throw new TrainyardError('REQUEST_INVALID', 'systemPrompt: found blocks, and the messages hold a system message too', {
-    hint: 'give the system prompt as a text, or leave it to the messages',
-  });
+  throw new TrainyardError(
+    'REQUEST_INVALID',
+    'systemPrompt: found blocks, and the messages hold a system message too',
+    'give the system prompt as a text, or leave it to the messages',
+  );
 }
 
 function blocksOf(message: PromptMessage | MessageData): MessageData {

@@ -65,7 +65,7 @@ export async function requireEmpty(path: string): Promise<void> {
     held.includes(RUN_FILE) && !isSft(path)
       ? `go on with it: ${resumeCommand(path, verbOf(path))}; or give --run another directory`
       : `${isSft(path) ? 'it was taught with other settings or other data: ' : ''}give --run another directory, or remove this one`;
-  throw new TrainyardError('RUN_NOT_EMPTY', `${path} already holds ${held.slice(0, 3).join(', ')}`, { hint });
+  throw new TrainyardError('RUN_NOT_EMPTY', `${path} already holds ${held.slice(0, 3).join(', ')}`, hint);
 }
 
 export async function reopenRunDirectory(path: string, { trains = true } = {}): Promise<RunDirectory> {
@@ -82,7 +82,7 @@ export async function lockFolder(path: string, flag = '--run'): Promise<AsyncDis
   const root = resolve(path);
   await boundary('USAGE', `cannot create the directory ${path}`, () => makeFolder(root));
   if (existsSync(join(root, RUN_FILE))) {
-    throw new TrainyardError('RUN_NOT_EMPTY', `${path} holds a run`, { hint: `give ${flag} another directory` });
+    throw new TrainyardError('RUN_NOT_EMPTY', `${path} holds a run`, `give ${flag} another directory`);
   }
   const lock = takeLock(root, flag);
   return { [Symbol.asyncDispose]: async () => lock.close() };
@@ -93,9 +93,11 @@ export function readRunFile(path: string, missing: ErrorCode = 'RESUME_IMPOSSIBL
   const file = join(path, RUN_FILE);
   if (!existsSync(file)) {
     const above = [dirname(path), dirname(dirname(path))].find((folder) => existsSync(join(folder, RUN_FILE)));
-    throw new TrainyardError(missing, `${path} holds no run.json, so there is no run`, {
-      hint: above === undefined ? 'give the directory of a run, such as runs/<name>' : `did you mean ${above}?`,
-    });
+    throw new TrainyardError(
+      missing,
+      `${path} holds no run.json, so there is no run`,
+      above === undefined ? 'give the directory of a run, such as runs/<name>' : `did you mean ${above}?`,
+    );
   }
   try {
     return JSON.parse(readFileSync(file, 'utf8'));
@@ -116,9 +118,11 @@ function isSft(root: string): boolean {
 /** Throws USAGE. */
 export function refuseSft(path: string): void {
   if (!isSft(path)) return;
-  throw new TrainyardError('USAGE', `${path} holds supervised fine-tuning, which keeps no rollouts`, {
-    hint: 'its checkpoint is for --model and --checkpoint; if it was interrupted, the same command begins it anew',
-  });
+  throw new TrainyardError(
+    'USAGE',
+    `${path} holds supervised fine-tuning, which keeps no rollouts`,
+    'its checkpoint is for --model and --checkpoint; if it was interrupted, the same command begins it anew',
+  );
 }
 
 function verbOf(root: string): 'train' | 'eval' {
@@ -225,9 +229,11 @@ export async function chooseCheckpoint(path: string): Promise<ChosenCheckpoint> 
   const step = isBest ? (best ?? steps.at(-1)) : steps.at(-1);
   if (step !== undefined) return { folder: join(folder, checkpointName(step)), chosen: isBest ? 'best' : 'last' };
   const found = `checkpoint: expected a model folder or the directory of a run with checkpoints, found ${path}`;
-  throw new TrainyardError('FILE_NOT_FOUND', found, {
-    hint: 'name the directory of a training run, such as runs/<name>, or one of the folders in its checkpoints',
-  });
+  throw new TrainyardError(
+    'FILE_NOT_FOUND',
+    found,
+    'name the directory of a training run, such as runs/<name>, or one of the folders in its checkpoints',
+  );
 }
 
 export async function checkpointIn(path: string): Promise<string> {

@@ -40,7 +40,7 @@ export async function coordinatorOf({
   if (workers === undefined || url === undefined || id === undefined) return undefined;
   if (typeof file !== 'string') {
     const hint = 'give the path of a file that exports the workflow: workers load it themselves';
-    throw new TrainyardError('USAGE', 'entry: expected a file beside workers, found a value', { hint });
+    throw new TrainyardError('USAGE', 'entry: expected a file beside workers, found a value', hint);
   }
   const { Coordinator } = await import('../places/workers/coordinator.ts');
   const { trainer, sampled: policy } = parts.policy;

@@ -12,24 +12,7 @@ import { exclusionsIn, placeOf, summaryOf } from '../core/turns.ts';
 import type { BatchManifest, Exclusion, Mark, Message, RolloutSummary, Trajectory, Turn } from '../core/types.ts';
 import { stitch } from '../tokens/stitch.ts';
 
-type Listed =
-  | Exclude<keyof FilterRow, keyof RolloutSummary>
-  | 'rolloutId'
-  | 'taskId'
-  | 'purpose'
-  | 'reward'
-  | 'parts'
-  | 'metrics'
-  | 'turns'
-  | 'forks'
-  | 'abandoned'
-  | 'failedCalls';
-
-export interface RolloutLine extends Pick<FilterRow, Listed> {
-  readonly outcome: string;
-  /** Training rows it yields or would yield. Null if it cannot be trained (greedy sampling, for example). */
-  readonly samples: number | null;
-}
+export type RolloutLine = ReturnType<typeof rolloutLine>;
 
 /** A rollout in a list: what the store says of it, and what steps and marks do. */
 export type RolloutRow = FilterRow;
@@ -38,9 +21,11 @@ export type RolloutRow = FilterRow;
 export async function rolloutIn(store: Store, path: string, rolloutId: string): Promise<Trajectory> {
   const found = await store.read(rolloutId);
   if (found !== undefined) return found;
-  throw new TrainyardError('FILE_NOT_FOUND', `${path} holds no rollout ${JSON.stringify(rolloutId)}`, {
-    hint: `list them: trainyard show ${path}; rollouts are kept when they end`,
-  });
+  throw new TrainyardError(
+    'FILE_NOT_FOUND',
+    `${path} holds no rollout ${JSON.stringify(rolloutId)}`,
+    `list them: trainyard show ${path}; rollouts are kept when they end`,
+  );
 }
 
 export async function stepsIn(store: Store): Promise<ReadonlyMap<string, number>> {
@@ -75,7 +60,7 @@ export function rowOf(
   };
 }
 
-export function rolloutLine(row: RolloutRow, trajectory: Trajectory): RolloutLine {
+export function rolloutLine(row: RolloutRow, trajectory: Trajectory) {
   const { rolloutId, taskId, purpose, outcome, limit, reward, parts, metrics, turns } = row;
   const { step, forks, abandoned, failedCalls, excluded, excludedTurns } = row;
   return {
@@ -86,6 +71,7 @@ export function rolloutLine(row: RolloutRow, trajectory: Trajectory): RolloutLin
     reward,
     ...defined({ parts, metrics }),
     turns,
+    /** Training rows it yields or would yield. Null if it cannot be trained (greedy sampling, for example). */
     samples: samplesOf(trajectory),
     step,
     forks,
@@ -250,9 +236,11 @@ function reasonOf({ reason, undo = false }: CurationRequest): string {
   const given = reason?.trim() ?? (undo ? 'taken back' : '');
   if (given !== '' && given.length <= LONGEST_REASON) return given;
   const found = given === '' ? 'none' : `${given.length} characters`;
-  throw new TrainyardError('USAGE', `reason: expected 1 to ${LONGEST_REASON} characters, found ${found}`, {
-    hint: 'say with --reason why it is not to be trained: it is kept for whoever looks later',
-  });
+  throw new TrainyardError(
+    'USAGE',
+    `reason: expected 1 to ${LONGEST_REASON} characters, found ${found}`,
+    'say with --reason why it is not to be trained: it is kept for whoever looks later',
+  );
 }
 
 /** Null for a rollout that is there and cannot be read: it can be left out all the same. */
@@ -277,9 +265,11 @@ async function checkPlaces(store: Store, places: readonly Exclusion[], inForce?:
     }
   }
   if (problems.length === 0) return;
-  throw new TrainyardError('USAGE', problems.join('; '), {
-    hint: 'nothing was written; trainyard show <run> lists rollouts, trainyard curate <run> what is excluded',
-  });
+  throw new TrainyardError(
+    'USAGE',
+    problems.join('; '),
+    'nothing was written; trainyard show <run> lists rollouts, trainyard curate <run> what is excluded',
+  );
 }
 
 async function linesOf(store: Store, marks: readonly Mark[]): Promise<readonly CurationLine[]> {

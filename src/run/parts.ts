@@ -313,7 +313,7 @@ class FirstAnswer {
     const { code } = ((thrown as Error).cause ?? {}) as NodeJS.ErrnoException;
     if ((code === 'ECONNREFUSED' || code === 'ENOTFOUND') && ++this.#refusals >= MOST_REFUSALS) {
       const hint = 'is the server running? check --base-url';
-      this.#fatal.abort(new TrainyardError('POLICY_UNREACHABLE', `${this.#name} cannot be reached (${code})`, { hint }));
+      this.#fatal.abort(new TrainyardError('POLICY_UNREACHABLE', `${this.#name} cannot be reached (${code})`, hint));
     }
     throw thrown;
   }
@@ -324,7 +324,7 @@ class FirstAnswer {
       const found = `${this.#name} answered ${status} to the first call: ${status === 404 ? 'there is no such model or address' : key}`;
       const hint =
         'check --base-url (of OpenAI-compatible servers it usually ends in /v1), --model, and the variable that --api-key-env names';
-      this.#fatal.abort(new TrainyardError('POLICY_REFUSED', found, { hint }));
+      this.#fatal.abort(new TrainyardError('POLICY_REFUSED', found, hint));
     }
     return ok;
   }
@@ -337,16 +337,18 @@ function checkTrains({ workflow }: Entry, trainable: readonly string[] | undefin
   // Without a name, ctx.model() is the role `default`. Others may still turn up if roles that are not listed are trained.
   if (isTrained || (othersTrainable && !Object.hasOwn(roles, 'default'))) return;
   const found = `no role of the workflow is trainable: ${Object.keys(roles).join(', ') || 'none is listed, and others are not trained'}`;
-  throw new TrainyardError('NO_SIGNAL', found, { hint: 'make one of them trainable, in the workflow or with --trainable' });
+  throw new TrainyardError('NO_SIGNAL', found, 'make one of them trainable, in the workflow or with --trainable');
 }
 
 function checkTrainable({ workflow }: Entry, trainable: readonly string[] = []): void {
   const declared = Object.keys(workflow.roles);
   const unknown = trainable.filter((role) => !declared.includes(role));
   if (declared.length === 0 || unknown.length === 0) return;
-  throw new TrainyardError('USAGE', `the workflow has no role ${unknown.join(', ')}; its roles are ${declared.join(', ')}`, {
-    hint: 'give --trainable roles of the workflow',
-  });
+  throw new TrainyardError(
+    'USAGE',
+    `the workflow has no role ${unknown.join(', ')}; its roles are ${declared.join(', ')}`,
+    'give --trainable roles of the workflow',
+  );
 }
 
 /** The grader's own deadline, retries and concurrency override the run's. */
@@ -361,7 +363,7 @@ export async function openGrader(
   if (missing !== undefined) {
     // Grading processes inherit this environment.
     const found = `the grader ${grader.name} needs the environment variable ${missing}, which is not set`;
-    throw new TrainyardError('GRADER_INIT_FAILED', found, { hint: `set ${missing} where the run is started` });
+    throw new TrainyardError('GRADER_INIT_FAILED', found, `set ${missing} where the run is started`);
   }
   if (graderModule === undefined) return limited(inlineGrader(grader, { deadlineMs, retries }), concurrency, signal);
   const { url: module, exportName } = graderModule;

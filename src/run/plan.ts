@@ -146,7 +146,7 @@ export async function planEvaluation(request: EvaluationRequest): Promise<Evalua
   if (tasks.length * n > MOST_ROLLOUTS) {
     const found = `found ${tasks.length} tasks × ${n} = ${tasks.length * n}`;
     const hint = 'give a smaller --n, or fewer --rows';
-    throw new TrainyardError('USAGE', `n: expected at most ${MOST_ROLLOUTS} rollouts in all, ${found}`, { hint });
+    throw new TrainyardError('USAGE', `n: expected at most ${MOST_ROLLOUTS} rollouts in all, ${found}`, hint);
   }
   const record = await evaluationRecord(settings, entry, tasks);
   const message = `${n} rollouts of a task at temperature 0 are most likely all the same: give --temperature 1`;
@@ -327,14 +327,11 @@ function identityOf({ settings, sources: _, ...record }: TrainRecord): string {
 async function trainRecord(settings: TrainSettings, { entry: found, tasks, heldOut }: Checked): Promise<TrainRecord> {
   // Budgets apply to one command, not to the run.
   const { maxTime: _maxTime, maxTokens: _maxTokens, ...kept } = settings;
-  const { entry } = absolute(settings);
   return {
     settings: recorded(kept) as TrainRecord['settings'],
     tasks: digestOf([JSON.stringify(tasks)]),
     heldOut: digestOf([JSON.stringify(heldOut)]),
-    model: await modelDigest(settings.model),
-    sources: await sourcesOf(entry, settings.flows, found),
-    kernels: bestVariant(),
+    ...(await madeWith(settings, found)),
   };
 }
 
@@ -343,9 +340,15 @@ async function evaluationRecord(settings: EvaluationSettings, entry: Checked['en
     kind: 'evaluation' as const,
     settings: recorded(settings) as EvaluationRecord['settings'],
     tasks: tasks.map(({ task, number }) => ({ row: number, id: task.id, digest: digestOf([JSON.stringify(task)]) })),
+    ...(await madeWith(settings, entry)),
+  };
+}
+
+async function madeWith({ engine, model, entry, flows }: TrainSettings | EvaluationSettings, found: Checked['entry']) {
+  return {
     // What a server has under the name may change at any time.
-    model: isApi(settings.engine) ? settings.model : await modelDigest(settings.model),
-    sources: await sourcesOf(settings.entry, settings.flows, entry),
+    model: isApi(engine) ? model : await modelDigest(model),
+    sources: await sourcesOf(entry, flows, found),
     kernels: bestVariant(),
   };
 }
@@ -378,5 +381,5 @@ function shown(value: unknown, setting: string): string {
 }
 
 function impossible(message: string, hint: string): TrainyardError {
-  return new TrainyardError('RESUME_IMPOSSIBLE', message, { hint });
+  return new TrainyardError('RESUME_IMPOSSIBLE', message, hint);
 }

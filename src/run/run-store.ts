@@ -33,7 +33,7 @@ export function keptStore(path: string): KeptStore {
     );
     if (served !== undefined) return { url: served.store, id: served.id };
     const hint = 'restore it from a copy: it says which database has the rollouts, and under which id';
-    throw new TrainyardError('STORE_FORMAT', `${join(path, SERVED)} is no JSON`, { hint });
+    throw new TrainyardError('STORE_FORMAT', `${join(path, SERVED)} is no JSON`, hint);
   }
   if (!existsSync(join(path, 'run.json'))) return {};
   const { id, settings } = readRunFile(path) as { readonly id?: string; readonly settings?: { readonly store?: string } };
@@ -56,24 +56,24 @@ export async function openStoreOf(
   checkStoreUrl(given);
   const kept = keptStore(path);
   if (given !== undefined && kept.url === undefined && existsSync(path)) {
-    throw new TrainyardError('USAGE', `store: ${path} has its rollouts in a file, not in a database`, {
-      hint: 'leave --store out',
-    });
+    throw new TrainyardError('USAGE', `store: ${path} has its rollouts in a file, not in a database`, 'leave --store out');
   }
   const url = given ?? kept.url;
   if (url !== undefined) return await openStore(url, kept.id ?? path, { isKnown: true });
   const file = existsSync(path) && statSync(path).isDirectory() ? join(path, FILE) : path;
   const hint = 'give the directory of a run, or a store file; or the id of a run in the database of --store';
-  if (!existsSync(file)) throw new TrainyardError('FILE_NOT_FOUND', `${file} does not exist`, { hint });
+  if (!existsSync(file)) throw new TrainyardError('FILE_NOT_FOUND', `${file} does not exist`, hint);
   return await openStore(file, id);
 }
 
 /** For what needs more than rollouts. Throws FILE_NOT_FOUND. */
 export function requireDirectory(path: string, store: string | undefined): void {
   if (store === undefined || existsSync(path)) return;
-  throw new TrainyardError('FILE_NOT_FOUND', `${path} is no directory here, and a database has only the rollouts of a run`, {
-    hint: 'settings and checkpoints are in the directory of the run: do this where it is; trainyard show needs only the database',
-  });
+  throw new TrainyardError(
+    'FILE_NOT_FOUND',
+    `${path} is no directory here, and a database has only the rollouts of a run`,
+    'settings and checkpoints are in the directory of the run: do this where it is; trainyard show needs only the database',
+  );
 }
 
 /** Of a server, which goes on where it kept rollouts before. */
@@ -83,7 +83,7 @@ export async function openServedStore(folder: string, given: string | undefined)
   if (url === undefined) return await openStore(join(folder, FILE));
   if (existsSync(join(folder, FILE))) {
     const hint = 'leave --store out, or give --run another directory';
-    throw new TrainyardError('USAGE', `store: ${folder} has its rollouts in a file already`, { hint });
+    throw new TrainyardError('USAGE', `store: ${folder} has its rollouts in a file already`, hint);
   }
   const { id = randomUUID() } = kept;
   const store = await openStore(url, id, { isKnown: kept.id !== undefined });

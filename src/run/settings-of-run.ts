@@ -17,9 +17,11 @@ function isOwn(name: string): boolean {
 export function withSettingsOf({ from, ...request }: TrainFromRequest): TrainRequest {
   const record = readRunFile(from, 'FILE_NOT_FOUND') as { readonly settings?: Partial<TrainSettings> };
   if (isEvaluation(record) || record.settings?.steps === undefined) {
-    throw new TrainyardError('USAGE', `from: expected the directory of a training run, found ${from}`, {
-      hint: 'an evaluation is never trained; to teach the successes of any run, use --warm-start',
-    });
+    throw new TrainyardError(
+      'USAGE',
+      `from: expected the directory of a training run, found ${from}`,
+      'an evaluation is never trained; to teach the successes of any run, use --warm-start',
+    );
   }
   const kept = Object.fromEntries(Object.entries(record.settings).filter(([name]) => !isOwn(name)));
   const isHeldOutGiven = request.heldOut !== undefined || request.split !== undefined;
@@ -30,5 +32,5 @@ export function withSettingsOf({ from, ...request }: TrainFromRequest): TrainReq
   const merged = { ...(isHeldOutGiven ? others : kept), ...own, ...defined(request), from } as Partial<TrainRequest>;
   const { entry } = merged;
   if (entry !== undefined) return { ...merged, entry };
-  throw new TrainyardError('USAGE', `${from} was begun from TypeScript, so its entry is not known`, { hint: 'give the entry' });
+  throw new TrainyardError('USAGE', `${from} was begun from TypeScript, so its entry is not known`, 'give the entry');
 }

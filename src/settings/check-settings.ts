@@ -187,9 +187,11 @@ function untrainable({ entry, model = 'NAME', baseURL }: TrainRequest, engine: A
   const agent = typeof entry === 'string' ? shellWord(entry) : '<entry>';
   const at = baseURL === undefined ? '' : ` --base-url ${shellWord(baseURL)}`;
   const found = `engine: ${engine} cannot be trained: an API gives neither the tokens that were sampled nor their log-probabilities`;
-  return new TrainyardError('USAGE', found, {
-    hint: `measure it with trainyard eval ${agent} --engine ${engine}${at} --model ${shellWord(model)}; train the embedded policy with trainyard train ${agent} --engine embedded, or a model at a Tinker server with --engine tinker --model <folder>`,
-  });
+  return new TrainyardError(
+    'USAGE',
+    found,
+    `measure it with trainyard eval ${agent} --engine ${engine}${at} --model ${shellWord(model)}; train the embedded policy with trainyard train ${agent} --engine embedded, or a model at a Tinker server with --engine tinker --model <folder>`,
+  );
 }
 
 /** Without `heldOut`, `split` or a held-out.jsonl beside the entry, nothing is evaluated. */
@@ -223,9 +225,11 @@ export function trainSettings(request: TrainRequest): TrainSettings {
 function engineOf({ engine, model }: Partial<Pick<RunSettings, 'engine' | 'model'>>): RunSettings['engine'] {
   const chosen = engine ?? (model !== undefined && existsSync(join(model, 'tinker.json')) ? 'tinker' : EVAL_DEFAULTS.engine);
   if (chosen === 'tinker' && model === undefined) {
-    throw new TrainyardError('USAGE', 'model: expected the folder of the model at the Tinker server, found none', {
-      hint: 'give --model a folder with its config.json, tokenizer.json and tokenizer_config.json',
-    });
+    throw new TrainyardError(
+      'USAGE',
+      'model: expected the folder of the model at the Tinker server, found none',
+      'give --model a folder with its config.json, tokenizer.json and tokenizer_config.json',
+    );
   }
   return chosen;
 }
@@ -243,14 +247,11 @@ export function baseURLOf(
 }
 
 /** Returns the settings unchanged, or throws USAGE. */
-export function checkSettings(verb: 'eval', settings: EvaluationSettings): EvaluationSettings;
-export function checkSettings(verb: 'train', settings: TrainSettings): TrainSettings;
-export function checkSettings(verb: 'sft', settings: SftSettings): SftSettings;
 export function checkSettings<T extends EvaluationSettings | TrainSettings | SftSettings>(verb: Verb, settings: T): T {
   const faults = faultsIn(settings, verb, true).map(({ name, message }) => `${name}: ${message}`);
   const problems = faults.length > 0 ? faults : conflictsIn(settings).filter((problem) => problem !== false);
   if (problems.length === 0) return settings;
-  throw new TrainyardError('USAGE', problems.join('; '), { hint: 'trainyard help settings lists every setting' });
+  throw new TrainyardError('USAGE', problems.join('; '), 'trainyard help settings lists every setting');
 }
 
 /** Checked before files beside it are looked up. */

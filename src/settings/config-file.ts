@@ -44,14 +44,16 @@ const NOTHING: RawConfig = { config: {}, places: {}, problems: [], env: {}, warn
 export function findConfig(folder = '.'): string | undefined {
   const found = NAMES.map((name) => join(folder, name)).filter((path) => existsSync(path));
   if (found.length < 2) return found[0];
-  throw new TrainyardError('USAGE', `expected one config file, found ${found.join(' and ')}`, {
-    hint: 'remove one, or name the one you mean with --config',
-  });
+  throw new TrainyardError(
+    'USAGE',
+    `expected one config file, found ${found.join(' and ')}`,
+    'remove one, or name the one you mean with --config',
+  );
 }
 
 export async function readConfig(path: string, waitMs = WAIT_MS): Promise<ConfigFile> {
   const found = await stat(path).catch(() => undefined);
-  if (!found?.isFile()) throw new TrainyardError('FILE_NOT_FOUND', `no config file at ${path}`, { hint: 'see --config' });
+  if (!found?.isFile()) throw new TrainyardError('FILE_NOT_FOUND', `no config file at ${path}`, 'see --config');
   const { config, places, problems, env, warnings } = await (extname(path) === '.toml'
     ? readToml(path)
     : readModule(path, waitMs));
@@ -65,7 +67,7 @@ export async function readConfig(path: string, waitMs = WAIT_MS): Promise<Config
   ];
   if (all.length > 0) {
     const hint = 'trainyard help cli says what a config file holds, trainyard help settings lists every setting';
-    throw new TrainyardError('USAGE', `${path}: ${all.join('; ')}`, { hint });
+    throw new TrainyardError('USAGE', `${path}: ${all.join('; ')}`, hint);
   }
   const placed = (settings: unknown): ConfigSettings => located(settings as ConfigSettings, dirname(path));
   return {
@@ -80,16 +82,18 @@ export async function readConfig(path: string, waitMs = WAIT_MS): Promise<Config
 async function readModule(path: string, waitMs: number): Promise<RawConfig> {
   using limit = deadlineSignal(waitMs, () => {
     const hint = 'a config file that awaits must come to an end; check what it waits for';
-    return new TrainyardError('USAGE', `${path} was not loaded within ${waitMs / 1000} s`, { hint });
+    return new TrainyardError('USAGE', `${path} was not loaded within ${waitMs / 1000} s`, hint);
   });
   const url = pathToFileURL(await realpath(path)).href;
   const exported = await orAborted(importEntry(url, path), limit.signal);
   const config: unknown = await orAborted(Promise.resolve(exported['default']), limit.signal);
   if (isObject(config)) return { ...NOTHING, config };
   const what = 'default' in exported ? `a default export that is ${kindOf(config)}` : 'no default export';
-  throw new TrainyardError('USAGE', `${path}: expected an object of settings, found ${what}`, {
-    hint: 'write export default defineConfig({ … }), with defineConfig of trainyard',
-  });
+  throw new TrainyardError(
+    'USAGE',
+    `${path}: expected an object of settings, found ${what}`,
+    'write export default defineConfig({ … }), with defineConfig of trainyard',
+  );
 }
 
 async function readToml(path: string): Promise<RawConfig> {

@@ -6,7 +6,7 @@
 import type { Entry } from '../rollout/discovery.ts';
 import { isDatabaseUrl, STORE_URL } from '../store/url.ts';
 import type { TaskSource } from '../tasks/rows.ts';
-import type { EngineName, LossName } from './settings.ts';
+import type { EngineName, LossName, Price } from './settings.ts';
 
 export interface Kind<T> {
   /** Ends `expected …`. */
@@ -127,9 +127,6 @@ export const names: Kind<readonly string[]> = {
   read: (given) => given.split(',').map((name) => name.trim()),
   textForm: 'names separated by commas',
 };
-
-/** Per million tokens, in any currency. */
-export type Price = readonly [prompt: number, sampled: number];
 
 export const prices: Kind<Price> = {
   expected: 'two prices, of prompt and of sampled tokens, such as 0.15,0.60',

@@ -14,9 +14,11 @@ export function rowsOf(text: string | undefined, rows: number): readonly number[
   const ranges = text === undefined ? ([[1, rows]] as const) : rangesIn(text);
   const last = ranges.at(-1)?.[1] ?? 0;
   if (last > rows) {
-    throw new TrainyardError('USAGE', `rows: expected rows from 1 to ${rows}, the last of the file, found ${last}`, {
-      hint: 'give --rows numbers and ranges such as 3,7,10-20',
-    });
+    throw new TrainyardError(
+      'USAGE',
+      `rows: expected rows from 1 to ${rows}, the last of the file, found ${last}`,
+      'give --rows numbers and ranges such as 3,7,10-20',
+    );
   }
   return ranges.flatMap(([first, end]) => Array.from({ length: end - first + 1 }, (_, i) => first + i));
 }
@@ -26,9 +28,7 @@ function rangesIn(text: string): readonly Range[] {
   const found = text.split(',').map((part) => rangeIn(part.trim()));
   const problems = found.filter((range) => typeof range === 'string');
   if (problems.length > 0) {
-    throw new TrainyardError('USAGE', `rows: ${problems.join('; ')}`, {
-      hint: 'give --rows numbers and ranges from 1, such as 3,7,10-20',
-    });
+    throw new TrainyardError('USAGE', `rows: ${problems.join('; ')}`, 'give --rows numbers and ranges from 1, such as 3,7,10-20');
   }
   const merged: [number, number][] = [];
   for (const [first, last] of (found as Range[]).toSorted(([a], [b]) => a - b)) {

@@ -44,7 +44,7 @@ export function makeBatch(
   if (weighting === 'rollouts') {
     const hint = 'choose grpo, rloo or reinforce++ to let every rollout count alike';
     const found = 'found weighting rollouts with dr-grpo, expected tokens: it divides by a constant of its own';
-    if (algorithm === 'dr-grpo') throw new TrainyardError('USAGE', found, { hint });
+    if (algorithm === 'dr-grpo') throw new TrainyardError('USAGE', found, hint);
     return { samples: rolloutsAlike(unweighted, rolloutIds.length), rolloutIds, trainedTokens };
   }
   const divisor = algorithm === 'dr-grpo' ? rolloutIds.length * constantLength(tokensPerRollout) : trainedTokens;
@@ -117,17 +117,13 @@ export function tokensIn({ mask }: Sample): number {
 function constantLength(tokensPerRollout: number | undefined): number {
   if (tokensPerRollout !== undefined && tokensPerRollout > 0 && tokensPerRollout < Infinity) return tokensPerRollout;
   const hint = 'pass the most tokens a rollout may sample; it must not change during a run';
-  throw new TrainyardError('USAGE', `dr-grpo was given ${tokensPerRollout} tokens per rollout, expected a number above 0`, {
-    hint,
-  });
+  throw new TrainyardError('USAGE', `dr-grpo was given ${tokensPerRollout} tokens per rollout, expected a number above 0`, hint);
 }
 
 function requireEqual(found: number, expected: number, what: string, than: string): void {
   if (found === expected) return;
   const hint = 'pass what forward(batch.samples, "reference") returned for this very batch';
-  throw new TrainyardError('TRAINER_FAILED', `found ${found} ${what}, expected ${expected}: one for each of the ${than}`, {
-    hint,
-  });
+  throw new TrainyardError('TRAINER_FAILED', `found ${found} ${what}, expected ${expected}: one for each of the ${than}`, hint);
 }
 
 export function byIdentity(a: Trajectory, b: Trajectory): number {

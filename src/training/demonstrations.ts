@@ -53,7 +53,7 @@ export async function readDemonstrations(from: string, options: TeachOptions): P
   let conversations = 0;
   if (!existsSync(from)) {
     const hint = 'give the directory of a run, or a JSONL file of conversations';
-    throw new TrainyardError('FILE_NOT_FOUND', `${from} does not exist`, { hint });
+    throw new TrainyardError('FILE_NOT_FOUND', `${from} does not exist`, hint);
   }
   for await (const demonstration of isTextFile(from)
     ? conversationsIn(from, options, leave)
@@ -80,7 +80,7 @@ function nothingToTeach(from: string, leftOut: Demonstrations['leftOut']): Train
   const hint = isHeldOut
     ? `collect successes on the tasks to train on, not on the held-out ones: ${collect}`
     : `collect successes of a model that solves the tasks: ${collect}`;
-  return new TrainyardError('DATASET_INVALID', found, { hint });
+  return new TrainyardError('DATASET_INVALID', found, hint);
 }
 
 function samplesOf({ id, task, calls, own }: Demonstration, options: TeachOptions, leave: Leave): readonly Sample[] {
@@ -220,7 +220,9 @@ function callsIn({ messages, tools, taught }: Conversation): readonly AnsweredCa
 }
 
 function unreadable(path: string, found: string): TrainyardError {
-  return new TrainyardError('DATASET_INVALID', `${path}, ${found}`, {
-    hint: 'a line is {"messages": [{"role", "content", "tool_calls"?, "weight"?}, …], "tools"?: […]}: trainyard help guide/train',
-  });
+  return new TrainyardError(
+    'DATASET_INVALID',
+    `${path}, ${found}`,
+    'a line is {"messages": [{"role", "content", "tool_calls"?, "weight"?}, …], "tools"?: […]}: trainyard help guide/train',
+  );
 }

@@ -8,7 +8,7 @@ import { mapConcurrently } from '../core/async.ts';
 import type { Store, Workflow } from '../core/contracts.ts';
 import { describeThrown, describeValue } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
-import type { Emit, Warn } from '../core/events.ts';
+import { type Emit, type Warn, warnBy } from '../core/events.ts';
 import { defined } from '../core/json.ts';
 import { meanOf } from '../core/statistics.ts';
 import { exclusionsOf, placeOf, sampledTokensIn, tokensOf, withoutExcluded } from '../core/turns.ts';
@@ -125,9 +125,11 @@ export function isAccepted({ name, accepts }: Pick<Workflow, 'name' | 'accepts'>
     throw new TrainyardError('WORKFLOW_FAILED', `${who} and threw ${describeThrown(cause)}`, { cause });
   }
   if (typeof accepted === 'boolean') return accepted;
-  throw new TrainyardError('WORKFLOW_FAILED', `${who} and returned ${describeValue(accepted)}, expected true or false`, {
-    hint: 'return a boolean, not a promise: whoever asks does not wait',
-  });
+  throw new TrainyardError(
+    'WORKFLOW_FAILED',
+    `${who} and returned ${describeValue(accepted)}, expected true or false`,
+    'return a boolean, not a promise: whoever asks does not wait',
+  );
 }
 
 export interface CuratedBatch extends GroupBatch {
@@ -248,7 +250,7 @@ export async function probe(
   { entry, tasks, heldOut }: Pick<Checked, 'entry' | 'tasks' | 'heldOut'>,
   { stop, tell }: { readonly stop: AbortSignal; readonly tell: Emit },
 ) {
-  const warn: Warn = (code, message) => tell({ type: 'warning', code, message });
+  const warn = warnBy(tell);
   const files = hiddenFiles(settings);
   await using parts = await openParts(settings, entry, { stop, warn, files, trains: true });
   const { workflow } = entry;

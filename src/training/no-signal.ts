@@ -9,9 +9,9 @@ import { TrainyardError } from '../core/errors.ts';
 import type { Emit, RunEnding } from '../core/events.ts';
 import { OVERFLOW_HINT } from '../core/policy.ts';
 import { isSuccess, overflowOf } from '../core/turns.ts';
-import type { Message, Reward, Trajectory, Turn } from '../core/types.ts';
+import type { Message, Trajectory, Turn } from '../core/types.ts';
 import { hubNameOf } from '../engines/model-path.ts';
-import { rolloutReport, trajectoriesOf } from '../evaluation/results.ts';
+import { rewardsIn, rolloutReport, trajectoriesOf } from '../evaluation/results.ts';
 import type { GroupBatch } from '../rollout/scheduler.ts';
 import { BASE_MODEL, shortPath } from '../settings/settings.ts';
 import { hasSignal } from './advantages.ts';
@@ -61,7 +61,7 @@ export function noSignal(batch: Tried, trained: Trained, tried = ''): TrainyardE
   const isRefused = refusedIn(batch, trained.workflow) !== undefined;
   const got = `rewards of the last ${all.length} rollouts: ${rewardsText(all)}`;
   const found = isRefused ? [why, got] : [why, got, answersText(all), modelText(trained.model)];
-  return new TrainyardError('NO_SIGNAL', `${tried}${found.join('; ')}`, { hint });
+  return new TrainyardError('NO_SIGNAL', `${tried}${found.join('; ')}`, hint);
 }
 
 export function isSolved({ withoutSignal }: Tried): boolean {
@@ -123,10 +123,6 @@ function rewardsText(all: readonly Trajectory[]): string {
     return `${same.length} × ${values.length === 0 ? kind : `${low === high ? low : `${low} to ${high}`} ${kind}`}`;
   });
   return texts.slice(0, MOST_KINDS).join(', ') || 'nothing';
-}
-
-function rewardsIn(all: readonly Trajectory[]): readonly Reward[] {
-  return all.flatMap(({ grade }) => (grade.kind === 'graded' ? [grade.reward] : []));
 }
 
 /** What begins a tool call in the formats that models write. */

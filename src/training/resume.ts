@@ -74,9 +74,11 @@ export async function stepOf(
   // Uses the exclusions of that time; later marks only affect later steps.
   const batch = batchOf(withoutExcluded(groups.flat(), manifest.excluded ?? []), settings, manifest.stale);
   if (batch.rolloutIds.join() !== manifest.rolloutIds.join()) {
-    throw new TrainyardError('STORE_FORMAT', `the rollouts of step ${manifest.step} are no longer those of its manifest`, {
-      hint: 'the store was changed by something else; begin a new run',
-    });
+    throw new TrainyardError(
+      'STORE_FORMAT',
+      `the rollouts of step ${manifest.step} are no longer those of its manifest`,
+      'the store was changed by something else; begin a new run',
+    );
   }
   const { learningRate = settings.learningRate, comparedTokens } = manifest.metrics;
   return { step: manifest.step, batch, learningRate, isCompared: settings.from === undefined || comparedTokens !== undefined };

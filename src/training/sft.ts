@@ -6,7 +6,7 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { TrainyardError } from '../core/errors.ts';
-import type { Emit, SftDone, SftEnding, Warn } from '../core/events.ts';
+import { type Emit, type SftDone, type SftEnding, warnBy } from '../core/events.ts';
 import { digestOf } from '../core/json.ts';
 import type { Trainer } from '../core/policy.ts';
 import type { Sample, Task } from '../core/types.ts';
@@ -45,7 +45,7 @@ export async function sft(request: SftRequest, emit: Emit = () => {}, options: S
   const settings = sftSettings(await withModelPath(request));
   const { since = performance.now(), stop = new AbortController().signal } = options;
   const tell = eventLog(emit, 'sft');
-  const warn: Warn = (code, message) => tell({ type: 'warning', code, message });
+  const warn = warnBy(tell);
   await using policy = await openSampled({ ...settings, apiKeyEnv: undefined }, { warn, stop, use: 'training' });
   const { sampled, trainer } = policy;
   if (!('engine' in sampled) || trainer === undefined)
@@ -93,7 +93,7 @@ export async function warmStarted(plan: TrainPlan, emit?: Emit, options?: SftOpt
   const own = { from: settings.warmStart!, epochs, learningRate, run: `${settings.run}-warm-start` };
   const { checkpoint, ending } = await sft({ ...policy, ...own }, emit, { ...options, heldOut, tasks });
   if (ending !== 'interrupted') return checkpoint === null ? plan : await startingWith(plan, checkpoint);
-  throw new TrainyardError('CANCELLED', 'interrupted during the warm start', { hint: 'the same command begins it anew' });
+  throw new TrainyardError('CANCELLED', 'interrupted during the warm start', 'the same command begins it anew');
 }
 
 /** What decides the result. */

@@ -92,7 +92,7 @@ async function copyGroups({ plan, store, renderer, warn }: StoredGroupsOptions):
   const { from = '', store: own } = plan.settings;
   if (isLocked(from)) {
     const hint = 'wait until it has ended, or stop it; its last groups are not complete';
-    throw new TrainyardError('RUN_LOCKED', `${from} is still going on`, { hint });
+    throw new TrainyardError('RUN_LOCKED', `${from} is still going on`, hint);
   }
   // In the same database the same password holds.
   const isSame = own !== undefined && withoutPassword(own) === keptStore(from).url;
@@ -122,7 +122,7 @@ async function copyGroups({ plan, store, renderer, warn }: StoredGroupsOptions):
   const sameModel = model === plan.record.model;
   if (copied.size > 0) return { from, rollouts: copied.size, heldOut, unfinished, sameModel };
   const hint = 'give the directory of a run that rolled out training tasks; trainyard show lists what it holds';
-  throw new TrainyardError('DATASET_INVALID', `${from} holds no rollouts to train from`, { hint });
+  throw new TrainyardError('DATASET_INVALID', `${from} holds no rollouts to train from`, hint);
 }
 
 function requireOwn(renderer: Renderer, { rolloutId, turns }: Trajectory, from: string): void {
@@ -131,6 +131,6 @@ function requireOwn(renderer: Renderer, { rolloutId, turns }: Trajectory, from: 
   throw new TrainyardError(
     'SAMPLE_REFUSED',
     `rollout ${rolloutId} of ${from} was not made with this model’s tokenizer and chat template, so its tokens would mean other text`,
-    { hint: 'leave --model out, or give a model with the same tokenizer; successes can be taught to any model: --warm-start' },
+    'leave --model out, or give a model with the same tokenizer; successes can be taught to any model: --warm-start',
   );
 }

@@ -8,7 +8,7 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Store } from '../core/contracts.ts';
-import type { Best, Emit, Phase, RunEnding, Score, Warn } from '../core/events.ts';
+import { type Best, type Emit, type Phase, type RunEnding, type Score, type Warn, warnBy } from '../core/events.ts';
 import type { Engine } from '../core/policy.ts';
 import { HeldOut, heldOutFileOf, unusualIn } from '../evaluation/evaluate.ts';
 import { meansOf, rolloutReport, trajectoriesOf } from '../evaluation/results.ts';
@@ -71,7 +71,7 @@ async function execute(given: TrainPlan, emit: Emit = () => {}, options: TrainOp
   const { settings, isResumed, record } = given;
   const { since = performance.now(), finish = new AbortController().signal } = options;
   const tell = eventLog(emit);
-  const warn: Warn = (code, message) => tell({ type: 'warning', code, message });
+  const warn = warnBy(tell);
   await using parts = await openTraining(given, warn, { ...options, finish });
   await using directory = await (isResumed ? reopenRunDirectory(settings.run) : createRunDirectory(settings.run, record));
   await using opened = await openRunStore(directory, settings.store);

@@ -105,12 +105,7 @@ export interface GroupView {
   readonly rollouts: readonly RolloutView[];
 }
 
-export interface MarkRequest {
-  readonly rolloutIds: readonly string[];
-  readonly turn?: number;
-  readonly reason?: string;
-  readonly undo?: boolean;
-}
+export type { CurationRequest as MarkRequest } from '../run/inspect.ts';
 
 export interface DatasetRequest extends Pick<DataRequest, 'format' | 'only'> {
   readonly filter: string;

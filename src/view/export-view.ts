@@ -11,8 +11,9 @@ import { compare, measuredIn } from '../evaluation/compare.ts';
 import type { RolloutRow } from '../run/inspect.ts';
 import { writeWhole } from '../store/files.ts';
 import type { ExportedView, RolloutPage } from './api.ts';
+import { measuresOf } from './listing.ts';
 import { html, pageFile } from './page-files.ts';
-import { measuresOf, type ShownRun } from './shown-run.ts';
+import type { ShownRun } from './shown-run.ts';
 
 interface ViewToExport {
   readonly to: string;

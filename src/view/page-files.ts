@@ -7,7 +7,7 @@ import { TrainyardError } from '../core/errors.ts';
 export function pageFile(name: 'page.js' | 'page.css'): string {
   const path = fileURLToPath(new URL(`../../dist/page/${name}`, import.meta.url));
   if (existsSync(path)) return path;
-  throw new TrainyardError('FILE_NOT_FOUND', `the page is not built: ${path} does not exist`, { hint: 'npm run build:page' });
+  throw new TrainyardError('FILE_NOT_FOUND', `the page is not built: ${path} does not exist`, 'npm run build:page');
 }
 
 function escaped(text: string): string {

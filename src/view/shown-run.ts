@@ -12,7 +12,6 @@ import { messageOf, TrainyardError, tried } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
 import { rowFilter } from '../core/filter.ts';
 import { earnedBy } from '../core/reward.ts';
-import { meanOf } from '../core/statistics.ts';
 import { exclusionsIn, turnSummary, withoutExcluded } from '../core/turns.ts';
 import type { Trajectory, Turn } from '../core/types.ts';
 import { eventsFrom, isEvaluation, readRunFile } from '../run/directory.ts';
@@ -20,8 +19,9 @@ import { type CurationLine, curate, newMessages, RolloutIndex, type RolloutRow, 
 import { keptStore, openStoreOf } from '../run/run-store.ts';
 import { shortPath } from '../settings/settings.ts';
 import { isLocked } from '../store/files.ts';
-import type { GroupView, MarkRequest, RolloutPage, RolloutView, RunInfo, SortKey, TokenView, TurnView } from './api.ts';
-import { TokenReader } from './token-view.ts';
+import type { GroupView, MarkRequest, RolloutPage, RolloutView, RunInfo, TokenView, TurnView } from './api.ts';
+import { measuresOf, sortedBy } from './listing.ts';
+import { tokenReader } from './token-view.ts';
 
 /** Milliseconds that an answer waits for rollouts that are still being read. */
 const PATIENCE = 150;
@@ -56,7 +56,7 @@ export class ShownRun implements AsyncDisposable {
   /** URL of its database, if one was given. */
   readonly store: string | undefined;
   readonly #storePath: string;
-  #tokens: TokenReader;
+  #tokens: ReturnType<typeof tokenReader>;
   #open: OpenStore | undefined;
   #events: readonly RunEvent[] = [];
   #bytes = 0;
@@ -72,7 +72,7 @@ export class ShownRun implements AsyncDisposable {
     this.path = path;
     this.store = store;
     this.#storePath = tried(() => statSync(path).isFile()) ? path : join(path, 'store.sqlite');
-    this.#tokens = new TokenReader(path);
+    this.#tokens = tokenReader(path);
   }
 
   async info(): Promise<RunInfo> {
@@ -162,7 +162,7 @@ export class ShownRun implements AsyncDisposable {
     const [manifest] = step === null ? [] : await store.manifests(step - 1);
     const excluded = manifest === undefined ? exclusionsIn(await store.marks()) : (manifest.excluded ?? []);
     const group = withoutExcluded(await store.query({ groupId, purpose }), excluded);
-    return await this.#tokens.view(trajectory, group, step);
+    return await this.#tokens(trajectory, group, step);
   }
 
   async group(groupId: string): Promise<GroupView> {
@@ -211,7 +211,7 @@ export class ShownRun implements AsyncDisposable {
 
   async #forget(): Promise<void> {
     this.restarts++;
-    this.#tokens = new TokenReader(this.path);
+    this.#tokens = tokenReader(this.path);
     await this[Symbol.asyncDispose]();
   }
 
@@ -249,40 +249,6 @@ function recordOf(path: string, hasStore: boolean): Pick<RunInfo, 'kind' | 'entr
   const named = (value: unknown): string | null => (typeof value === 'string' ? shortPath(value) : null);
   const kind = record.kind === 'sft' ? 'sft' : isEvaluation(record) ? 'eval' : 'train';
   return { kind, entry: named(record.settings?.['entry']), model: named(record.settings?.['model']), startedAt };
-}
-
-const SORTED: Readonly<Record<SortKey, (row: RolloutRow) => number | string | null>> = {
-  seq: ({ seq }) => seq,
-  reward: ({ reward }) => reward,
-  turns: ({ turns }) => turns,
-  tokens: ({ tokens }) => tokens,
-  seconds: ({ seconds }) => seconds,
-  task: ({ taskId }) => taskId,
-};
-
-/** What lacks the value comes last either way; equals, the latest first. */
-function sortedBy(rows: readonly RolloutRow[], sort: string): readonly RolloutRow[] {
-  const key = sort.replace(/^-/, '') as SortKey;
-  if (!Object.hasOwn(SORTED, key)) {
-    throw new TrainyardError('USAGE', `sort: expected ${Object.keys(SORTED).join(', ')}, found ${JSON.stringify(key)}`);
-  }
-  const of = SORTED[key];
-  const sign = sort.startsWith('-') ? -1 : 1;
-  if (key === 'seq') return sign === 1 ? rows : rows.toReversed();
-  const found = rows.map((row) => [of(row), row] as const);
-  found.sort(([a, one], [b, other]) => {
-    if (a === b) return other.seq - one.seq;
-    if (a === null || b === null) return a === null ? 1 : -1;
-    return a < b ? -sign : sign;
-  });
-  return found.map(([, row]) => row);
-}
-
-export function measuresOf(rows: readonly RolloutRow[]): Pick<RolloutPage, 'meanReward' | 'successes'> {
-  // Not by flatMap, which takes far longer.
-  const rewards = rows.map(({ reward }) => reward).filter((reward) => reward !== null);
-  const successes = rows.filter(({ success }) => success).length;
-  return { meanReward: rewards.length === 0 ? null : meanOf(rewards), successes };
 }
 
 function viewOf(trajectory: Trajectory, row: RolloutRow): RolloutView {

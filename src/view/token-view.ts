@@ -15,45 +15,45 @@ import type { TokenRow, TokenView } from './api.ts';
 
 type Spelling = { readonly pieceOf: (id: number) => string } | { readonly why: string };
 
-export class TokenReader {
-  readonly #run: string;
-  #spelling: Promise<Spelling> | undefined;
+/** `group`: the rollouts that its rewards are compared with, without what is excluded. */
+type TokenReader = (trajectory: Trajectory, group: readonly Trajectory[], step: number | null) => Promise<TokenView>;
 
-  constructor(run: string) {
-    this.#run = run;
-  }
+/** Of one run, whose tokenizer is loaded once. */
+export function tokenReader(run: string): TokenReader {
+  let spelling: Promise<Spelling> | undefined;
+  return async (trajectory, group, step) => {
+    spelling ??= spellingOf(run);
+    return viewOf(run, await spelling, trajectory, group, step);
+  };
+}
 
-  /** `group`: the rollouts that its rewards are compared with, without what is excluded. */
-  async view(trajectory: Trajectory, group: readonly Trajectory[], step: number | null): Promise<TokenView> {
-    const compared = group.find(({ rolloutId }) => rolloutId === trajectory.rolloutId);
-    const advantageOf = compared && comparisonOf(this.#run)(group).bind(undefined, compared);
-    const rollout = {
-      trajectory: compared ?? trajectory,
-      step,
-      group: 0,
-      leaveOut: () => {},
-      advantageOf: advantageOf ?? (() => undefined),
-    };
-    const [rows, why] = rowsOf(rollout);
-    this.#spelling ??= spellingOf(this.#run);
-    const spelling = await this.#spelling;
-    const missing = trajectory.turns.length - rows.reduce((sum, { chain }) => sum + chain.length, 0);
-    const notes = [
-      ...(why === undefined ? [] : [`There are no rows: the rollout is ${why}.`]),
-      ...(rows.length > 0 && missing > 0
-        ? [`${missing} of ${trajectory.turns.length} turns are in no row: they are not trained.`]
-        : []),
-      ...(compared === undefined ? ['The rollout is excluded, so it is compared with none and has no advantages.'] : []),
-      ...(rows.length > 0 && 'why' in spelling ? [spelling.why] : []),
-    ];
-    const pieceOf = 'why' in spelling ? String : spelling.pieceOf;
-    const trained = step === null ? undefined : trainerLogprobsOf(this.#run, step, trajectory.rolloutId);
-    const keptOf = (place: number): Float32Array | null => (trained?.length === rows.length ? trained[place]! : null);
-    return {
-      rows: rows.map((row, place) => rowOf(row, pieceOf, keptOf(place))),
-      note: notes.length === 0 ? null : notes.join(' '),
-    };
-  }
+function viewOf(run: string, spelling: Spelling, ...[trajectory, group, step]: Parameters<TokenReader>): TokenView {
+  const compared = group.find(({ rolloutId }) => rolloutId === trajectory.rolloutId);
+  const advantageOf = compared && comparisonOf(run)(group).bind(undefined, compared);
+  const rollout = {
+    trajectory: compared ?? trajectory,
+    step,
+    group: 0,
+    leaveOut: () => {},
+    advantageOf: advantageOf ?? (() => undefined),
+  };
+  const [rows, why] = rowsOf(rollout);
+  const missing = trajectory.turns.length - rows.reduce((sum, { chain }) => sum + chain.length, 0);
+  const notes = [
+    ...(why === undefined ? [] : [`There are no rows: the rollout is ${why}.`]),
+    ...(rows.length > 0 && missing > 0
+      ? [`${missing} of ${trajectory.turns.length} turns are in no row: they are not trained.`]
+      : []),
+    ...(compared === undefined ? ['The rollout is excluded, so it is compared with none and has no advantages.'] : []),
+    ...(rows.length > 0 && 'why' in spelling ? [spelling.why] : []),
+  ];
+  const pieceOf = 'why' in spelling ? String : spelling.pieceOf;
+  const trained = step === null ? undefined : trainerLogprobsOf(run, step, trajectory.rolloutId);
+  const keptOf = (place: number): Float32Array | null => (trained?.length === rows.length ? trained[place]! : null);
+  return {
+    rows: rows.map((row, place) => rowOf(row, pieceOf, keptOf(place))),
+    note: notes.length === 0 ? null : notes.join(' '),
+  };
 }
 
 function rowsOf(rollout: Parameters<typeof tokenRows>[0]): readonly [readonly RowToWrite[], why?: string] {

@@ -138,10 +138,7 @@ const ROUTES: readonly Route[] = [
   {
     method: 'POST',
     path: '/api/runs/{run}/marks',
-    answer: async (server, { run }, request) => {
-      const wanted = await posted(marks, request);
-      return jsonReply(200, await server.run(run!).mark({ ...wanted, ...defined(wanted) } as never));
-    },
+    answer: async (server, { run }, request) => jsonReply(200, await server.run(run!).mark(await posted(marks, request))),
   },
   {
     method: 'POST',
@@ -233,7 +230,7 @@ function secret(): string {
 
 function unknown(message: string): TrainyardError {
   const hint = 'Open the latest link that trainyard view printed in its terminal: each works once, for one tab of a browser.';
-  return new TrainyardError('SESSION_UNKNOWN', message, { hint });
+  return new TrainyardError('SESSION_UNKNOWN', message, hint);
 }
 
 function page(body: string): HttpReply {
@@ -270,10 +267,7 @@ async function download(run: ShownRun, wanted: z.infer<typeof dataset>, { signal
   const remove = (): Promise<void> => rm(folder, { recursive: true, force: true });
   try {
     const to = join(folder, 'rollouts');
-    await exportData(
-      { from: run.path, store: run.store, purpose, to, ...wanted, ...defined(wanted) } as Parameters<typeof exportData>[0],
-      signal,
-    );
+    await exportData({ from: run.path, store: run.store, purpose, to, ...wanted } as Parameters<typeof exportData>[0], signal);
     const name = `trainyard-rollouts.${DATA_FORMATS[wanted.format].file}`;
     const body = await fileStream(to, remove);
     signal?.addEventListener('abort', () => void remove(), { once: true });

@@ -66,7 +66,12 @@ export async function openReport(json: boolean, title: Title, tensorboard?: stri
   if (!json && wantsScreen(process.stdout.isTTY === true, process.env)) {
     return (await import('../screen/screen.ts')).attachScreen(title);
   }
-  return { emit: json ? jsonLines(process.stdout) : textLines(process.stdout), [Symbol.dispose]: () => {} };
+  return { emit: printing(json), [Symbol.dispose]: () => {} };
+}
+
+/** Plain lines or JSON. */
+export function printing(json: boolean): Emit {
+  return (json ? jsonLines : textLines)(process.stdout);
 }
 
 /** Every event except `progress`, which is only for display. */

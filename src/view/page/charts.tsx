@@ -22,23 +22,25 @@ interface Measure {
   readonly point: (event: RunEvent) => Point | undefined;
 }
 
-type Named = readonly [name: string, value: (report: StepReport) => number | undefined];
+type Named = Readonly<Record<string, (report: StepReport) => number | undefined>>;
 
-function ofSteps(title: string, about: string, say: Measure['say'], named: readonly Named[], share?: Measure['share']): Measure {
-  return {
-    title,
-    about,
-    say,
-    names: named.map(([name]) => name),
-    ...(share && { share }),
-    point: (event) =>
-      event.type === 'step-end' ? { step: event.step, values: named.map(([, value]) => value(event)) } : undefined,
+/** `band`: of the first value. */
+function ofSteps(
+  title: string,
+  about: string,
+  say: Measure['say'],
+  named: Named,
+  more: Pick<Measure, 'share'> & { readonly band?: (report: StepReport) => Point['band'] } = {},
+): Measure {
+  const point: Measure['point'] = (event) => {
+    if (event.type !== 'step-end') return undefined;
+    return { step: event.step, values: Object.values(named).map((value) => value(event)), band: more.band?.(event) };
   };
+  return { title, about, say, names: Object.keys(named), ...more, point };
 }
 
 const tokens = (n: number): string => `${n >= 10_000 ? `${Math.round(n / 1000)}k` : number(n)} tokens`;
 const nats = (n: number): string => `${number(n)} nats`;
-const timeOf = (report: StepReport): number => report.rolloutSeconds + report.trainSeconds + report.saveSeconds;
 
 const MEASURES: readonly Measure[] = [
   {
@@ -50,47 +52,46 @@ const MEASURES: readonly Measure[] = [
     point: (event) =>
       event.type === 'eval-end' ? { step: event.step, values: [event.score.success], band: event.score.ci } : undefined,
   },
-  {
-    title: 'Training reward',
-    about: 'Mean over the rollouts of each step. Band: 95 % interval.',
-    names: ['reward'],
-    say: number,
-    point: (event) =>
-      event.type === 'step-end' ? { step: event.step, values: [event.reward], band: event.rewardCi } : undefined,
-  },
+  ofSteps(
+    'Training reward',
+    'Mean over the rollouts of each step. Band: 95 % interval.',
+    number,
+    { reward: ({ reward }) => reward },
+    { band: ({ rewardCi }) => rewardCi },
+  ),
   ofSteps(
     'Groups with signal',
     'Groups whose rollouts got different rewards. Only they teach.',
     percent,
-    [['with signal', ({ groups, groupsWithoutSignal }) => (groups === 0 ? undefined : 1 - groupsWithoutSignal / groups)]],
-    'whole',
+    { 'with signal': ({ groups, groupsWithoutSignal }) => (groups === 0 ? undefined : 1 - groupsWithoutSignal / groups) },
+    { share: 'whole' },
   ),
-  ofSteps('Policy shift (KL)', 'How far the policy moved from the one that sampled.', nats, [
-    ['KL', (report) => report.offPolicyKl],
-  ]),
+  ofSteps('Policy shift (KL)', 'How far the policy moved from the one that sampled.', nats, {
+    KL: ({ offPolicyKl }) => offPolicyKl,
+  }),
   ofSteps(
     'Clipped tokens',
     'Trained tokens whose probability changed too much.',
     percent,
-    [['clipped', (report) => report.clipped]],
-    'part',
+    { clipped: ({ clipped }) => clipped },
+    { share: 'part' },
   ),
-  ofSteps('Engine–trainer difference', 'In log-probability of the same token. Should be rounding only.', nats, [
-    ['mean', (report) => report.meanDifference],
-    ['largest', (report) => report.largestDifference],
-  ]),
-  ofSteps('Loss', 'What the step minimised. Its level means little in RL.', number, [['loss', (report) => report.loss]]),
-  ofSteps('Gradient norm', 'Size of the update before clipping. Spikes are trouble.', number, [
-    ['norm', (report) => report.gradNorm],
-  ]),
-  ofSteps('Tokens per step', 'Sampled since the last step, and trained in it.', tokens, [
-    ['sampled', (report) => report.sampledTokens],
-    ['trained', (report) => report.trainedTokens],
-  ]),
-  ofSteps('Time per step', 'Rollouts, training and saving; and rollouts alone.', seconds, [
-    ['all', timeOf],
-    ['rollouts', (report) => report.rolloutSeconds],
-  ]),
+  ofSteps('Engine–trainer difference', 'In log-probability of the same token. Should be rounding only.', nats, {
+    mean: (report) => report.meanDifference,
+    largest: (report) => report.largestDifference,
+  }),
+  ofSteps('Loss', 'What the step minimised. Its level means little in RL.', number, { loss: ({ loss }) => loss }),
+  ofSteps('Gradient norm', 'Size of the update before clipping. Spikes are trouble.', number, {
+    norm: ({ gradNorm }) => gradNorm,
+  }),
+  ofSteps('Tokens per step', 'Sampled since the last step, and trained in it.', tokens, {
+    sampled: (report) => report.sampledTokens,
+    trained: (report) => report.trainedTokens,
+  }),
+  ofSteps('Time per step', 'Rollouts, training and saving; and rollouts alone.', seconds, {
+    all: (report) => report.rolloutSeconds + report.trainSeconds + report.saveSeconds,
+    rollouts: (report) => report.rolloutSeconds,
+  }),
   {
     title: 'Supervised loss',
     about: 'Mean over taught tokens, and on conversations left out.',

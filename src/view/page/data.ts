@@ -6,9 +6,9 @@
 import { useEffect, useState } from 'preact/hooks';
 import type { RunEvent } from '../../core/events.ts';
 import { rowFilter } from '../../core/filter.ts';
-import { meanOf } from '../../core/statistics.ts';
 import type { RolloutRow } from '../../run/inspect.ts';
 import type { Change, ExportedView, RolloutPage, RunInfo } from '../api.ts';
+import { measuresOf, sortedBy } from '../listing.ts';
 
 export interface Problem {
   readonly message: string;
@@ -90,14 +90,7 @@ let listed: { readonly key: string; readonly rows: readonly RolloutRow[] } | und
 
 function listedOf(all: readonly RolloutRow[], key: string, filter: string, sort: string): readonly RolloutRow[] {
   if (listed?.key === key) return listed.rows;
-  const [sign, by] = sort.startsWith('-') ? [-1, sort.slice(1)] : [1, sort];
-  const keyOf = (row: RolloutRow): number | string | null => (by === 'task' ? row.taskId : row[by as 'seq']);
-  const rows = all.filter(rowFilter(filter)).toSorted((one, other) => {
-    const a = keyOf(one);
-    const b = keyOf(other);
-    if (a === null || b === null || a === b) return Number(a === null) - Number(b === null) || other.seq - one.seq;
-    return a < b ? -sign : sign;
-  });
+  const rows = sortedBy(all.filter(rowFilter(filter)), sort);
   listed = { key, rows };
   return rows;
 }
@@ -106,15 +99,13 @@ function pageOf(path: string, { rows: all, ...page }: RolloutPage, query: URLSea
   const filter = query.get('filter') ?? '';
   const sort = query.get('sort') ?? '-seq';
   const rows = listedOf(all, JSON.stringify([path, filter, sort]), filter, sort);
-  const rewards = rows.flatMap(({ reward }) => reward ?? []);
   const from = Number(query.get('from') ?? 0);
   return {
     ...page,
     from,
     matching: rows.length,
     rows: rows.slice(from, from + Number(query.get('count') ?? 100)),
-    meanReward: rewards.length === 0 ? null : meanOf(rewards),
-    successes: rows.filter(({ success }) => success).length,
+    ...measuresOf(rows),
   };
 }
 

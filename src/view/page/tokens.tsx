@@ -19,7 +19,7 @@ interface TokenMeasure {
   readonly about: string;
   readonly values: (row: TokenRow) => readonly number[] | null;
   /** Why there are none. */
-  readonly missing: string;
+  readonly missing?: string;
   /** `most`: the largest absolute value of the rows, of sampled tokens. */
   readonly tint: (value: number, most: number) => Tint;
   readonly legend: (most: number) => readonly (readonly [label: string, value: number])[];
@@ -39,7 +39,6 @@ const MEASURES = {
     name: 'Log-probability',
     about: 'How sure the policy was when it sampled the token. Stronger: less likely.',
     values: ({ logprobs }) => logprobs,
-    missing: '',
     tint: (value) => ({ hue: 'var(--warm)', strength: Math.sqrt(Math.min(1, -value / 5)) }),
     legend: () => [0, -0.7, -2.3, -5].map((value) => [`${number(value)} nats (${Math.round(100 * Math.exp(value))} %)`, value]),
   },
@@ -55,7 +54,6 @@ const MEASURES = {
     name: 'Mask',
     about: 'Trained: what the policy sampled by itself. The rest is context.',
     values: ({ mask }) => mask,
-    missing: '',
     tint: (value) => ({ hue: 'var(--accent)', strength: 0.45 * value }),
     legend: () => [
       ['context', 0],
@@ -66,7 +64,6 @@ const MEASURES = {
     name: 'Policy version',
     about: 'The version of the policy that sampled the token.',
     values: ({ versions }) => versions,
-    missing: '',
     tint: (value) => ({ hue: `var(--run${value % 6})`, strength: 0.6 }),
     legend: () => [],
   },
