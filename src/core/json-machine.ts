@@ -82,7 +82,7 @@ function stepped(states: readonly State[], byte: number): readonly State[] {
 }
 
 const bytesIn = (text: string): Bytes => new TextEncoder().encode(text);
-const code = (character: string): number => character.charCodeAt(0);
+const code = (character: string) => character.charCodeAt(0);
 const [SPACE, QUOTE, BACKSLASH, COMMA, MINUS, ZERO, NINE] = [' ', '"', '\\', ',', '-', '0', '9'].map(code) as [
   number,
   number,
@@ -92,7 +92,7 @@ const [SPACE, QUOTE, BACKSLASH, COMMA, MINUS, ZERO, NINE] = [' ', '"', '\\', ','
   number,
   number,
 ];
-const isDigit = (byte: number): boolean => byte >= ZERO && byte <= NINE;
+const isDigit = (byte: number) => byte >= ZERO && byte <= NINE;
 
 function literal(bytes: Bytes, next: State, at = 0): State {
   return at === bytes.length ? next : (byte) => (byte === bytes[at] ? [literal(bytes, next, at + 1)] : []);
@@ -139,7 +139,7 @@ function startsIn(root: unknown): (schema: unknown) => readonly Start[] {
 function alternatives(root: unknown, schema: unknown): readonly unknown[] {
   const found = new Set<unknown>();
   const visited = new Set<unknown>();
-  const visit = (one: unknown): void => {
+  const visit = (one: unknown) => {
     if (visited.has(one)) return;
     visited.add(one);
     const { $ref: ref, anyOf, oneOf, allOf, type, properties } = isObject(one) ? one : ({} as Record<string, unknown>);

@@ -28,7 +28,7 @@ export const optionKind =
 
 const isNumber = Number.isFinite as (value: unknown) => value is number;
 const isWhole = Number.isSafeInteger as (value: unknown) => value is number;
-const isText = (value: unknown): boolean => typeof value === 'string';
+const isText = (value: unknown) => typeof value === 'string';
 
 const KINDS = {
   boolean: optionKind('true or false', (value) => typeof value === 'boolean'),

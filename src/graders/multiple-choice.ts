@@ -81,7 +81,7 @@ function rightLetters(input: GraderInput, choices: readonly string[]): readonly 
   });
 }
 
-const isOffered = (letter: string, choices: readonly string[]): boolean =>
+const isOffered = (letter: string, choices: readonly string[]) =>
   LETTERS.indexOf(letter) < (choices.length === 0 ? LETTERS.length : choices.length);
 
 function claimedLetter(spoken: string, choices: readonly string[]): string | undefined {

@@ -56,7 +56,7 @@ export function normalised(text: string): string {
   return spaced(words.replace(ARTICLES, ' ')) || words || spaced(plain);
 }
 
-const spaced = (text: string): string => text.replace(/\s+/g, ' ').trim();
+const spaced = (text: string) => text.replace(/\s+/g, ' ').trim();
 
 export interface RegexMatchOptions extends TextOptions {
   /** Absent: those of the expression; `u` if it is a string. */

@@ -157,7 +157,7 @@ const OWN_HOSTS = ['127.0.0.1', 'localhost', '::1'];
 
 export function reducedEnvironment(names: readonly string[] = []): Record<string, string> {
   checkInherited(names);
-  const passed = (name: string): boolean =>
+  const passed = (name: string) =>
     names.includes(name) || name in QUIET || [...ALWAYS, PLACES].some((pattern) => pattern.test(name));
   const kept = Object.entries(process.env).filter(([name, value]) => value !== undefined && passed(name));
   const environment: Record<string, string> = { ...QUIET, ...(Object.fromEntries(kept) as Record<string, string>) };

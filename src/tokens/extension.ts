@@ -150,7 +150,7 @@ export function createExtension(template: ChatTemplate, stopIds: readonly number
   const verdicts = [false, true].map((withSystem) =>
     [false, true].map((withTools) => verdictsOf(template, stopIds, withSystem, withTools)),
   );
-  const grows = (setting: readonly Verdict[]): boolean => setting.includes('grows') && !setting.includes('breaks');
+  const grows = (setting: readonly Verdict[]) => setting.includes('grows') && !setting.includes('breaks');
   const all = verdicts.flat(2);
   const allGrow = grows(all) && !all.includes('rewrites');
   // The policy wrote ids of its own there; the template would write ours.

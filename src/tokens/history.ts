@@ -44,7 +44,7 @@ export function relate<T extends Past>(all: readonly T[], asked: Asked): Relatio
 }
 
 /** Another model's turn has no ids to continue from, and a request given as ids has no messages to compare. */
-const isComparable = ({ model, request }: Past): boolean => model === undefined && request.messages.length > 0;
+const isComparable = ({ model, request }: Past) => model === undefined && request.messages.length > 0;
 
 function continuedBy<T extends Past>(turns: readonly T[], { messages, tools }: Asked): Relation<T>['continues'] {
   let found: Relation<T>['continues'];
@@ -137,7 +137,7 @@ function causesOf(turns: readonly Past[], from: Past, asked: Asked, common: numb
   return [isShorter ? 'compaction' : 'edited_message', ...dropped, ...tools];
 }
 
-const wordsOf = ({ role, content, tool_calls: calls }: Message): string =>
+const wordsOf = ({ role, content, tool_calls: calls }: Message) =>
   JSON.stringify([role, content ?? '', calls?.map((call) => call.function.name) ?? []]);
 
 /** Another agent goes on with all that was said: in another thread or role, or under other system messages and with other tools. */
@@ -160,7 +160,7 @@ const withoutOpening = (messages: readonly Message[]): readonly Message[] =>
   messages.slice(messages.findIndex(({ role }) => role !== 'system'));
 
 /** Whether only system messages come before this place. */
-const isOpening = (messages: readonly Message[], place: number): boolean =>
+const isOpening = (messages: readonly Message[], place: number) =>
   messages.slice(0, place).every((message) => message.role === 'system');
 
 /** A shorter text of the policy may stand in a message by chance. */
@@ -180,7 +180,7 @@ function isSummary(turns: readonly Past[], from: Past, messages: readonly Messag
   if (!from.request.messages.some(isSaid)) return false;
   if (common === 0 && [from.request.messages[0], messages[0]].some((message) => message?.role === 'system')) return false;
   if (messages.some(isSaid)) return true;
-  const isAsked = ({ messages: before }: Past['request']): boolean =>
+  const isAsked = ({ messages: before }: Past['request']) =>
     before.some(isSaid) && before.at(-1)?.role === 'user' && SUMMARY.test(before.at(-1)?.content ?? '');
   return turns.some(({ request, response }) => {
     const said = response.content?.trim() ?? '';
@@ -211,7 +211,7 @@ function changedWords(recorded: readonly Message[], messages: readonly Message[]
 }
 
 /** Whether it is the same message, except that its reasoning may be missing. */
-const isSaidAgain = (was: Message, is: Message): boolean => sameMessage(is.reasoning ? was : { ...was, reasoning: '' }, is);
+const isSaidAgain = (was: Message, is: Message) => sameMessage(is.reasoning ? was : { ...was, reasoning: '' }, is);
 
 const spoken = ({ request, response }: Past): readonly Message[] => [...request.messages, response];
 
@@ -255,14 +255,14 @@ export function sideCalls(turns: readonly Turn[]): ReadonlyMap<number, number> {
   return found;
 }
 
-const inOnePlace = (a: Turn, b: Turn): boolean => a.thread === b.thread && a.role === b.role;
+const inOnePlace = (a: Turn, b: Turn) => a.thread === b.thread && a.role === b.role;
 
 const textsOf = ({ request }: Turn, role: Message['role']): readonly string[] =>
   request.messages.flatMap((message) => (message.role === role && contentOf(message).trim() ? [contentOf(message).trim()] : []));
 
-const sameSystem = (a: Turn, b: Turn): boolean => sameJson(textsOf(a, 'system'), textsOf(b, 'system'));
+const sameSystem = (a: Turn, b: Turn) => sameJson(textsOf(a, 'system'), textsOf(b, 'system'));
 
-const isSameAgent = (a: Turn, b: Turn): boolean =>
+const isSameAgent = (a: Turn, b: Turn) =>
   inOnePlace(a, b) && a.request.tools.length > 0 && b.request.tools.length > 0 && sameSystem(a, b);
 
 /** What clients ask for beside their conversation. A planner, router, critic or sub-agent asks for its work in other words. */
@@ -307,7 +307,7 @@ function isAbout(call: Turn, turn: Turn, ofTitle: boolean): boolean {
 }
 
 /** Of a long line, clients may keep only the beginning. */
-const quotesLineOf = (quoting: string, text: string): boolean =>
+const quotesLineOf = (quoting: string, text: string) =>
   text.split('\n').some((line) => line.trim().length >= QUOTED_LINE && quoting.includes(line.trim().slice(0, 200)));
 
 /** Whether what the call said comes back in a message that was new in a later request. */
@@ -337,8 +337,7 @@ export function sameMessage(a: Message, b: Message): boolean {
 
 /** Claude Code's first line of instructions names a bill, which changes while the agent stays the same. */
 const BILLING = /^x-anthropic-billing-header:.*\n?/;
-const contentOf = ({ role, content }: Message): string =>
-  role === 'system' ? (content ?? '').replace(BILLING, '') : (content ?? '');
+const contentOf = ({ role, content }: Message) => (role === 'system' ? (content ?? '').replace(BILLING, '') : (content ?? ''));
 
 function sameTools(a: readonly Tool[], b: readonly Tool[]): boolean {
   return a.length === b.length && sameJson(a, b);
@@ -355,7 +354,7 @@ function sameCall(a: ToolCall, b: ToolCall): boolean {
 }
 
 /** The arguments after a client parsed and re-serialised them: `-0` becomes `0`, and numbers beyond JavaScript's range `null`. */
-const resent = (json: string): unknown => JSON.parse(JSON.stringify(JSON.parse(json)));
+const resent = (json: string) => JSON.parse(JSON.stringify(JSON.parse(json)));
 
 function sameArguments(a: string, b: string): boolean {
   if (a === b) return true;

@@ -51,7 +51,7 @@ export class WorkerPool {
   /** A call that can be cancelled: it then rejects with CANCELLED at once, and no more tokens arrive. */
   start<K extends CallKind>(worker: number, kind: K, ask: Calls[K]['ask'], code: ErrorCode, onToken?: OnToken) {
     const id = this.#nextId++;
-    const cancel = (error = new TrainyardError('CANCELLED', `the ${kind} call was cancelled`)): void => {
+    const cancel = (error = new TrainyardError('CANCELLED', `the ${kind} call was cancelled`)) => {
       const pending = this.#pending.get(id);
       if (pending === undefined) return;
       this.#pending.delete(id);

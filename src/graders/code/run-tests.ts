@@ -205,7 +205,7 @@ async function functions(sandbox: Sandbox, interpreter: Interpreter, run: CodeRu
   };
   let timer: NodeJS.Timeout | undefined;
   let timedOut = false;
-  const timeIsUp = (): void => {
+  const timeIsUp = () => {
     timedOut = true;
     subject.kill();
   };
@@ -234,7 +234,7 @@ function isExpected(reply: Json | undefined, expected: Json, tolerance: number):
   );
 }
 
-const isSet = (reply: Json | undefined, name: string): boolean => isObject(reply) && reply[name] === true;
+const isSet = (reply: Json | undefined, name: string) => isObject(reply) && reply[name] === true;
 
 async function notBegun(process: ConfinedProcess, language: string): Promise<TrainyardError> {
   const end = await process.ended;

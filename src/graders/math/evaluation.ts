@@ -167,7 +167,7 @@ const MOST_POWER = 64n;
 const MOST_FACTORIAL = 170;
 const HALF: Rational = { n: 1n, d: 2n };
 const real = (re: Rational): Complex => ({ re, im: ZERO });
-const isReal = ({ im }: Complex): boolean => im.n === 0n;
+const isReal = ({ im }: Complex) => im.n === 0n;
 
 const EXACT: Arithmetic<Complex> = {
   number: real,

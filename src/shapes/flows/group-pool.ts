@@ -85,7 +85,7 @@ interface Picked extends ServedSteps {
 
 type Identity = Pick<Trajectory, 'groupId' | 'purpose'>;
 
-const nameOf = ({ purpose, groupId }: Identity): string => `${purpose} ${groupId}`;
+const nameOf = ({ purpose, groupId }: Identity) => `${purpose} ${groupId}`;
 
 /** What the store knows of a trajectory before it is let in. */
 interface Looked {
@@ -238,7 +238,7 @@ export class GroupPool {
   async #take(request: FetchRequest): Promise<ServedBatch | undefined> {
     const known = request.batchId === undefined ? undefined : this.#batches.get(request.batchId);
     if (known !== undefined) return await this.#again(known, request.purpose);
-    const isEnough = ({ length }: readonly unknown[]): boolean => length >= (this.#isClosing ? 1 : request.groups);
+    const isEnough = ({ length }: readonly unknown[]) => length >= (this.#isClosing ? 1 : request.groups);
     const complete = this.#in(request.purpose).filter((group) => this.#isComplete(group, request.n));
     if (!isEnough(complete)) return undefined;
     const members = new Set(complete.flatMap((group) => [...group.members.keys()]));

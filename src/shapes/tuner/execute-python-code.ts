@@ -23,7 +23,7 @@ export async function executePythonCode(code: string, { timeout = 300, signal }:
   const files = { 'code.py': String(code) };
   const program = { program: 'python3', args: ['-u', 'code.py'], files, limits };
   const end = await openSandbox().run(signal ? { ...program, signal } : program);
-  const told = (status: number, why = ''): string =>
+  const told = (status: number, why = '') =>
     `<returncode>${status}</returncode><stdout>${end.stdout}</stdout><stderr>${end.stderr}${why}</stderr>`;
   switch (end.kind) {
     case 'exited':

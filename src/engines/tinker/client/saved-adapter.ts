@@ -127,8 +127,8 @@ export async function readArchive(archive: Buffer, names: readonly string[]): Pr
   return found;
 }
 
-function headerOf(block: Buffer): { readonly name: string; readonly kind: 'file' | 'other'; readonly size: number } {
-  const text = (from: number, to: number): string => block.toString('latin1', from, to).replace(/\0.*$/s, '');
+function headerOf(block: Buffer) {
+  const text = (from: number, to: number) => block.toString('latin1', from, to).replace(/\0.*$/s, '');
   const octal = (from: number, to: number): number => {
     const digits = text(from, to).trim();
     if (!/^[0-7]+$/.test(digits)) throw garbled('the archive is no tar file');

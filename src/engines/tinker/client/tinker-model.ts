@@ -258,7 +258,7 @@ export class TinkerModel {
       await new Promise(setImmediate);
     }
     const settled = await Promise.allSettled(sent);
-    const failed = settled.filter((one) => one.status === 'rejected').map(({ reason }): unknown => reason);
+    const failed = settled.filter((one) => one.status === 'rejected').map(({ reason }) => reason);
     if (failed.length === 0) return Promise.all(sent);
     const allRefused = failed.length === settled.length && failed.every(isRefusedAtOnce);
     throw allRefused ? failed[0] : this.#spoil(failed.find((error) => !isRefusedAtOnce(error)) ?? failed[0]);

@@ -136,7 +136,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     return this.#inOrder(async () => {
       const model = await this.#model();
       const { result } = await (optimizer ? model.save() : model.saveForSampler(`trainyard-${randomUUID()}`));
-      const write = async (path: string): Promise<void> => {
+      const write = async (path: string) => {
         await writeSavedState(dir, { server: connection.address, baseModel, loraRank, path, savedAt: new Date().toISOString() });
       };
       return { result: result.then(write) };

@@ -319,7 +319,7 @@ function verbRoutes({ sessions, weights }: ServerParts): Routes {
         return model.save(sent, path, { overwrite: false, userMetadata: user_metadata ?? null }, type);
       }
       const session = sessions.session(model.sessionId);
-      const publish = (found: Weights): string => sessions.addSampler(session, undefined, found).id;
+      const publish = (found: Weights) => sessions.addSampler(session, undefined, found).id;
       return model.saveUnnamed(sent, (found) => ({ sampling_session_id: publish(found), type }));
     }),
 
@@ -364,7 +364,7 @@ function inOrder(sessions: Sessions, verb: string, route: (body: Body, digest: s
 }
 
 /** Finds model and seq_id in an unreadable body. Of JSON too large to parse, it searches the first and last 1000 bytes. */
-function headOf(body: Body): { readonly modelId?: unknown; readonly seqId?: unknown } {
+function headOf(body: Body) {
   try {
     const { bytes, isProtobuf } = body;
     if (isProtobuf) return decodePassHead(bytes);
@@ -383,7 +383,7 @@ function createModel(
   { base, sessions, futures, weights, gapMs }: ServerParts,
   session: Session,
   asked: z.infer<typeof wire.createModelRequest>,
-): { readonly future: Future; readonly model: Model } {
+) {
   if (sessions.models.size >= TINKER_LIMITS.models) sessions.endSilent();
   if (sessions.models.size >= TINKER_LIMITS.models) {
     throw refused('too_many_models', `there are ${sessions.models.size} models in training, and no more at once`, {

@@ -73,7 +73,7 @@ export async function startSkyrl(settings: SkyrlSettings, stop: AbortSignal, tel
     throw new TrainyardError('ENGINE_FAILED', `SkyRL’s server ended (${how}); the end of ${logPath}:\n${lines.join('\n')}`);
   });
   ended.catch(() => undefined);
-  const close = async (): Promise<void> => {
+  const close = async () => {
     signalGroup(child, 'SIGTERM');
     const killer = setTimeout(() => signalGroup(child, 'SIGKILL'), GRACE_MS);
     await end.finally(() => clearTimeout(killer));
@@ -158,7 +158,7 @@ async function warmUp(settings: SkyrlSettings, baseURL: string, stop: AbortSigna
   const baseModel = resolve(model);
   const samplingSessionId = await connection.createSamplingSession({ baseModel });
   const engine = new TinkerEngine({ connection, vocabSize, contextLength, samplingSessionId, policyVersion: 0 });
-  const onPublished = (id: string, version: number): void => engine.serve(id, version);
+  const onPublished = (id: string, version: number) => engine.serve(id, version);
   await using trainer = new TinkerTrainer({ connection, baseModel, loraRank, seed: 0, vocabSize, contextLength, onPublished });
   const loss: Loss = importanceSampling();
   for (const [i] of lengths.entries()) {

@@ -207,7 +207,7 @@ const trailingShape = (tensor: Tensor): readonly number[] => tensor.shape?.slice
 
 /** Throws unless all outputs have the same fields, dtypes and trailing shapes. */
 function checkAlike(outputs: readonly Tensors[]): void {
-  const kindOf = (output: Tensors): string =>
+  const kindOf = (output: Tensors) =>
     Object.entries(output)
       .map(([name, tensor]) => `${name} ${tensor.dtype} [${trailingShape(tensor)}]`)
       .join();
