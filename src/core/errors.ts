@@ -18,7 +18,12 @@ export class TrainyardError extends Error {
   constructor(
     code: ErrorCode,
     message: string,
-    options: { readonly hint?: string; readonly param?: string; readonly details?: Json; readonly cause?: unknown } = {},
+    options: {
+      readonly hint?: string | undefined;
+      readonly param?: string | undefined;
+      readonly details?: Json | undefined;
+      readonly cause?: unknown;
+    } = {},
   ) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause });
     this.code = code;
@@ -38,7 +43,7 @@ export async function boundary<T>(code: ErrorCode, what: string, fn: () => T | P
     return await fn();
   } catch (cause) {
     if (cause instanceof TrainyardError) throw cause;
-    throw new TrainyardError(code, `${what}: ${messageOf(cause)}`, { cause, ...(hint === undefined ? {} : { hint }) });
+    throw new TrainyardError(code, `${what}: ${messageOf(cause)}`, { cause, hint });
   }
 }
 

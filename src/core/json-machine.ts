@@ -81,7 +81,7 @@ function stepped(states: readonly State[], byte: number): readonly State[] {
   return [...new Set(states.flatMap((state) => state(byte)))].slice(0, MOST_STATES);
 }
 
-const bytesIn = (text: string): Bytes => new TextEncoder().encode(text);
+const bytesIn = (text: string) => new TextEncoder().encode(text);
 const code = (character: string) => character.charCodeAt(0);
 const [SPACE, QUOTE, BACKSLASH, COMMA, MINUS, ZERO, NINE] = [' ', '"', '\\', ',', '-', '0', '9'].map(code) as [
   number,
@@ -118,7 +118,7 @@ const anyOf =
   (byte) =>
     states.flatMap((state) => state(byte));
 
-const colon = (next: State): State => spaced((byte) => (byte === code(':') ? [next] : []));
+const colon = (next: State) => spaced((byte) => (byte === code(':') ? [next] : []));
 
 function value(startsOf: (schema: unknown) => readonly Start[], schema: unknown, next: State): State {
   return spaced(later(() => anyOf(startsOf(schema).map((start) => start(next)))));
@@ -223,9 +223,9 @@ function object(schema: Readonly<Record<string, unknown>>, startsOf: (schema: un
     ...own.filter(([name, inner]) => demanded.includes(name) || startsOf(inner).length > 0),
   ]);
   const others = additionalProperties ?? own.length + demanded.length === 0;
-  const member = (inner: unknown, rest: () => ReadonlyMap<string, unknown>): State =>
+  const member = (inner: unknown, rest: () => ReadonlyMap<string, unknown>) =>
     later(() => colon(value(startsOf, inner, spaced(afterMember(rest())))));
-  const keys = (left: ReadonlyMap<string, unknown>): State =>
+  const keys = (left: ReadonlyMap<string, unknown>) =>
     later(() => {
       const known = [...left].map(([name, inner]) => {
         const rest = () => new Map([...left].filter(([other]) => other !== name));

@@ -132,7 +132,7 @@ class Check {
   }
 
   *#combinations({ allOf, anyOf, oneOf, not }: Fields, value: unknown, at: Place): Faults {
-    const faultOf = (schema: unknown): string | undefined => first(this.faults(schema, value, deeper(at)));
+    const faultOf = (schema: unknown) => first(this.faults(schema, value, deeper(at)));
     for (const schema of Array.isArray(allOf) ? allOf : []) yield* this.faults(schema, value, deeper(at));
     const faults = Array.isArray(anyOf) ? anyOf.map(faultOf) : [];
     if (faults.length > 0 && !faults.includes(undefined))
@@ -190,7 +190,7 @@ function decoded(text: string): string {
   }
 }
 
-const first = (faults: Faults): string | undefined => faults.next().value ?? undefined;
+const first = (faults: Faults) => faults.next().value ?? undefined;
 const below = ({ path, depth }: Place, name: string): Place => ({
   path: path === '' ? name : `${path}.${name}`,
   depth: depth + 1,

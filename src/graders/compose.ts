@@ -21,8 +21,8 @@ const BY = ['byTurn', 'byThread', 'byRole'] as const;
 
 const isSuccess = ({ success, value }: Pick<Reward, 'success' | 'value'>) => success ?? value >= 1 - ROUNDING;
 const sum = (values: readonly number[]) => values.reduce((total, value) => total + value, 0);
-const badReward = (message: string): TrainyardError => new TrainyardError('GRADER_BAD_REWARD', message);
-const invalid = (message: string): TrainyardError => new TrainyardError('GRADER_INVALID', message);
+const badReward = (message: string) => new TrainyardError('GRADER_BAD_REWARD', message);
+const invalid = (message: string) => new TrainyardError('GRADER_INVALID', message);
 
 export interface WeightedOptions {
   /** The part whose success is the whole's. Absent: a value of 1 or more is a success. */
@@ -252,7 +252,7 @@ async function rewardOf(name: string, grader: Grader, input: GraderInput, ctx: G
 
 /** Values under their names, nested parts and metrics under `name.part`, and all threads that a part excludes from training. */
 function shownOf(named: readonly Named[]): Partial<Reward> {
-  const below = (name: string, inner: Reward['parts'] = {}): [string, number][] =>
+  const below = (name: string, inner: Reward['parts'] = {}) =>
     Object.entries(inner).map(([part, value]) => [`${name}.${part}`, value]);
   const untrained = [...new Set(named.flatMap(([, reward]) => reward.untrained ?? []))];
   return {

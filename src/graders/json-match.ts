@@ -21,7 +21,7 @@ type Found = { readonly value: Json } | undefined;
 
 /** The whole text as JSON, else the last fenced block that is JSON, else the last object or list. */
 export function jsonInText(text: string): Found {
-  const fenced = (): readonly Found[] => [...text.matchAll(FENCE)].map(([, inside = '']) => parsed(inside.trim()));
+  const fenced = () => [...text.matchAll(FENCE)].map(([, inside = '']) => parsed(inside.trim()));
   return parsed(text.trim()) ?? fenced().findLast((found) => found !== undefined) ?? [...bracketedIn(text)].at(-1);
 }
 
@@ -222,8 +222,7 @@ const PATTERN: Check = [
     }
   },
 ];
-const all = (names: string, check: Check): Readonly<Record<string, Check>> =>
-  Object.fromEntries(names.split(' ').map((name) => [name, check]));
+const all = (names: string, check: Check) => Object.fromEntries(names.split(' ').map((name) => [name, check]));
 
 /** Keywords whose value is not a schema. `keywordFaults` recurses into the others. */
 const PLAIN: Readonly<Record<string, Check>> = {

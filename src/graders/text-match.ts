@@ -75,7 +75,7 @@ export function regexMatch(pattern?: RegExp | string, options: RegexMatchOptions
 }
 
 function checked(pattern: unknown, flags: string | undefined): RegExp {
-  const invalid = (why: string): TrainyardError => new TrainyardError('GRADER_INVALID', `regexMatch: ${why}`);
+  const invalid = (why: string) => new TrainyardError('GRADER_INVALID', `regexMatch: ${why}`);
   if (typeof pattern !== 'string' && !(pattern instanceof RegExp)) {
     throw invalid(`expected a regular expression, found ${typeof pattern}`);
   }

@@ -72,7 +72,7 @@ function isCall(expected: ExpectedCall, { name, arguments: given }: ReturnType<t
   return expected.arguments === undefined || jsonEqual(expected.arguments, given, how);
 }
 
-const callsOf = (input: GraderInput): readonly ToolCall['function'][] =>
+const callsOf = (input: GraderInput) =>
   ownTurns(input).flatMap(({ response }) => (response.tool_calls ?? []).map((call) => call.function));
 
 /** Arguments are undefined if they are not JSON. Models write an empty text or object for a call without arguments. */

@@ -21,7 +21,7 @@ export interface AgentProcessOptions {
   readonly command: string;
   readonly args?: readonly string[];
   /** Defaults to an empty temporary folder. A given folder is not cleaned up. */
-  readonly cwd?: string;
+  readonly cwd?: string | undefined;
   /** Added to `reducedEnvironment`. */
   readonly env?: Readonly<Record<string, string>>;
   /** Variables to pass on if set, by name. With `HOME`, the program gets this user's home. */
@@ -29,7 +29,7 @@ export interface AgentProcessOptions {
   readonly signal?: AbortSignal;
   readonly deadlineMs: number;
   /** Resident memory of the whole group. If absent, only the system's limit applies. */
-  readonly memoryMb?: number;
+  readonly memoryMb?: number | undefined;
   readonly input?: string;
 }
 

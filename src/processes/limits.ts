@@ -294,7 +294,7 @@ function isAlive(pid: number): boolean {
 
 /** Also removes read-only folders, as in package caches. Never rejects: what cannot be removed stays. */
 export async function removeFolder(folder: string): Promise<void> {
-  const remove = (): Promise<void> => rm(folder, { recursive: true, force: true, maxRetries: 3 });
+  const remove = () => rm(folder, { recursive: true, force: true, maxRetries: 3 });
   try {
     await remove().catch(async () => {
       const found = await readdir(folder, { recursive: true, withFileTypes: true });

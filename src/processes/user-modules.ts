@@ -178,7 +178,7 @@ export async function importUserModule(url: string): Promise<Exports> {
   const isTransformed = transformer !== '' || ((await needsTransform(url)) !== undefined && (await transforms(url)));
   const found = announced.get(url) ?? [];
   announced.set(url, found);
-  const load = (): Promise<Exports> => whileImporting(found, () => import(url));
+  const load = () => whileImporting(found, () => import(url));
   try {
     return await load();
   } catch (thrown) {

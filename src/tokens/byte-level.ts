@@ -90,7 +90,7 @@ export function byteLevelEncoder(
   if (!merges || !idOfByte.every((id) => id !== undefined)) return undefined;
 
   const mergeBytes = bytePairEncoder(idOfByte, merges);
-  const whole = (word: Buffer): number | undefined => library.token_to_id(Array.from(word, (byte) => byteSpelt[byte]).join(''));
+  const whole = (word: Buffer) => library.token_to_id(Array.from(word, (byte) => byteSpelt[byte]).join(''));
   const encodeWord = rememberWords((word) => {
     const id = model.ignore_merges ? whole(word) : undefined;
     const ids = id === undefined ? mergeBytes(word) : [id];

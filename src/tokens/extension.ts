@@ -10,10 +10,11 @@
 
 import { isDeepStrictEqual } from 'node:util';
 import { tried } from '../core/errors.ts';
+import { parsedJson } from '../core/json.ts';
 import type { Message, Tool } from '../core/types.ts';
 import type { ChatTemplate, Setting } from './chat-template.ts';
 import type { ResponseFormat } from './response-parser.ts';
-import { type CallFormat, hermes, llama, mistral, parseOr, qwen3Coder } from './tool-calls.ts';
+import { type CallFormat, hermes, llama, mistral, qwen3Coder } from './tool-calls.ts';
 
 // ── how a model writes ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -43,7 +44,7 @@ export function readsProbe(format: CallFormat, spoken: string): boolean {
     const step = read(rest, true, said ? 'within text' : 'start');
     if (step?.kind === 'calls') {
       const [call] = step.calls;
-      return call?.name === PROBE_CALL.name && isDeepStrictEqual(parseOr(call.arguments), parseOr(PROBE_CALL.arguments));
+      return call?.name === PROBE_CALL.name && isDeepStrictEqual(parsedJson(call.arguments), parsedJson(PROBE_CALL.arguments));
     }
     rest = rest.slice(step?.length ?? rest.length);
     said = true;

@@ -117,7 +117,7 @@ function causesOf(turns: readonly Past[], from: Past, asked: Asked, common: numb
   const is = messages[common]!;
   // By what they say, so that a long history costs one look per message.
   const later = Map.groupBy(recorded.slice(common + 1), wordsOf);
-  const alike = (message: Message): readonly Message[] => later.get(wordsOf(message)) ?? [];
+  const alike = (message: Message) => later.get(wordsOf(message)) ?? [];
   const kept = messages.slice(common).filter((message) => alike(message).some((one) => isSaidAgain(one, message)));
   const isWhole = kept.every((message) => alike(message).some((one) => sameMessage(one, message)));
   const dropped: readonly ForkCause[] = isWhole ? [] : ['dropped_reasoning'];
@@ -156,8 +156,7 @@ function handover(turns: readonly Past[], asked: Asked): Fork | undefined {
   return { cause: 'role_change', ...also, from: from.index, ...(message < recorded.length ? { message } : {}) };
 }
 
-const withoutOpening = (messages: readonly Message[]): readonly Message[] =>
-  messages.slice(messages.findIndex(({ role }) => role !== 'system'));
+const withoutOpening = (messages: readonly Message[]) => messages.slice(messages.findIndex(({ role }) => role !== 'system'));
 
 /** Whether only system messages come before this place. */
 const isOpening = (messages: readonly Message[], place: number) =>
@@ -257,7 +256,7 @@ export function sideCalls(turns: readonly Turn[]): ReadonlyMap<number, number> {
 
 const inOnePlace = (a: Turn, b: Turn) => a.thread === b.thread && a.role === b.role;
 
-const textsOf = ({ request }: Turn, role: Message['role']): readonly string[] =>
+const textsOf = ({ request }: Turn, role: Message['role']) =>
   request.messages.flatMap((message) => (message.role === role && contentOf(message).trim() ? [contentOf(message).trim()] : []));
 
 const sameSystem = (a: Turn, b: Turn) => sameJson(textsOf(a, 'system'), textsOf(b, 'system'));
@@ -275,7 +274,7 @@ const QUOTED_LINE = 8;
 const chores = (text: string): readonly string[] =>
   HOUSEKEEPING.test(text) ? text.split('\n').flatMap((line) => (HOUSEKEEPING.test(line) ? [line.trim()] : [])) : [];
 
-const choresIn = ({ request }: Turn): readonly string[] =>
+const choresIn = ({ request }: Turn) =>
   request.messages.flatMap((message) => (message.role === 'assistant' ? [] : chores(contentOf(message))));
 
 /** Those of the call that the conversations did not say: a task about memory or titles, which both quote, asks for no housekeeping. */
@@ -313,7 +312,7 @@ const quotesLineOf = (quoting: string, text: string) =>
 /** Whether what the call said comes back in a message that was new in a later request. */
 function isUsed({ index, response }: Turn, turns: readonly Turn[]): boolean {
   const said = response.content?.trim() ?? '';
-  const isNew = ({ request, after }: Turn): readonly Message[] =>
+  const isNew = ({ request, after }: Turn) =>
     request.messages.slice(after === undefined ? 0 : turns[after]!.request.messages.length + 1);
   return said !== '' && turns.some((turn) => turn.index > index && isNew(turn).some(({ content }) => content?.includes(said)));
 }

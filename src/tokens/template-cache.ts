@@ -140,8 +140,7 @@ function slotIn(source: string, place: number): string {
 /** The strings that the template searches for within texts or splits them at (`within`), and those it compares whole texts or their ends with (`edges`). */
 function soughtIn(source: string) {
   const literal = String.raw`(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)")`;
-  const all = (pattern: string): readonly string[] =>
-    Array.from(source.matchAll(new RegExp(pattern, 'g')), ([, a, b]) => unescaped(a ?? b ?? ''));
+  const all = (pattern: string) => Array.from(source.matchAll(new RegExp(pattern, 'g')), ([, a, b]) => unescaped(a ?? b ?? ''));
   const method = String.raw`[.|]\s*(?:startswith|endswith|split|rsplit|partition|rpartition|replace|find|index|count|\w*strip|remove\w+)`;
   const within = [
     ...all(String.raw`${literal}\s+(?:not\s+)?in\b`),

@@ -103,7 +103,7 @@ export class WorkerPool {
     this.#pending.delete(message.id);
     if ('error' in message) {
       const { code = pending.code, message: found, hint } = message.error;
-      pending.reject(new TrainyardError(code, found, hint === undefined ? {} : { hint }));
+      pending.reject(new TrainyardError(code, found, { hint }));
     } else pending.resolve(message.answer as never);
   }
 

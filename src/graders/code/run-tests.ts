@@ -149,11 +149,11 @@ function programFor(
   more: readonly string[],
 ): SandboxProgram {
   const limits = { memoryMb, cpuSeconds: Math.ceil(timeoutMs / 1_000) + 1, outputBytes: MOST_OUTPUT_BYTES };
-  return { program, readable, args: [...args, ...more], limits, ...(signal && { signal }) };
+  return { program, readable, args: [...args, ...more], limits, signal };
 }
 
 const MOST_OUTPUT_BYTES = 16 * 2 ** 20;
-const cancelled = (): TrainyardError => new TrainyardError('CANCELLED', 'the tests were cancelled');
+const cancelled = () => new TrainyardError('CANCELLED', 'the tests were cancelled');
 
 const MOST_PRINTED_BYTES = 4 * 2 ** 20;
 

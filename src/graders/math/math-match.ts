@@ -93,7 +93,7 @@ function sameAnswer(said: string, reference: string): boolean {
 
 const isMeasured = (node: Node | undefined): node is Kind<'measured'> => node?.kind === 'measured';
 
-const readAs = (text: string, commas: Reading['commas'], unitLetters = false): Node | undefined =>
+const readAs = (text: string, commas: Reading['commas'], unitLetters = false) =>
   readable(() => parseMath(text, { commas, unitLetters }));
 
 const WORDS = /\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s?\{([^{}]{0,200})\}/g;
@@ -377,7 +377,7 @@ function pointsFor(names: readonly string[], seed: number): readonly Point[] {
   });
 }
 
-const namesIn = (a: Node, b: Node): readonly string[] => [...new Set([...variablesOf(a), ...variablesOf(b)])].sort();
+const namesIn = (a: Node, b: Node) => [...new Set([...variablesOf(a), ...variablesOf(b)])].sort();
 
 function variablesOf(node: Node): readonly string[] {
   spend(1);

@@ -62,7 +62,7 @@ function wrapped(reference: RewardReference, options: AsyncRewardOptions = {}): 
     const open = (signal: AbortSignal) =>
       openFunctionPool({ module, exportName, workers: maxWorkers, deadlineMs: 60_000, signal });
     const pool = await pools.use(key, user, open);
-    const limits = defined({ deadlineMs: timeoutSeconds * 1000, signal: currentRollout()?.signal });
+    const limits = { deadlineMs: timeoutSeconds * 1000, signal: currentRollout()?.signal };
     const given = withAnswer(args);
     const answer = await attempts(() => pool.call(given, limits), maxRetries + 1);
     if (answer.kind === 'answered') return rewardOf(answer.value, exportName);

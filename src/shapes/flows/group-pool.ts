@@ -316,7 +316,7 @@ export class GroupPool {
   }
 
   #closeDropped(group: WaitingGroup): void {
-    this.#close(group);
+    this.#waiting.delete(nameOf(group));
     this.#counts[group.purpose].droppedGroups++;
     this.#counts[group.purpose].dropped += group.members.size;
   }
@@ -324,14 +324,10 @@ export class GroupPool {
   #closeServed(group: WaitingGroup, served: ReadonlySet<string>): void {
     const taken = [...group.members.keys()].filter((id) => served.has(id)).length;
     const counts = this.#counts[group.purpose];
-    this.#close(group);
+    this.#waiting.delete(nameOf(group));
     counts.servedGroups++;
     counts.served += taken;
     counts.leftOut += group.members.size - taken;
-  }
-
-  #close(group: WaitingGroup): void {
-    this.#waiting.delete(nameOf(group));
   }
 
   #enter(trajectory: Trajectory): void {

@@ -36,7 +36,7 @@ export interface ConnectionSettings {
   readonly downtime?: Downtime | undefined;
   /** How long to retry while the server is unreachable or busy. */
   readonly patienceMs?: number;
-  readonly signal?: AbortSignal;
+  readonly signal?: AbortSignal | undefined;
 }
 
 interface ClientRequest {
@@ -388,7 +388,7 @@ export function jsonIn(body: Buffer): unknown {
 export function lost(found: string, details?: Readonly<Record<string, string | number>>): TrainyardError {
   return new TrainyardError('POLICY_LOST', found, {
     hint: 'go on from what was saved last: the server has dropped the rest, or cannot say what became of it',
-    ...(details && { details }),
+    details,
   });
 }
 

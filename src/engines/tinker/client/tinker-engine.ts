@@ -11,7 +11,7 @@ import { checkRequest, type Engine, type OnTokens, type SampleRequest, type Samp
 import { decodeSampleReply } from '../wire/protobuf.ts';
 import { modelInputToJson, sampleReplyFromJson } from '../wire/tinker-json.ts';
 import type { SampleReply } from '../wire/tinker-messages.ts';
-import type { Accepted, TinkerConnection } from './connection.ts';
+import type { TinkerConnection } from './connection.ts';
 import { orCancelled } from './http-client.ts';
 
 export interface TinkerEngineParts {

@@ -179,7 +179,7 @@ export class TinkerModel {
   async saveForSampler(name: string): Promise<Underway<string>> {
     const verb = 'save_weights_for_sampler';
     const answer = await this.#verb(verb, { path: name });
-    const read = async (): Promise<string> =>
+    const read = async () =>
       (await this.#decoded(verb, answer, saveWeightsForSamplerReply)).path ??
       formatWeightsPath({ modelId: this.id, kind: 'sampler_weights', name });
     return { result: quietly(read()) };

@@ -280,7 +280,7 @@ function scored(prompt: Int32Array, ids: Int32Array): Sample {
 
 export function samplingRoutes({ base, futures, sessions, weights }: ServerParts, samplers: SamplerPool): Routes {
   let waiting = 0;
-  const pinned = (path: string): Promise<Weights> => weights.pin(parseWeightsPath(path, 'model_path'), 'model_path');
+  const pinned = (path: string) => weights.pin(parseWeightsPath(path, 'model_path'), 'model_path');
 
   const start = (call: SampleCall, from: Weights, sessionId?: string): Future => {
     checkSampleCall(call, base);

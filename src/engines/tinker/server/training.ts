@@ -98,8 +98,7 @@ export class Sessions {
   }
 
   idsOf(sessionId: string): { readonly models: readonly string[]; readonly samplers: readonly string[] } {
-    const ids = (all: Iterable<Model | Sampler>): readonly string[] =>
-      [...all].filter((one) => one.sessionId === sessionId).map(({ id }) => id);
+    const ids = (all: Iterable<Model | Sampler>) => [...all].filter((one) => one.sessionId === sessionId).map(({ id }) => id);
     return { models: ids(this.models.values()), samplers: ids(this.#samplers.values()) };
   }
 
@@ -273,7 +272,7 @@ function modelRoutes(parts: ServerParts): Routes {
 
 function passRoutes({ sessions, futures }: ServerParts): Routes {
   let waitingBytes = 0;
-  const passRoute = (forwardOnly: boolean): Route =>
+  const passRoute = (forwardOnly: boolean) =>
     inOrder(sessions, forwardOnly ? 'forward' : 'forward_backward', (body, digest) => {
       const { length } = body.bytes;
       if (waitingBytes + length > TINKER_LIMITS.waitingBytes) {

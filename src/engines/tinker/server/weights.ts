@@ -45,7 +45,7 @@ export interface BaseModel {
 
 export async function openBaseModel(dir: string, threads: number | undefined): Promise<BaseModel> {
   const folder = resolve(dir);
-  const open = (): Promise<EmbeddedModel> => EmbeddedModel.open({ dir: folder, threads });
+  const open = () => EmbeddedModel.open({ dir: folder, threads });
   await using model = await open();
   const tokenizerFile = await readFile(join(folder, 'tokenizer.json')).catch(() => undefined);
   return {

@@ -36,12 +36,6 @@ interface SkyrlSettings {
   readonly state: string;
 }
 
-interface ServedSkyrl extends AsyncDisposable {
-  readonly baseURL: string;
-  /** Rejects if the server ends by itself. */
-  readonly ended: Promise<never>;
-}
-
 /** Enough for a run, its reference, and the models of clients that were killed, which the server keeps for five minutes. One is the base. */
 const ADAPTERS = 6;
 const SHORTEST = 256;
@@ -52,7 +46,8 @@ const LOG_LINES = 12;
 /** The server asks for none, and its clients want one. */
 export const ANY_KEY = 'tml-local';
 
-export async function startSkyrl(settings: SkyrlSettings, stop: AbortSignal, tell: (line: string) => void): Promise<ServedSkyrl> {
+/** `ended` rejects if the server ends by itself; disposing of what this returns ends it. */
+export async function startSkyrl(settings: SkyrlSettings, stop: AbortSignal, tell: (line: string) => void) {
   await checkServable(settings.model);
   const { python, skyrl } = await preparePython({ python: settings.python, cpu: settings.cpu, stop, tell });
   await mkdir(settings.state, { recursive: true });
