@@ -40,11 +40,11 @@ export class Semaphore {
 
   #turn(signal: AbortSignal | undefined): Promise<void> {
     return new Promise((resolve, reject) => {
-      const begin = (): void => {
+      const begin = () => {
         signal?.removeEventListener('abort', leave);
         resolve();
       };
-      const leave = (): void => {
+      const leave = () => {
         this.#waiting.splice(this.#waiting.indexOf(begin), 1);
         reject(signal?.reason);
       };
@@ -94,7 +94,7 @@ export async function mapConcurrently<T, R>(
   const results = new Array<R>(items.length);
   let next = 0;
   let failure: { readonly thrown: unknown } | undefined;
-  const one = async (): Promise<void> => {
+  const one = async () => {
     while (next < items.length && failure === undefined && halt?.aborted !== true) {
       const index = next++;
       try {
@@ -196,7 +196,7 @@ export function workDeadline(
     }, more);
   let timer = wait(milliseconds);
   const unlink = abortWith(controller, ...sources);
-  const release = (): void => {
+  const release = () => {
     clearTimeout(timer);
     unlink();
   };
@@ -206,7 +206,7 @@ export function workDeadline(
 /** Returns the result of the work, or rejects with the signal's reason if that comes first. Does not stop work that ignores its signal. */
 export async function orAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
   const aborted = Promise.withResolvers<never>();
-  const abort = (): void => aborted.reject(signal.reason);
+  const abort = () => aborted.reject(signal.reason);
   if (signal.aborted) abort();
   else signal.addEventListener('abort', abort, { once: true });
   try {
@@ -231,7 +231,7 @@ function linkedTo(source: AbortSignal): Set<AbortController> {
   const known = linksOf.get(source);
   if (known !== undefined) return known.controllers;
   const controllers = new Set<AbortController>();
-  const onAbort = (): void => {
+  const onAbort = () => {
     linksOf.delete(source);
     for (const controller of controllers) controller.abort(source.reason);
   };

@@ -76,8 +76,10 @@ export function defineWorkflow(
     grading: settings.grading ?? 'always',
     run,
     ...defined({ config, concurrency, env, hidden, accepts }),
-    ...(setup === undefined ? {} : { setup: async () => setup.call(settings) }),
-    ...(teardown === undefined ? {} : { teardown: async () => teardown.call(settings) }),
+    ...defined({
+      setup: setup && (async () => setup.call(settings)),
+      teardown: teardown && (async () => teardown.call(settings)),
+    }),
   };
 }
 
@@ -167,8 +169,8 @@ function checkOptions(options: WorkflowOptions<unknown, string>): void {
   if (mistakes.length > 0) throw new TrainyardError('WORKFLOW_INVALID', mistakes.join('; also: '));
 }
 
-const isName = (given: unknown): boolean => typeof given === 'string' && given !== '';
-const isWholeFrom = (least: number, given: unknown): boolean => Number.isSafeInteger(given) && Number(given) >= least;
+const isName = (given: unknown) => typeof given === 'string' && given !== '';
+const isWholeFrom = (least: number, given: unknown) => Number.isSafeInteger(given) && Number(given) >= least;
 
 function rolesOf({ roles, trainable }: WorkflowOptions<unknown, string>): Readonly<Record<string, Role>> {
   const names = (Array.isArray(roles) ? roles : roles === undefined ? trainable : undefined)?.map((name) => [name, {}] as const);
@@ -229,7 +231,7 @@ export function defineGrader(given: GradeFunction | GraderOptions | GraderClass)
   const options = typeof given === 'function' ? made(given as GraderClass) : given;
   if (typeof options !== 'object' || options === null || typeof options.grade !== 'function') {
     const hint = 'write defineGrader(({ task, messages }) => …)';
-    throw invalidGrader(`expected a function, or an object or class with grade, found ${kindOf(given)}`, { hint });
+    throw invalidGrader(`expected a function, or an object or class with grade, found ${kindOf(given)}`, hint);
   }
   const { concurrency, deadlineMs, retries, asksPolicy, judges, needsEnv } = options;
   const unknown = Object.keys(options).filter((key) => !(OPTIONS as readonly string[]).includes(key));
@@ -277,8 +279,8 @@ function made(Class: GraderClass): GraderOptions {
   }
 }
 
-function invalidGrader(message: string, options?: { readonly hint: string }): TrainyardError {
-  return new TrainyardError('GRADER_INVALID', message, options);
+function invalidGrader(message: string, hint?: string): TrainyardError {
+  return new TrainyardError('GRADER_INVALID', message, { hint });
 }
 
 /** Undefined if the value is not a workflow, or is an abstract base class. */

@@ -86,7 +86,7 @@ export function checkNames(given: object, names: readonly string[], whose: strin
  * `instead`: who is given the answer.
  */
 export function refusing<T extends object>(given: T, whose: string, ours: readonly string[], instead: string): T {
-  const snake = (name: string): string => name.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+  const snake = (name: string) => name.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
   const names = [
     ...ours.map((name) => [snake(name), `it is ${name} here`] as const),
     ...['answer', 'ground_truth', 'label'].map((name) => [name, `a workflow never sees it; ${instead}`] as const),
@@ -102,7 +102,7 @@ export function refusing<T extends object>(given: T, whose: string, ours: readon
 
 /** Throws for a field or method that is one of ours but for case and underscores (Python style). Other fields are the author's own. */
 export function checkedFields<T extends object>(instance: T, ours: readonly string[]): T {
-  const plain = (text: string): string => text.replaceAll(/(?<!^)_/g, '').toLowerCase();
+  const plain = (text: string) => text.replaceAll(/(?<!^)_/g, '').toLowerCase();
   for (const field of [...Object.keys(instance), ...Object.getOwnPropertyNames(Object.getPrototypeOf(instance))]) {
     const meant = ours.find((one) => one !== field && plain(one) === plain(field));
     if (meant === undefined) continue;

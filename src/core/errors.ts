@@ -7,9 +7,9 @@ import { type Boundary, ERROR_CODES, type ErrorCode } from './error-codes.ts';
 import type { Json } from './types.ts';
 
 interface ErrorOptions {
-  readonly hint?: string;
-  readonly param?: string;
-  readonly details?: Json;
+  readonly hint?: string | undefined;
+  readonly param?: string | undefined;
+  readonly details?: Json | undefined;
   readonly cause?: unknown;
 }
 
@@ -43,7 +43,7 @@ export async function boundary<T>(code: ErrorCode, what: string, fn: () => T | P
     return await fn();
   } catch (cause) {
     if (cause instanceof TrainyardError) throw cause;
-    throw new TrainyardError(code, `${what}: ${messageOf(cause)}`, { cause, ...(hint === undefined ? {} : { hint }) });
+    throw new TrainyardError(code, `${what}: ${messageOf(cause)}`, { cause, hint });
   }
 }
 

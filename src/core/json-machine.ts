@@ -81,8 +81,8 @@ function stepped(states: readonly State[], byte: number): readonly State[] {
   return [...new Set(states.flatMap((state) => state(byte)))].slice(0, MOST_STATES);
 }
 
-const bytesIn = (text: string): Bytes => new TextEncoder().encode(text);
-const code = (character: string): number => character.charCodeAt(0);
+const bytesIn = (text: string) => new TextEncoder().encode(text);
+const code = (character: string) => character.charCodeAt(0);
 const [SPACE, QUOTE, BACKSLASH, COMMA, MINUS, ZERO, NINE] = [' ', '"', '\\', ',', '-', '0', '9'].map(code) as [
   number,
   number,
@@ -92,7 +92,7 @@ const [SPACE, QUOTE, BACKSLASH, COMMA, MINUS, ZERO, NINE] = [' ', '"', '\\', ','
   number,
   number,
 ];
-const isDigit = (byte: number): boolean => byte >= ZERO && byte <= NINE;
+const isDigit = (byte: number) => byte >= ZERO && byte <= NINE;
 
 function literal(bytes: Bytes, next: State, at = 0): State {
   return at === bytes.length ? next : (byte) => (byte === bytes[at] ? [literal(bytes, next, at + 1)] : []);
@@ -118,7 +118,7 @@ const anyOf =
   (byte) =>
     states.flatMap((state) => state(byte));
 
-const colon = (next: State): State => spaced((byte) => (byte === code(':') ? [next] : []));
+const colon = (next: State) => spaced((byte) => (byte === code(':') ? [next] : []));
 
 function value(startsOf: (schema: unknown) => readonly Start[], schema: unknown, next: State): State {
   return spaced(later(() => anyOf(startsOf(schema).map((start) => start(next)))));
@@ -139,7 +139,7 @@ function startsIn(root: unknown): (schema: unknown) => readonly Start[] {
 function alternatives(root: unknown, schema: unknown): readonly unknown[] {
   const found = new Set<unknown>();
   const visited = new Set<unknown>();
-  const visit = (one: unknown): void => {
+  const visit = (one: unknown) => {
     if (visited.has(one)) return;
     visited.add(one);
     const { $ref: ref, anyOf, oneOf, allOf, type, properties } = isObject(one) ? one : ({} as Record<string, unknown>);
@@ -223,9 +223,9 @@ function object(schema: Readonly<Record<string, unknown>>, startsOf: (schema: un
     ...own.filter(([name, inner]) => demanded.includes(name) || startsOf(inner).length > 0),
   ]);
   const others = additionalProperties ?? own.length + demanded.length === 0;
-  const member = (inner: unknown, rest: () => ReadonlyMap<string, unknown>): State =>
+  const member = (inner: unknown, rest: () => ReadonlyMap<string, unknown>) =>
     later(() => colon(value(startsOf, inner, spaced(afterMember(rest())))));
-  const keys = (left: ReadonlyMap<string, unknown>): State =>
+  const keys = (left: ReadonlyMap<string, unknown>) =>
     later(() => {
       const known = [...left].map(([name, inner]) => {
         const rest = () => new Map([...left].filter(([other]) => other !== name));

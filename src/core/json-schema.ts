@@ -132,7 +132,7 @@ class Check {
   }
 
   *#combinations({ allOf, anyOf, oneOf, not }: Fields, value: unknown, at: Place): Faults {
-    const faultOf = (schema: unknown): string | undefined => first(this.faults(schema, value, deeper(at)));
+    const faultOf = (schema: unknown) => first(this.faults(schema, value, deeper(at)));
     for (const schema of Array.isArray(allOf) ? allOf : []) yield* this.faults(schema, value, deeper(at));
     const faults = Array.isArray(anyOf) ? anyOf.map(faultOf) : [];
     if (faults.length > 0 && !faults.includes(undefined))
@@ -144,7 +144,7 @@ class Check {
 }
 
 function* bounds(schema: Fields, value: unknown, at: Place): Faults {
-  const bound = (name: string): number => (typeof schema[name] === 'number' ? schema[name] : Number.NaN);
+  const bound = (name: string) => (typeof schema[name] === 'number' ? schema[name] : Number.NaN);
   const within = function* (low: string, high: string, found: number, what: string): Faults {
     if (found < bound(low)) yield fault(at, `expected ${what} of at least ${bound(low)}, found ${found}`);
     if (found > bound(high)) yield fault(at, `expected ${what} of at most ${bound(high)}, found ${found}`);
@@ -190,14 +190,13 @@ function decoded(text: string): string {
   }
 }
 
-const first = (faults: Faults): string | undefined => faults.next().value ?? undefined;
+const first = (faults: Faults) => faults.next().value ?? undefined;
 const below = ({ path, depth }: Place, name: string): Place => ({
   path: path === '' ? name : `${path}.${name}`,
   depth: depth + 1,
 });
 const deeper = ({ path, depth }: Place): Place => ({ path, depth: depth + 1 });
-const fault = ({ path }: Place, what: string): string => `${path.slice(0, 200) || 'the value'}: ${what}`;
-const shown = (value: unknown): string => JSON.stringify(value).slice(0, 80);
-const typeName = (value: unknown): string => (value === null ? 'null' : Array.isArray(value) ? 'array' : typeof value);
-const isOfType = (value: unknown, name: unknown): boolean =>
-  name === 'integer' ? Number.isInteger(value) : typeName(value) === name;
+const fault = ({ path }: Place, what: string) => `${path.slice(0, 200) || 'the value'}: ${what}`;
+const shown = (value: unknown) => JSON.stringify(value).slice(0, 80);
+const typeName = (value: unknown) => (value === null ? 'null' : Array.isArray(value) ? 'array' : typeof value);
+const isOfType = (value: unknown, name: unknown) => (name === 'integer' ? Number.isInteger(value) : typeName(value) === name);

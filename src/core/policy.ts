@@ -137,7 +137,7 @@ type ModelBounds = Pick<Engine, 'vocabSize' | 'contextLength'>;
 /** Below this, scaled logits overflow float32. */
 const MIN_TEMPERATURE = 1e-3;
 
-const isTemperature = (value: number): boolean => Number.isFinite(value) && value >= MIN_TEMPERATURE;
+const isTemperature = (value: number) => Number.isFinite(value) && value >= MIN_TEMPERATURE;
 
 export const OVERFLOW_HINT =
   'shorten the conversation, instructions and tools included, give a larger --context if the model allows it, or use one with a longer context';

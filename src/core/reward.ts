@@ -111,7 +111,7 @@ function texts(given: unknown, who: string): readonly string[] {
   throw badReward(`${who} returned \`untrained\` that is ${describeValue(given)}, expected a list of threads`);
 }
 
-const quoted = (name: string): string => JSON.stringify(shortened(name, LONGEST_NAME));
+const quoted = (name: string) => JSON.stringify(shortened(name, LONGEST_NAME));
 
 function checkLengths(names: readonly string[], who: string): readonly string[] {
   const long = names.find(({ length }) => length > LONGEST_NAME);
@@ -187,7 +187,7 @@ export function credited(reward: Reward, turns: readonly Turn[], credit: Credit)
     earned.set(turn.index, given + turnDiscount * later);
   }
   const ends = per === 'row' ? rowEnds(own) : undefined;
-  const counts = ({ index }: Turn): number => earned.get(ends?.get(index) ?? index) ?? 0;
+  const counts = ({ index }: Turn) => earned.get(ends?.get(index) ?? index) ?? 0;
   return { ...reward, byTurn: Object.fromEntries(own.map((turn) => [turn.index, counts(turn)])), credit: { turnDiscount, per } };
 }
 

@@ -128,7 +128,7 @@ export function signFlipChance(differences: readonly number[]): number {
     for (let i = step; i <= reach; i++) next[i] = (next[i] ?? 0) + (chances[i - step] ?? 0) / 2;
     chances = next;
   }
-  const isFar = (i: number): boolean => Math.abs(2 * i - reach) >= seen - 1e-9;
+  const isFar = (i: number) => Math.abs(2 * i - reach) >= seen - 1e-9;
   return Math.min(
     1,
     chances.reduce((sum, chance, i) => (isFar(i) ? sum + chance : sum), 0),

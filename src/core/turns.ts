@@ -104,7 +104,7 @@ export function summaryOf(rollout: Summarised, seq: number): RolloutSummary {
     limit: outcome.kind === 'truncated' ? outcome.limit : null,
     ...defined({ parts, metrics }),
     turns: turns.length,
-    tokens: turns.reduce((sum, { usage, sampledIds }) => sum + (usage?.completionTokens ?? sampledIds.length), 0),
+    tokens: sampledTokensIn(rollout),
     tools: [...new Set(turns.flatMap(({ response }) => response.tool_calls?.map((call) => call.function.name) ?? []))],
     forks,
     abandoned: unanswered.length - failedCalls,
@@ -180,6 +180,6 @@ export function overflowOf({ unanswered = [] }: Pick<Trajectory, 'unanswered'>, 
 }
 
 /** Tokens that were sampled, for all roles. */
-export function sampledTokensIn({ turns }: Trajectory): number {
+export function sampledTokensIn({ turns }: Pick<Summarised, 'turns'>): number {
   return turns.reduce((sum, { usage, sampledIds }) => sum + (usage?.completionTokens ?? sampledIds.length), 0);
 }

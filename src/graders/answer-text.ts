@@ -28,7 +28,7 @@ export const optionKind =
 
 const isNumber = Number.isFinite as (value: unknown) => value is number;
 const isWhole = Number.isSafeInteger as (value: unknown) => value is number;
-const isText = (value: unknown): boolean => typeof value === 'string';
+const isText = (value: unknown) => typeof value === 'string';
 
 const KINDS = {
   boolean: optionKind('true or false', (value) => typeof value === 'boolean'),
@@ -57,7 +57,7 @@ export function checkOptions(
 ): void {
   const problems = [...optionFaults(given, kinds, required)];
   if (problems.length === 0) return;
-  throw new TrainyardError('GRADER_INVALID', `${grader}: ${problems.join('; ')}`, hint === undefined ? {} : { hint });
+  throw new TrainyardError('GRADER_INVALID', `${grader}: ${problems.join('; ')}`, { hint });
 }
 
 /** `whose`: what messages call the object. */
@@ -208,7 +208,7 @@ function lastBeside(text: string, marks: readonly Enclosed[]): readonly string[]
   return found;
 }
 
-const boxesIn = (text: string): readonly Enclosed[] =>
+const boxesIn = (text: string) =>
   [...text.matchAll(BOX)].slice(-MOST_BESIDE).map(({ index, 0: command }) => braced(text, index, index + command.length));
 
 /** Contents of all outermost boxes. */

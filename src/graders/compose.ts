@@ -19,10 +19,10 @@ import { regexWithin, statelessRegex } from './text-match.ts';
 const ROUNDING = 1e-9;
 const BY = ['byTurn', 'byThread', 'byRole'] as const;
 
-const isSuccess = ({ success, value }: Pick<Reward, 'success' | 'value'>): boolean => success ?? value >= 1 - ROUNDING;
-const sum = (values: readonly number[]): number => values.reduce((total, value) => total + value, 0);
-const badReward = (message: string): TrainyardError => new TrainyardError('GRADER_BAD_REWARD', message);
-const invalid = (message: string): TrainyardError => new TrainyardError('GRADER_INVALID', message);
+const isSuccess = ({ success, value }: Pick<Reward, 'success' | 'value'>) => success ?? value >= 1 - ROUNDING;
+const sum = (values: readonly number[]) => values.reduce((total, value) => total + value, 0);
+const badReward = (message: string) => new TrainyardError('GRADER_BAD_REWARD', message);
+const invalid = (message: string) => new TrainyardError('GRADER_INVALID', message);
 
 export interface WeightedOptions {
   /** The part whose success is the whole's. Absent: a value of 1 or more is a success. */
@@ -54,7 +54,7 @@ export function weighted(
 }
 
 function summedBy(names: readonly string[], rewards: readonly Reward[], weights: readonly number[]): Partial<Reward> {
-  const keysOf = (given: Reward[(typeof BY)[number]] = {}): string => Object.keys(given).sort().join('\n');
+  const keysOf = (given: Reward[(typeof BY)[number]] = {}) => Object.keys(given).sort().join('\n');
   const summed = BY.flatMap((by) => {
     const given = rewards.find((reward) => reward[by] !== undefined)?.[by];
     if (given === undefined) return [];
@@ -64,7 +64,7 @@ function summedBy(names: readonly string[], rewards: readonly Reward[], weights:
         `weighted: ${by} of ${other} is not for the same ones as another part's; expected all parts to give it for the same ones, or none`,
       );
     }
-    const total = (key: string): number => sum(rewards.map((reward, i) => weights[i]! * reward[by]![key]!));
+    const total = (key: string) => sum(rewards.map((reward, i) => weights[i]! * reward[by]![key]!));
     return [[by, Object.fromEntries(Object.keys(given).map((key) => [key, total(key)]))] as const];
   });
   return Object.fromEntries(summed);
@@ -252,7 +252,7 @@ async function rewardOf(name: string, grader: Grader, input: GraderInput, ctx: G
 
 /** Values under their names, nested parts and metrics under `name.part`, and all threads that a part excludes from training. */
 function shownOf(named: readonly Named[]): Partial<Reward> {
-  const below = (name: string, inner: Reward['parts'] = {}): [string, number][] =>
+  const below = (name: string, inner: Reward['parts'] = {}) =>
     Object.entries(inner).map(([part, value]) => [`${name}.${part}`, value]);
   const untrained = [...new Set(named.flatMap(([, reward]) => reward.untrained ?? []))];
   return {
@@ -297,7 +297,7 @@ export function lengthPenalty(options: LengthPenaltyOptions): Grader {
 
 /** 0 if the test holds for the response, else −cost. Expressions run under a time limit. */
 export function formatPenalty(test: RegExp | ((said: string) => boolean), cost: number, options: TextOptions = {}): Grader {
-  const isTest = (value: unknown): boolean => value instanceof RegExp || typeof value === 'function';
+  const isTest = (value: unknown) => value instanceof RegExp || typeof value === 'function';
   const kinds = {
     test: optionKind('a regular expression or a function from text to true or false', isTest),
     cost: 'positive',
@@ -333,7 +333,7 @@ export function repetitionPenalty(options: RepetitionPenaltyOptions): Grader {
     name: 'repetitionPenalty',
     grade(input) {
       const texts = ownTurns(input).flatMap(({ response: { content, reasoning } }) => [content ?? '', reasoning ?? '']);
-      const most = (of: (text: string) => readonly string[], longest: number): number =>
+      const most = (of: (text: string) => readonly string[], longest: number) =>
         Math.max(0, ...texts.map((text) => mostInARow(of(text), longest)));
       const repeatedWords = most((text) => text.split(/\s+/u).filter((word) => word !== ''), LONGEST_PHRASE.words);
       const repeatedCharacters = most((text) => [...text.replace(/\s+/gu, ' ')], LONGEST_PHRASE.characters);

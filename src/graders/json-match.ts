@@ -21,7 +21,7 @@ type Found = { readonly value: Json } | undefined;
 
 /** The whole text as JSON, else the last fenced block that is JSON, else the last object or list. */
 export function jsonInText(text: string): Found {
-  const fenced = (): readonly Found[] => [...text.matchAll(FENCE)].map(([, inside = '']) => parsed(inside.trim()));
+  const fenced = () => [...text.matchAll(FENCE)].map(([, inside = '']) => parsed(inside.trim()));
   return parsed(text.trim()) ?? fenced().findLast((found) => found !== undefined) ?? [...bracketedIn(text)].at(-1);
 }
 
@@ -105,7 +105,7 @@ export function isList(value: Json): value is readonly Json[] {
 export function mostPairs(left: number, right: number, fits: (left: number, right: number) => boolean): number {
   const fitting = Array.from({ length: left }, (_, l) => Array.from({ length: right }, (_, r) => r).filter((r) => fits(l, r)));
   const partner = new Map<number, number>();
-  const place = (l: number, tried: Set<number>): boolean =>
+  const place = (l: number, tried: Set<number>) =>
     fitting[l]!.some((r) => {
       if (tried.has(r)) return false;
       tried.add(r);
@@ -192,14 +192,10 @@ function expectedOf(input: GraderInput): Json {
 }
 
 /** The value is the share of right members among all that are expected or present. */
-function sharesOf(
-  expected: Members,
-  found: Json,
-  how: JsonEquality,
-): { readonly value: number; readonly parts: Reward['parts'] } {
+function sharesOf(expected: Members, found: Json, how: JsonEquality) {
   const given: Members = isObject(found) ? found : {};
   const names = Object.keys(expected);
-  const isRight = (name: string): boolean => Object.hasOwn(given, name) && jsonEqual(expected[name]!, given[name]!, how);
+  const isRight = (name: string) => Object.hasOwn(given, name) && jsonEqual(expected[name]!, given[name]!, how);
   const right = new Set(names.filter(isRight));
   const all = new Set([...names, ...Object.keys(given)]).size;
   const parts = names.slice(0, MOST_FIELDS).map((name) => [`field.${name}`, right.has(name) ? 1 : 0]);
@@ -212,10 +208,9 @@ type Check = readonly [expected: string, fits: (value: unknown, root: unknown) =
 
 const TYPES = ['null', 'boolean', 'integer', 'number', 'string', 'array', 'object'];
 const isNumber = Number.isFinite as (value: unknown) => value is number;
-const isSchema = (value: unknown): boolean => typeof value === 'boolean' || isObject(value);
-const isTexts = (value: unknown): boolean => Array.isArray(value) && value.every((one) => typeof one === 'string');
-const areTypes = (value: unknown): boolean =>
-  [value].flat().length > 0 && [value].flat().every((one) => TYPES.includes(one as string));
+const isSchema = (value: unknown) => typeof value === 'boolean' || isObject(value);
+const isTexts = (value: unknown) => Array.isArray(value) && value.every((one) => typeof one === 'string');
+const areTypes = (value: unknown) => [value].flat().length > 0 && [value].flat().every((one) => TYPES.includes(one as string));
 
 const PATTERN: Check = [
   'a regular expression (flag u)',
@@ -227,8 +222,7 @@ const PATTERN: Check = [
     }
   },
 ];
-const all = (names: string, check: Check): Readonly<Record<string, Check>> =>
-  Object.fromEntries(names.split(' ').map((name) => [name, check]));
+const all = (names: string, check: Check) => Object.fromEntries(names.split(' ').map((name) => [name, check]));
 
 /** Keywords whose value is not a schema. `keywordFaults` recurses into the others. */
 const PLAIN: Readonly<Record<string, Check>> = {

@@ -143,7 +143,7 @@ function asking(kind: string, options: JudgeOptions, criteria: readonly Criterio
       const { value, calls, promptTokens, completionTokens } = await askJudge(server, by, shown, patience, ctx.signal);
       await cache.put(key, value);
       const cost = price && (promptTokens * price.prompt + completionTokens * price.completion) / 1e6;
-      return rewardOf(value, { calls, cached: 0, promptTokens, completionTokens, ...(cost === undefined ? {} : { cost }) });
+      return rewardOf(value, { calls, cached: 0, promptTokens, completionTokens, ...defined({ cost }) });
     },
   });
 }

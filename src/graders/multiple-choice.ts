@@ -7,7 +7,6 @@
 import type { Grader, GraderInput } from '../core/contracts.ts';
 import { unscorable } from '../core/define.ts';
 import { isObject } from '../core/json.ts';
-import type { Json } from '../core/types.ts';
 import {
   acceptedAnswers,
   allBoxed,
@@ -61,7 +60,7 @@ export function multipleChoice(options: MultipleChoiceOptions = {}): Grader {
 function choicesOf({ task: { id, metadata } }: GraderInput): readonly string[] {
   const given = isObject(metadata) ? metadata['choices'] : undefined;
   if (given === undefined) return [];
-  const texts = Array.isArray(given) ? given.map((choice: Json) => (typeof choice === 'number' ? String(choice) : choice)) : [];
+  const texts = Array.isArray(given) ? given.map((choice) => (typeof choice === 'number' ? String(choice) : choice)) : [];
   if (texts.length > 0 && texts.length <= LETTERS.length && texts.every((text) => typeof text === 'string')) return texts;
   return unscorable(`the choices of task ${JSON.stringify(id)} are not a list of 1 to ${LETTERS.length} texts`);
 }
@@ -81,7 +80,7 @@ function rightLetters(input: GraderInput, choices: readonly string[]): readonly 
   });
 }
 
-const isOffered = (letter: string, choices: readonly string[]): boolean =>
+const isOffered = (letter: string, choices: readonly string[]) =>
   LETTERS.indexOf(letter) < (choices.length === 0 ? LETTERS.length : choices.length);
 
 function claimedLetter(spoken: string, choices: readonly string[]): string | undefined {
@@ -122,7 +121,7 @@ function claimsOneThing(letter: string, tail: string, choices: readonly string[]
   return lettersOf(own, FURTHER, choices).every((other) => other === letter);
 }
 
-const lettersOf = (text: string, pattern: RegExp, choices: readonly string[]): readonly string[] =>
+const lettersOf = (text: string, pattern: RegExp, choices: readonly string[]) =>
   [...text.matchAll(pattern)]
     .map((match) => match.slice(1).join('').toUpperCase())
     .filter((letter) => isOffered(letter, choices));

@@ -38,7 +38,7 @@ export function numberMatch(options: NumberMatchOptions = {}): Grader {
   return textGrader('numberMatch', options, kinds, (text, input) => {
     const references = acceptedAnswers(input).map((answer) => referenceNumber(answer, input.task.id));
     const said = saidNumbers(text, options.strict ?? false);
-    const isRight = (one: FoundNumber): boolean => references.some((reference) => isNear(one, reference, options));
+    const isRight = (one: FoundNumber) => references.some((reference) => isNear(one, reference, options));
     return said.length > 0 && withinBudget(() => said.every((one) => one !== undefined && isRight(one)));
   });
 }
@@ -136,8 +136,7 @@ function numbersIn(given: string): readonly FoundNumber[] {
     .replace(/\\(?:times|cdot)(?![A-Za-z])/g, '*')
     .replace(/\\,/g, ' ')
     .replace(/\\([$%])/g, '$1');
-  const behind = (match: RegExpMatchArray): string =>
-    text.slice(match.index! + match[0].length, match.index! + match[0].length + 3);
+  const behind = (match: RegExpMatchArray) => text.slice(match.index! + match[0].length, match.index! + match[0].length + 3);
   const matches = [...text.matchAll(NUMBER)].filter((match) => !ORDINAL.test(behind(match)));
   return withinBudget(() => matches.slice(-MOST_NUMBERS).flatMap((match) => readable(() => numberOf(match, text)) ?? []));
 }

@@ -56,7 +56,7 @@ export function normalised(text: string): string {
   return spaced(words.replace(ARTICLES, ' ')) || words || spaced(plain);
 }
 
-const spaced = (text: string): string => text.replace(/\s+/g, ' ').trim();
+const spaced = (text: string) => text.replace(/\s+/g, ' ').trim();
 
 export interface RegexMatchOptions extends TextOptions {
   /** Absent: those of the expression; `u` if it is a string. */
@@ -75,7 +75,7 @@ export function regexMatch(pattern?: RegExp | string, options: RegexMatchOptions
 }
 
 function checked(pattern: unknown, flags: string | undefined): RegExp {
-  const invalid = (why: string): TrainyardError => new TrainyardError('GRADER_INVALID', `regexMatch: ${why}`);
+  const invalid = (why: string) => new TrainyardError('GRADER_INVALID', `regexMatch: ${why}`);
   if (typeof pattern !== 'string' && !(pattern instanceof RegExp)) {
     throw invalid(`expected a regular expression, found ${typeof pattern}`);
   }

@@ -55,7 +55,7 @@ export function toolCalls(options: ToolCallsOptions = {}): Grader {
       const wanted = expectedCalls(input, expected === undefined ? jsonAnswerOf(input) : expected(input));
       const calls = callsOf(input);
       const made = calls.slice(0, MOST_CALLS).map(madeCall);
-      const fits = (w: number, m: number): boolean => isCall(wanted[w]!, made[m]!, how);
+      const fits = (w: number, m: number) => isCall(wanted[w]!, made[m]!, how);
       const matched = inOrder ? longestInOrder(wanted.length, made.length, fits) : mostPairs(wanted.length, made.length, fits);
       const extra = calls.length - matched;
       const counted = Math.max(wanted.length, others ? 0 : calls.length);
@@ -72,14 +72,11 @@ function isCall(expected: ExpectedCall, { name, arguments: given }: ReturnType<t
   return expected.arguments === undefined || jsonEqual(expected.arguments, given, how);
 }
 
-const callsOf = (input: GraderInput): readonly ToolCall['function'][] =>
+const callsOf = (input: GraderInput) =>
   ownTurns(input).flatMap(({ response }) => (response.tool_calls ?? []).map((call) => call.function));
 
 /** Arguments are undefined if they are not JSON. Models write an empty text or object for a call without arguments. */
-const madeCall = ({
-  name,
-  arguments: text,
-}: ToolCall['function']): { readonly name: string; readonly arguments: Json | undefined } => ({
+const madeCall = ({ name, arguments: text }: ToolCall['function']) => ({
   name,
   arguments: parsed(text.trim() || '{}')?.value,
 });

@@ -17,7 +17,7 @@ export interface GraderCall {
 }
 
 /** Truncated, because failures are stored with their rollouts. */
-const shortWhy = (why: string): string => (why.length <= 2000 ? why : `${why.slice(0, 2000)}…`);
+const shortWhy = (why: string) => (why.length <= 2000 ? why : `${why.slice(0, 2000)}…`);
 
 /** Throws GRADER_INVALID if the value is not a grader. `where` starts the message. */
 export function checkGrader(given: unknown, where: string): asserts given is Grader {

@@ -87,7 +87,7 @@ class PoolUser implements GraderRunner {
   readonly #retries: number;
   readonly #closing = new AbortController();
   #pool: ProcessPool | undefined;
-  #forgetSignal = (): void => {};
+  #forgetSignal = () => {};
 
   constructor(key: string, deadlineMs: number, retries: number) {
     this.#key = key;
@@ -97,7 +97,7 @@ class PoolUser implements GraderRunner {
 
   async open(open: (signal: AbortSignal) => Promise<ProcessPool>, signal: AbortSignal | undefined): Promise<void> {
     if (signal?.aborted) throw closedEarly();
-    const close = (): void => void this[Symbol.asyncDispose]();
+    const close = () => void this[Symbol.asyncDispose]();
     signal?.addEventListener('abort', close, { once: true });
     this.#forgetSignal = () => signal?.removeEventListener('abort', close);
     try {

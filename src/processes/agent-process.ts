@@ -21,7 +21,7 @@ export interface AgentProcessOptions {
   readonly command: string;
   readonly args?: readonly string[];
   /** Defaults to an empty temporary folder. A given folder is not cleaned up. */
-  readonly cwd?: string;
+  readonly cwd?: string | undefined;
   /** Added to `reducedEnvironment`. */
   readonly env?: Readonly<Record<string, string>>;
   /** Variables to pass on if set, by name. With `HOME`, the program gets this user's home. */
@@ -29,7 +29,7 @@ export interface AgentProcessOptions {
   readonly signal?: AbortSignal;
   readonly deadlineMs: number;
   /** Resident memory of the whole group. If absent, only the system's limit applies. */
-  readonly memoryMb?: number;
+  readonly memoryMb?: number | undefined;
   readonly input?: string;
 }
 
@@ -157,7 +157,7 @@ const OWN_HOSTS = ['127.0.0.1', 'localhost', '::1'];
 
 export function reducedEnvironment(names: readonly string[] = []): Record<string, string> {
   checkInherited(names);
-  const passed = (name: string): boolean =>
+  const passed = (name: string) =>
     names.includes(name) || name in QUIET || [...ALWAYS, PLACES].some((pattern) => pattern.test(name));
   const kept = Object.entries(process.env).filter(([name, value]) => value !== undefined && passed(name));
   const environment: Record<string, string> = { ...QUIET, ...(Object.fromEntries(kept) as Record<string, string>) };

@@ -105,17 +105,12 @@ export interface ReadableFile {
 const FIRST_USER = 2 ** 20;
 const USERS = 2 ** 20;
 
-interface Reachable {
-  readonly prefix: readonly string[];
-  readonly readable: readonly ReadableFile[];
-}
-
 /**
  * Switches from root to a user id that owns nothing: often the kernel checks only the user id, and it does not limit root's processes.
  * Files that this user could not open, such as in root's home, are mounted where it can. The PID namespace makes everything end with this
  * process, because parent-death signals do not cross users.
  */
-export function asNobody({ path }: Bubblewrap, readable: readonly ReadableFile[] = []): Reachable {
+export function asNobody({ path }: Bubblewrap, readable: readonly ReadableFile[] = []) {
   if (!isRoot()) return { prefix: [], readable };
   const user = String(FIRST_USER + Math.floor(Math.random() * USERS));
   const shown = readable.map(({ source, target = source }, index) => ({ source, target, at: `/tmp/${index}` }));

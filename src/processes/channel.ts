@@ -158,7 +158,7 @@ interface ChannelListener {
 
 export function openChannel(pipe: Duplex, { message, ended }: ChannelListener): Channel {
   let isOver = false;
-  const end = (why?: string): void => {
+  const end = (why?: string) => {
     if (isOver) return;
     isOver = true;
     pipe.destroy();

@@ -159,12 +159,12 @@ function watch({ heartbeat, thresholdMs }: ThreadData): void {
   let beat = -1;
   let since = ownTime();
   let current: Block | undefined;
-  const end = (): void => {
+  const end = () => {
     const milliseconds = ownTime() - since;
     if (current !== undefined && milliseconds >= thresholdMs) tell(Object.assign(current, { milliseconds }));
     current = undefined;
   };
-  const look = (): void => {
+  const look = () => {
     const now = Atomics.load(heartbeat, 0);
     if (now !== beat) {
       end();

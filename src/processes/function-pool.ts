@@ -37,7 +37,7 @@ export type FunctionAnswer =
 export interface FunctionPool extends AsyncDisposable {
   call(
     args: readonly unknown[],
-    options?: { readonly deadlineMs?: number; readonly signal?: AbortSignal },
+    options?: { readonly deadlineMs?: number; readonly signal?: AbortSignal | undefined },
   ): Promise<FunctionAnswer>;
 }
 

@@ -86,7 +86,7 @@ export class ProcessGroup<Cause = never> {
   }
 
   killOn(signal: AbortSignal | undefined, cause: Cause): void {
-    const kill = (): void => this.kill(cause);
+    const kill = () => this.kill(cause);
     if (signal?.aborted) kill();
     signal?.addEventListener('abort', kill, { once: true });
     this.#unwatch.push(() => signal?.removeEventListener('abort', kill));
@@ -95,7 +95,7 @@ export class ProcessGroup<Cause = never> {
   killOver(memoryMb: number | undefined, cause: (residentMb: number) => Cause): void {
     const { pid } = this.child;
     if (memoryMb === undefined || pid === undefined) return;
-    const over = (bytes: number): void => this.kill(cause(Math.round(bytes / BYTES_PER_MB)));
+    const over = (bytes: number) => this.kill(cause(Math.round(bytes / BYTES_PER_MB)));
     this.#unwatch.push(watchMemory(pid, memoryMb * BYTES_PER_MB, over));
   }
 
@@ -294,7 +294,7 @@ function isAlive(pid: number): boolean {
 
 /** Also removes read-only folders, as in package caches. Never rejects: what cannot be removed stays. */
 export async function removeFolder(folder: string): Promise<void> {
-  const remove = (): Promise<void> => rm(folder, { recursive: true, force: true, maxRetries: 3 });
+  const remove = () => rm(folder, { recursive: true, force: true, maxRetries: 3 });
   try {
     await remove().catch(async () => {
       const found = await readdir(folder, { recursive: true, withFileTypes: true });

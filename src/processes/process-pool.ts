@@ -61,7 +61,7 @@ class Pool implements ProcessPool {
   #closed = false;
   /** Digests from when the pool was opened. */
   #sources: Readonly<Record<string, string>> = {};
-  readonly #close = (): void => void this[Symbol.asyncDispose]();
+  readonly #close = () => void this[Symbol.asyncDispose]();
 
   constructor(options: ProcessPoolOptions) {
     this.#options = options;
@@ -91,7 +91,7 @@ class Pool implements ProcessPool {
     const { promise, resolve: settle } = Promise.withResolvers<Answer>();
     const job: Job = { input, options, settle };
     /** Removes a call from the queue. Once a process has begun it, the process handles the signal. */
-    const leave = (): void => {
+    const leave = () => {
       if (!this.#queue.includes(job)) return;
       this.#queue.splice(this.#queue.indexOf(job), 1);
       settle({ kind: 'aborted' });

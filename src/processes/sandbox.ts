@@ -35,7 +35,7 @@ export interface SandboxProgram {
   readonly files?: Readonly<Record<string, string>>;
   readonly readable?: readonly ReadableFile[];
   readonly limits?: Partial<SandboxLimits>;
-  readonly signal?: AbortSignal;
+  readonly signal?: AbortSignal | undefined;
 }
 
 export type SandboxEnd =

@@ -61,10 +61,10 @@ export async function serveCalls(open: (...args: readonly string[]) => Promise<S
 
 function answering(served: Served, say: Say): (message: ToChild) => void {
   let current: { readonly id: string; readonly abort: AbortController } | undefined;
-  const answer = async (id: string, input: unknown): Promise<void> => {
+  const answer = async (id: string, input: unknown) => {
     const abort = new AbortController();
     current = { id, abort };
-    const note = (value: unknown): void => say({ kind: 'note', id, value });
+    const note = (value: unknown) => say({ kind: 'note', id, value });
     try {
       const value = await served.answer(input, { signal: abort.signal, note });
       sayAnswer(say, id, value);
@@ -73,7 +73,7 @@ function answering(served: Served, say: Say): (message: ToChild) => void {
     }
     if (current.id === id) current = undefined;
   };
-  const close = async (): Promise<void> => {
+  const close = async () => {
     current?.abort.abort(new TrainyardError('CANCELLED', 'the run ended'));
     await Promise.resolve(served.close?.()).catch(() => {});
     process.exit(0);

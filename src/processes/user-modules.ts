@@ -62,7 +62,7 @@ const MOST_BYTES = 256 * 1024 * 1024;
 export async function digestsBeside(folder: string, modules: readonly string[], without: readonly string[]): Promise<Sources> {
   const found: Record<string, string> = {};
   let left = MOST_BYTES;
-  const add = async (file: string): Promise<void> => {
+  const add = async (file: string) => {
     const stats = statSync(file, { throwIfNoEntry: false });
     if (!stats?.isFile() || stats.size > left || Object.keys(found).length >= MOST_BESIDE) return;
     const bytes = await readFile(file).catch(() => undefined);
@@ -70,7 +70,7 @@ export async function digestsBeside(folder: string, modules: readonly string[], 
     left -= stats.size;
     found[relative(folder, file)] = digestOf([bytes]);
   };
-  const walk = async (within: string): Promise<void> => {
+  const walk = async (within: string) => {
     const entries = await readdir(within, { withFileTypes: true }).catch(() => []);
     if (within !== folder && entries.some(({ name }) => OF_RUN.test(name))) return;
     for (const entry of entries.toSorted((a, b) => (a.name < b.name ? -1 : 1))) {
@@ -178,7 +178,7 @@ export async function importUserModule(url: string): Promise<Exports> {
   const isTransformed = transformer !== '' || ((await needsTransform(url)) !== undefined && (await transforms(url)));
   const found = announced.get(url) ?? [];
   announced.set(url, found);
-  const load = (): Promise<Exports> => whileImporting(found, () => import(url));
+  const load = () => whileImporting(found, () => import(url));
   try {
     return await load();
   } catch (thrown) {

@@ -25,7 +25,7 @@ export class MetadataRules {
       return [`metadata: expected an object with at least one key, found ${kindOf(metadata)}`];
     }
     const problems: string[] = [];
-    const walk = (object: Readonly<Record<string, unknown>>, known: Known, path: string): void => {
+    const walk = (object: Readonly<Record<string, unknown>>, known: Known, path: string) => {
       for (const [key, value] of Object.entries(object)) {
         if (problems.length >= MOST_PROBLEMS) return;
         // Null means no value, and fits every type.
@@ -84,7 +84,7 @@ const ELSEWHERE = [
 
 export function columnProblems(names: readonly string[]): readonly string[] {
   const unknown = unknownColumns(names);
-  const has = (name: string): boolean => names.includes(name);
+  const has = (name: string) => names.includes(name);
   if (has('prompt') && has('user_prompt')) return [...unknown, 'expected either prompt or user_prompt, found both'];
   if (has('prompt') || has('user_prompt') || has('metadata')) return unknown;
   return [...unknown, 'missing required columns: expected either prompt or user_prompt, or metadata, found neither'];

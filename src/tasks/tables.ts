@@ -146,7 +146,7 @@ export async function* readParquet(path: string): AsyncGenerator<RawRow> {
  */
 function takeDecimals(tree: SchemaTree, path: string): ReadonlyMap<string, number> {
   const scales = new Map<string, number>();
-  const walk = ({ element, children, path: names }: SchemaTree, isInList: boolean): void => {
+  const walk = ({ element, children, path: names }: SchemaTree, isInList: boolean) => {
     const { logical_type: logical } = element;
     const isRepeated = isInList || element.repetition_type === 'REPEATED';
     for (const child of children) walk(child, isRepeated);

@@ -17,7 +17,7 @@ export type RowRead = { readonly task: ReadTask } | { readonly problems: readonl
 /** `rules` is present if the source has a `metadata` column; the prompt is then optional. */
 export function taskOf(given: Readonly<Record<string, unknown>>, place: string, rules: MetadataRules | undefined): RowRead {
   const problems: string[] = [];
-  const problem = (text: string): void => void problems.push(text);
+  const problem = (text: string) => void problems.push(text);
   const row = Object.create(null) as Record<string, Json>;
   for (const [name, value] of Object.entries(given)) {
     try {

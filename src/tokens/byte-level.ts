@@ -90,7 +90,7 @@ export function byteLevelEncoder(
   if (!merges || !idOfByte.every((id) => id !== undefined)) return undefined;
 
   const mergeBytes = bytePairEncoder(idOfByte, merges);
-  const whole = (word: Buffer): number | undefined => library.token_to_id(Array.from(word, (byte) => byteSpelt[byte]).join(''));
+  const whole = (word: Buffer) => library.token_to_id(Array.from(word, (byte) => byteSpelt[byte]).join(''));
   const encodeWord = rememberWords((word) => {
     const id = model.ignore_merges ? whole(word) : undefined;
     const ids = id === undefined ? mergeBytes(word) : [id];
@@ -98,7 +98,7 @@ export function byteLevelEncoder(
     return ids.includes(NONE) ? ids.filter((one) => one !== NONE) : ids;
   });
   const wordsOf = splitter(pre_tokenizer);
-  const normalize = (text: string): string => (normalizer === null ? text : text.normalize('NFC'));
+  const normalize = (text: string) => (normalizer === null ? text : text.normalize('NFC'));
 
   return (text) => {
     const ids: number[] = [];
@@ -179,7 +179,7 @@ function rememberWords(encode: (word: Buffer) => readonly number[]): (word: stri
 
 /** The character that stands for each byte: a printable byte for itself, the others U+0100 and up. In the order of the bytes. */
 function spelling(): ReadonlyMap<string, number> {
-  const isPrintable = (byte: number): boolean => (byte > 0x20 && byte < 0x7f) || (byte > 0xa0 && byte !== 0xad);
+  const isPrintable = (byte: number) => (byte > 0x20 && byte < 0x7f) || (byte > 0xa0 && byte !== 0xad);
   const bytes = new Map<string, number>();
   let others = 0;
   for (let byte = 0; byte < 256; byte++) bytes.set(String.fromCodePoint(isPrintable(byte) ? byte : 256 + others++), byte);
@@ -209,7 +209,7 @@ export function byteLevelDecoder({ verbatim, spelt }: Spelling): (ids: Iterable<
     known.set(id, found);
     return found;
   };
-  const add = (bytes: Uint8Array): void => {
+  const add = (bytes: Uint8Array) => {
     if (length + bytes.length > run.length) {
       const longer = new Uint8Array(2 * (length + bytes.length));
       longer.set(run);
@@ -277,7 +277,7 @@ export function bytePairEncoder(idOfByte: readonly number[], merges: readonly Id
       after[i] = i + 1;
     }
     // Keys sort by rank, then by place. A key is valid while the pair at its place has its rank: tokens only grow, so no pair comes back.
-    const look = (at: number): void => {
+    const look = (at: number) => {
       const right = after[at]!;
       const found = right < length ? rankOf(id[at]!, id[right]!) : NONE;
       rank[at] = found;

@@ -98,19 +98,22 @@ export function createChatTemplate(tokenizer: Tokenizer): ChatTemplate {
     return protector.begin(JSON.stringify([shapeMessages(messages, shapeWith(''), (text) => text), tools]));
   }
 
-  function encode(messages: readonly Message[], tools: readonly Tool[], generationPrompt: boolean): Int32Array {
+  /** A conversation as the template is shown it. */
+  function shown(messages: readonly Message[], tools: readonly Tool[]) {
     const { mark, protect, restore } = begin(messages, tools);
     const shaped = shapeMessages(messages, shapeWith(mark), protect);
-    const shapedTools = tools.map((tool) => shapeTool(tool, protect));
-    return tokenizer.encodeRendered(renderWith(shaped, shapedTools, generationPrompt, mark + mark), restore);
+    return { shaped, shapedTools: tools.map((tool) => shapeTool(tool, protect)), numberMark: mark + mark, restore };
+  }
+
+  function encode(messages: readonly Message[], tools: readonly Tool[], generationPrompt: boolean): Int32Array {
+    const { shaped, shapedTools, numberMark, restore } = shown(messages, tools);
+    return tokenizer.encodeRendered(renderWith(shaped, shapedTools, generationPrompt, numberMark), restore);
   }
 
   function encodeSpoken(messages: readonly Message[], tools: readonly Tool[]): Int32Array | undefined {
-    const { mark, protect, restore } = begin(messages, tools);
-    const shaped = shapeMessages(messages, shapeWith(mark), protect);
-    const shapedTools = tools.map((tool) => shapeTool(tool, protect));
-    const before = renderWith(shaped.slice(0, -1), shapedTools, true, mark + mark);
-    const whole = renderWith(shaped, shapedTools, false, mark + mark);
+    const { shaped, shapedTools, numberMark, restore } = shown(messages, tools);
+    const before = renderWith(shaped.slice(0, -1), shapedTools, true, numberMark);
+    const whole = renderWith(shaped, shapedTools, false, numberMark);
     const at = endOfTurn === undefined ? -1 : whole.indexOf(endOfTurn, before.length);
     if (at === -1 || !whole.startsWith(before)) return undefined;
     return tokenizer.encodeRendered(whole.slice(before.length, at + endOfTurn!.length), restore);
@@ -317,7 +320,7 @@ function protectDeep(value: Json, protect: Protect): Json {
   if (typeof value === 'string') return protect(value);
   if (value === null || typeof value !== 'object') return value;
   if (value instanceof WrittenNumber) return value.text;
-  if (Array.isArray(value)) return value.map((item: Json) => protectDeep(item, protect));
+  if (Array.isArray(value)) return value.map((item) => protectDeep(item, protect));
   return Object.fromEntries(Object.entries(value).map(([key, item]) => [protect(key), protectDeep(item, protect)]));
 }
 

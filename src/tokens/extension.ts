@@ -10,10 +10,11 @@
 
 import { isDeepStrictEqual } from 'node:util';
 import { tried } from '../core/errors.ts';
+import { parsedJson } from '../core/json.ts';
 import type { Message, Tool } from '../core/types.ts';
 import type { ChatTemplate, Setting } from './chat-template.ts';
 import type { ResponseFormat } from './response-parser.ts';
-import { type CallFormat, hermes, llama, mistral, parseOr, qwen3Coder } from './tool-calls.ts';
+import { type CallFormat, hermes, llama, mistral, qwen3Coder } from './tool-calls.ts';
 
 // ── how a model writes ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -43,7 +44,7 @@ export function readsProbe(format: CallFormat, spoken: string): boolean {
     const step = read(rest, true, said ? 'within text' : 'start');
     if (step?.kind === 'calls') {
       const [call] = step.calls;
-      return call?.name === PROBE_CALL.name && isDeepStrictEqual(parseOr(call.arguments), parseOr(PROBE_CALL.arguments));
+      return call?.name === PROBE_CALL.name && isDeepStrictEqual(parsedJson(call.arguments), parsedJson(PROBE_CALL.arguments));
     }
     rest = rest.slice(step?.length ?? rest.length);
     said = true;
@@ -150,7 +151,7 @@ export function createExtension(template: ChatTemplate, stopIds: readonly number
   const verdicts = [false, true].map((withSystem) =>
     [false, true].map((withTools) => verdictsOf(template, stopIds, withSystem, withTools)),
   );
-  const grows = (setting: readonly Verdict[]): boolean => setting.includes('grows') && !setting.includes('breaks');
+  const grows = (setting: readonly Verdict[]) => setting.includes('grows') && !setting.includes('breaks');
   const all = verdicts.flat(2);
   const allGrow = grows(all) && !all.includes('rewrites');
   // The policy wrote ids of its own there; the template would write ours.

@@ -44,7 +44,7 @@ export function relate<T extends Past>(all: readonly T[], asked: Asked): Relatio
 }
 
 /** Another model's turn has no ids to continue from, and a request given as ids has no messages to compare. */
-const isComparable = ({ model, request }: Past): boolean => model === undefined && request.messages.length > 0;
+const isComparable = ({ model, request }: Past) => model === undefined && request.messages.length > 0;
 
 function continuedBy<T extends Past>(turns: readonly T[], { messages, tools }: Asked): Relation<T>['continues'] {
   let found: Relation<T>['continues'];
@@ -117,7 +117,7 @@ function causesOf(turns: readonly Past[], from: Past, asked: Asked, common: numb
   const is = messages[common]!;
   // By what they say, so that a long history costs one look per message.
   const later = Map.groupBy(recorded.slice(common + 1), wordsOf);
-  const alike = (message: Message): readonly Message[] => later.get(wordsOf(message)) ?? [];
+  const alike = (message: Message) => later.get(wordsOf(message)) ?? [];
   const kept = messages.slice(common).filter((message) => alike(message).some((one) => isSaidAgain(one, message)));
   const isWhole = kept.every((message) => alike(message).some((one) => sameMessage(one, message)));
   const dropped: readonly ForkCause[] = isWhole ? [] : ['dropped_reasoning'];
@@ -137,7 +137,7 @@ function causesOf(turns: readonly Past[], from: Past, asked: Asked, common: numb
   return [isShorter ? 'compaction' : 'edited_message', ...dropped, ...tools];
 }
 
-const wordsOf = ({ role, content, tool_calls: calls }: Message): string =>
+const wordsOf = ({ role, content, tool_calls: calls }: Message) =>
   JSON.stringify([role, content ?? '', calls?.map((call) => call.function.name) ?? []]);
 
 /** Another agent goes on with all that was said: in another thread or role, or under other system messages and with other tools. */
@@ -156,11 +156,10 @@ function handover(turns: readonly Past[], asked: Asked): Fork | undefined {
   return { cause: 'role_change', ...also, from: from.index, ...(message < recorded.length ? { message } : {}) };
 }
 
-const withoutOpening = (messages: readonly Message[]): readonly Message[] =>
-  messages.slice(messages.findIndex(({ role }) => role !== 'system'));
+const withoutOpening = (messages: readonly Message[]) => messages.slice(messages.findIndex(({ role }) => role !== 'system'));
 
 /** Whether only system messages come before this place. */
-const isOpening = (messages: readonly Message[], place: number): boolean =>
+const isOpening = (messages: readonly Message[], place: number) =>
   messages.slice(0, place).every((message) => message.role === 'system');
 
 /** A shorter text of the policy may stand in a message by chance. */
@@ -180,7 +179,7 @@ function isSummary(turns: readonly Past[], from: Past, messages: readonly Messag
   if (!from.request.messages.some(isSaid)) return false;
   if (common === 0 && [from.request.messages[0], messages[0]].some((message) => message?.role === 'system')) return false;
   if (messages.some(isSaid)) return true;
-  const isAsked = ({ messages: before }: Past['request']): boolean =>
+  const isAsked = ({ messages: before }: Past['request']) =>
     before.some(isSaid) && before.at(-1)?.role === 'user' && SUMMARY.test(before.at(-1)?.content ?? '');
   return turns.some(({ request, response }) => {
     const said = response.content?.trim() ?? '';
@@ -211,7 +210,7 @@ function changedWords(recorded: readonly Message[], messages: readonly Message[]
 }
 
 /** Whether it is the same message, except that its reasoning may be missing. */
-const isSaidAgain = (was: Message, is: Message): boolean => sameMessage(is.reasoning ? was : { ...was, reasoning: '' }, is);
+const isSaidAgain = (was: Message, is: Message) => sameMessage(is.reasoning ? was : { ...was, reasoning: '' }, is);
 
 const spoken = ({ request, response }: Past): readonly Message[] => [...request.messages, response];
 
@@ -255,14 +254,14 @@ export function sideCalls(turns: readonly Turn[]): ReadonlyMap<number, number> {
   return found;
 }
 
-const inOnePlace = (a: Turn, b: Turn): boolean => a.thread === b.thread && a.role === b.role;
+const inOnePlace = (a: Turn, b: Turn) => a.thread === b.thread && a.role === b.role;
 
-const textsOf = ({ request }: Turn, role: Message['role']): readonly string[] =>
+const textsOf = ({ request }: Turn, role: Message['role']) =>
   request.messages.flatMap((message) => (message.role === role && contentOf(message).trim() ? [contentOf(message).trim()] : []));
 
-const sameSystem = (a: Turn, b: Turn): boolean => sameJson(textsOf(a, 'system'), textsOf(b, 'system'));
+const sameSystem = (a: Turn, b: Turn) => sameJson(textsOf(a, 'system'), textsOf(b, 'system'));
 
-const isSameAgent = (a: Turn, b: Turn): boolean =>
+const isSameAgent = (a: Turn, b: Turn) =>
   inOnePlace(a, b) && a.request.tools.length > 0 && b.request.tools.length > 0 && sameSystem(a, b);
 
 /** What clients ask for beside their conversation. A planner, router, critic or sub-agent asks for its work in other words. */
@@ -275,7 +274,7 @@ const QUOTED_LINE = 8;
 const chores = (text: string): readonly string[] =>
   HOUSEKEEPING.test(text) ? text.split('\n').flatMap((line) => (HOUSEKEEPING.test(line) ? [line.trim()] : [])) : [];
 
-const choresIn = ({ request }: Turn): readonly string[] =>
+const choresIn = ({ request }: Turn) =>
   request.messages.flatMap((message) => (message.role === 'assistant' ? [] : chores(contentOf(message))));
 
 /** Those of the call that the conversations did not say: a task about memory or titles, which both quote, asks for no housekeeping. */
@@ -307,13 +306,13 @@ function isAbout(call: Turn, turn: Turn, ofTitle: boolean): boolean {
 }
 
 /** Of a long line, clients may keep only the beginning. */
-const quotesLineOf = (quoting: string, text: string): boolean =>
+const quotesLineOf = (quoting: string, text: string) =>
   text.split('\n').some((line) => line.trim().length >= QUOTED_LINE && quoting.includes(line.trim().slice(0, 200)));
 
 /** Whether what the call said comes back in a message that was new in a later request. */
 function isUsed({ index, response }: Turn, turns: readonly Turn[]): boolean {
   const said = response.content?.trim() ?? '';
-  const isNew = ({ request, after }: Turn): readonly Message[] =>
+  const isNew = ({ request, after }: Turn) =>
     request.messages.slice(after === undefined ? 0 : turns[after]!.request.messages.length + 1);
   return said !== '' && turns.some((turn) => turn.index > index && isNew(turn).some(({ content }) => content?.includes(said)));
 }
@@ -337,8 +336,7 @@ export function sameMessage(a: Message, b: Message): boolean {
 
 /** Claude Code's first line of instructions names a bill, which changes while the agent stays the same. */
 const BILLING = /^x-anthropic-billing-header:.*\n?/;
-const contentOf = ({ role, content }: Message): string =>
-  role === 'system' ? (content ?? '').replace(BILLING, '') : (content ?? '');
+const contentOf = ({ role, content }: Message) => (role === 'system' ? (content ?? '').replace(BILLING, '') : (content ?? ''));
 
 function sameTools(a: readonly Tool[], b: readonly Tool[]): boolean {
   return a.length === b.length && sameJson(a, b);
@@ -355,7 +353,7 @@ function sameCall(a: ToolCall, b: ToolCall): boolean {
 }
 
 /** The arguments after a client parsed and re-serialised them: `-0` becomes `0`, and numbers beyond JavaScript's range `null`. */
-const resent = (json: string): unknown => JSON.parse(JSON.stringify(JSON.parse(json)));
+const resent = (json: string) => JSON.parse(JSON.stringify(JSON.parse(json)));
 
 function sameArguments(a: string, b: string): boolean {
   if (a === b) return true;

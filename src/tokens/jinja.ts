@@ -21,7 +21,7 @@ export function compileJinja(source: string): Render {
   const template = new Template(source);
   let end = 0;
   let steps = 0;
-  const step = (): void => {
+  const step = () => {
     // Looking at the clock costs more than most loops do.
     if (++steps % 256 === 0 && performance.now() > end) throw runaway(`has not ended after ${MOST_MS / 1000} s`);
   };
@@ -159,7 +159,7 @@ interface Form {
 
 /** Reads the keyword arguments of `tojson`. */
 function formOf(options: unknown, numberMark: string | undefined): Form {
-  const option = (name: string): unknown => (options instanceof Map ? (options.get(name) as Held | undefined)?.value : undefined);
+  const option = (name: string) => (options instanceof Map ? (options.get(name) as Held | undefined)?.value : undefined);
   const width = option('indent');
   const indent = typeof width === 'number' ? ' '.repeat(width) : '';
   const separators = option('separators') as readonly Held[] | null | undefined;
@@ -234,7 +234,7 @@ function equal(a: unknown, b: unknown): boolean {
   return plain(a) === plain(b);
 }
 
-const equalHeld = (a: unknown, b: unknown): boolean => equal((a as Held).value, (b as Held).value);
+const equalHeld = (a: unknown, b: unknown) => equal((a as Held).value, (b as Held).value);
 
 /** In Python `true` is 1. */
-const plain = (value: unknown): unknown => (typeof value === 'boolean' ? Number(value) : value);
+const plain = (value: unknown) => (typeof value === 'boolean' ? Number(value) : value);

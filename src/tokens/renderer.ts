@@ -188,12 +188,7 @@ const PLAIN_NAME = /^[\w.-]+$/;
 type CallBeginning = (name: string | undefined) => Int32Array | undefined;
 type CallConstraint = (name: string | undefined, tools: readonly Tool[]) => SampleConstraint | undefined;
 
-function forcedCalls(
-  template: ChatTemplate,
-  tokenizer: Tokenizer,
-  format: CallFormat,
-  vocabulary: () => TokenBytes | undefined,
-): { readonly callBeginning: CallBeginning; readonly callConstraint: CallConstraint } {
+function forcedCalls(template: ChatTemplate, tokenizer: Tokenizer, format: CallFormat, vocabulary: () => TokenBytes | undefined) {
   const probed = promptsThoughts(template) ? undefined : probe(template, format);
   if (probed === undefined) return { callBeginning: () => undefined, callConstraint: () => undefined };
   const { before, spoken } = probed;
@@ -201,7 +196,7 @@ function forcedCalls(
   const opening = spoken.slice(0, nameAt);
   const toArguments = format.toArguments.exec(spoken.slice(nameAt + PROBE_CALL.name.length))?.[0];
   const idsBefore = tokenizer.encodeRendered(before);
-  const textOf = (name: string | undefined): string =>
+  const textOf = (name: string | undefined) =>
     name === undefined ? opening.replace(/\s*"$/, '') : `${opening}${name}${toArguments}`;
   const callBeginning: CallBeginning = (name) => {
     if (name !== undefined && (toArguments === undefined || !PLAIN_NAME.test(name))) return undefined;

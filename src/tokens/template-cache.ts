@@ -43,7 +43,7 @@ const MOST_MESSAGES = 8;
 export function cachedRendering<S>(render: Render<S>, source: string, isSafe: (text: string) => boolean): Render<S> {
   const pieces = new Map<string, RenderedPiece | undefined>();
   const { within, edges } = soughtIn(source);
-  const isOrdinary = (text: string): boolean =>
+  const isOrdinary = (text: string) =>
     hasPlainEdges(text) &&
     isSafe(text) &&
     !within.some((literal) => text.includes(literal)) &&
@@ -138,10 +138,9 @@ function slotIn(source: string, place: number): string {
 }
 
 /** The strings that the template searches for within texts or splits them at (`within`), and those it compares whole texts or their ends with (`edges`). */
-function soughtIn(source: string): { readonly within: readonly string[]; readonly edges: readonly string[] } {
+function soughtIn(source: string) {
   const literal = String.raw`(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)")`;
-  const all = (pattern: string): readonly string[] =>
-    Array.from(source.matchAll(new RegExp(pattern, 'g')), ([, a, b]) => unescaped(a ?? b ?? ''));
+  const all = (pattern: string) => Array.from(source.matchAll(new RegExp(pattern, 'g')), ([, a, b]) => unescaped(a ?? b ?? ''));
   const method = String.raw`[.|]\s*(?:startswith|endswith|split|rsplit|partition|rpartition|replace|find|index|count|\w*strip|remove\w+)`;
   const within = [
     ...all(String.raw`${literal}\s+(?:not\s+)?in\b`),
@@ -155,4 +154,4 @@ function soughtIn(source: string): { readonly within: readonly string[]; readonl
   return { within: visible(within), edges: visible(edges) };
 }
 
-const unescaped = (text: string): string => text.replaceAll(/\\(.)/g, (_, c: string) => ({ n: '\n', t: '\t' })[c] ?? c);
+const unescaped = (text: string) => text.replaceAll(/\\(.)/g, (_, c: string) => ({ n: '\n', t: '\t' })[c] ?? c);

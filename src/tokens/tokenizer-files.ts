@@ -153,7 +153,7 @@ const UNUSED = 5;
 async function ggufTextFiles(path: string): Promise<Record<string, string>> {
   await using file = await open(path);
   const { metadata } = await readGgufHeader(file, path);
-  const given = (name: string): unknown => metadata.get(`tokenizer.ggml.${name}`);
+  const given = (name: string) => metadata.get(`tokenizer.ggml.${name}`);
   const hint = 'use the folder of the model in Hugging Face layout, which has its tokenizer.json';
   const refused = (found: string) => new TrainyardError('TOKENIZER_INVALID', `${path} ${found}`, { hint });
   if (given('model') !== 'gpt2') throw refused(`has a tokenizer of the kind ${given('model')}, expected gpt2 (byte-level BPE)`);

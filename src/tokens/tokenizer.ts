@@ -75,7 +75,7 @@ export function createTokenizer({ definition, config, chatTemplate }: TokenizerF
     return new Int32Array(ids);
   }
 
-  const verbatim = (id: number): string | undefined =>
+  const verbatim = (id: number) =>
     textOfControl.get(id) ?? (plain.id_to_token(id) === undefined || id === separatorId ? UNKNOWN : undefined);
 
   function decodeAny(ids: Iterable<number>): string {

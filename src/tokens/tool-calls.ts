@@ -4,6 +4,7 @@
  * A reader gets the text that is still undecided and says what it begins with: text or calls. Reading a response in parts must give the
  * same result as reading it whole. Anything that is not a well-formed call is text. Never throws.
  */
+import { parsedJson } from '../core/json.ts';
 
 export interface ParsedCall {
   /** Of a model that names its calls itself. */
@@ -74,20 +75,13 @@ export function endLike(mark: string, text: string): number {
 
 /** Reads an object's source as a call; the source of the named member becomes its arguments. */
 function callOf(source: string, argumentsName: string): ParsedCall | undefined {
-  const parsed = parseOr(source) as { readonly name?: unknown } | undefined;
+  const parsed = parsedJson(source) as { readonly name?: unknown } | undefined;
   if (parsed === undefined || parsed === null || typeof parsed.name !== 'string' || parsed.name === '') return undefined;
   const given = source[skipSpace(source, 0)] === '{' ? memberSource(source, argumentsName) : undefined;
   return given === undefined ? undefined : { name: parsed.name, arguments: given };
 }
 
 /** The parsed value; undefined if the source is not JSON. */
-export function parseOr(source: string): unknown {
-  try {
-    return JSON.parse(source);
-  } catch {
-    return undefined;
-  }
-}
 
 /** Source of a member of an object that is known to be valid JSON. If a name occurs twice, the last one counts, as in JSON.parse. */
 function memberSource(object: string, name: string): string | undefined {
@@ -231,7 +225,7 @@ export const mistral: CallFormat = {
         const length = scan.endOf(text, start);
         if (length === undefined || length === 'no-value') return length && 'no-call';
         const source = text.slice(start, length);
-        if (!Array.isArray(parseOr(source))) return 'no-call';
+        if (!Array.isArray(parsedJson(source))) return 'no-call';
         const calls = elementSources(source).map((element) => callOf(element, 'arguments'));
         const wellFormed = calls.filter((call) => call !== undefined);
         return calls.length > 0 && wellFormed.length === calls.length ? { calls: wellFormed, length } : 'no-call';
@@ -339,7 +333,7 @@ class CallReading {
 
 function jsonOf(value: string): string {
   const text = value.replace(/^\n/, '').replace(/\n$/, '');
-  const parsed = parseOr(text);
+  const parsed = parsedJson(text);
   return parsed === undefined || typeof parsed === 'string' ? JSON.stringify(text) : text.trim();
 }
 

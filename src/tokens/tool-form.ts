@@ -73,7 +73,7 @@ const CALLS_AS_TEXT = String.raw`{#- Tool calls and their results as text, as th
 {%- endfor -%}
 {%- set messages = own.messages %}`;
 
-const listedIn = (role: string): string => `{#- Tools in the first message, as the model was trained. -#}
+const listedIn = (role: string) => `{#- Tools in the first message, as the model was trained. -#}
 {%- if tools -%}
   {%- set own_first = messages and messages[0].role == '${role}' -%}
   {%- set own_${role} = messages[0].content if own_first else '' -%}

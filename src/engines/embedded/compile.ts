@@ -167,7 +167,7 @@ type Place = (length: number, value?: (i: number) => number) => number;
 type PlaceIntegers = (...values: number[]) => number;
 
 /** Between −1 and 1, with a period that matches no tile. */
-const varied = (i: number): number => ((i * 7919) % 1009) / 504.5 - 1;
+const varied = (i: number) => ((i * 7919) % 1009) / 504.5 - 1;
 
 function multiplyAndTrain(kernels: Kernels, place: Place, integers: PlaceIntegers): void {
   const size = ROWS * WIDTH;

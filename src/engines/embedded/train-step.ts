@@ -184,23 +184,11 @@ interface Member {
   readonly predictions: Int32Array;
 }
 
-interface PlannedMicrobatch {
-  readonly batch: Microbatch;
-  readonly members: readonly Member[];
-}
-
 interface Sequence extends Omit<Member, 'predictions'> {
   /** The tokens before the last trained one, which the model must read. */
   readonly input: Int32Array;
   /** Length of the prefix shared with the previous sequence: because they are sorted, the longest shared with any earlier one. */
   readonly shared: number;
-}
-
-interface PlannedBatch {
-  /** What all sequences begin with, computed once for all microbatches; empty if that is not worth it. */
-  readonly trunk: Int32Array;
-  /** `assemble` turns each into a microbatch when its turn comes, because assembling all at once would block everything else. */
-  readonly microbatches: readonly (readonly Sequence[])[];
 }
 
 /** `trainRows`: the most rows, and targets, of a microbatch; a single sequence always fits. */
@@ -210,7 +198,11 @@ type MicrobatchRows = Pick<Arena, 'trainRows' | 'microbatchRows'> & { readonly t
 const FEWEST_ON_A_TRUNK = 4;
 const SHORTEST_TRUNK = 32;
 
-export function planBatch(samples: readonly Sample[], rows: MicrobatchRows): PlannedBatch {
+/**
+ * `trunk`: what all sequences begin with, computed once for all microbatches; empty if that is not worth it. `assemble` turns each of
+ * `microbatches` into one when its turn comes, because assembling all at once would block everything else.
+ */
+export function planBatch(samples: readonly Sample[], rows: MicrobatchRows) {
   const sequences = inOrder(samples);
   const length = Math.min(rows.trunk.rows, sharedUntrained(sequences));
   if (length >= SHORTEST_TRUNK) {
@@ -331,7 +323,7 @@ class PredictedPath {
 }
 
 /** Rows in depth-first order: a sequence adds what follows its shared prefix. All begin with a trunk of that length, which has no rows. */
-export function assemble(sequences: readonly Sequence[], trunk = 0): PlannedMicrobatch {
+export function assemble(sequences: readonly Sequence[], trunk = 0) {
   const tokens: number[] = [];
   const segments: number[] = [];
   const rows: number[] = [];
@@ -358,7 +350,7 @@ export function assemble(sequences: readonly Sequence[], trunk = 0): PlannedMicr
       inverseTemperatures.push(1 / sample.temperature);
     }
   });
-  const batch = {
+  const batch: Microbatch = {
     trunk,
     tokens: new Int32Array(tokens),
     segments: new Int32Array(segments),

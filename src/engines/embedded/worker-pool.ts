@@ -51,7 +51,7 @@ export class WorkerPool {
   /** A call that can be cancelled: it then rejects with CANCELLED at once, and no more tokens arrive. */
   start<K extends CallKind>(worker: number, kind: K, ask: Calls[K]['ask'], code: ErrorCode, onToken?: OnToken) {
     const id = this.#nextId++;
-    const cancel = (error = new TrainyardError('CANCELLED', `the ${kind} call was cancelled`)): void => {
+    const cancel = (error = new TrainyardError('CANCELLED', `the ${kind} call was cancelled`)) => {
       const pending = this.#pending.get(id);
       if (pending === undefined) return;
       this.#pending.delete(id);
@@ -103,7 +103,7 @@ export class WorkerPool {
     this.#pending.delete(message.id);
     if ('error' in message) {
       const { code = pending.code, message: found, hint } = message.error;
-      pending.reject(new TrainyardError(code, found, hint === undefined ? {} : { hint }));
+      pending.reject(new TrainyardError(code, found, { hint }));
     } else pending.resolve(message.answer as never);
   }
 

@@ -149,11 +149,11 @@ function programFor(
   more: readonly string[],
 ): SandboxProgram {
   const limits = { memoryMb, cpuSeconds: Math.ceil(timeoutMs / 1_000) + 1, outputBytes: MOST_OUTPUT_BYTES };
-  return { program, readable, args: [...args, ...more], limits, ...(signal && { signal }) };
+  return { program, readable, args: [...args, ...more], limits, signal };
 }
 
 const MOST_OUTPUT_BYTES = 16 * 2 ** 20;
-const cancelled = (): TrainyardError => new TrainyardError('CANCELLED', 'the tests were cancelled');
+const cancelled = () => new TrainyardError('CANCELLED', 'the tests were cancelled');
 
 const MOST_PRINTED_BYTES = 4 * 2 ** 20;
 
@@ -205,7 +205,7 @@ async function functions(sandbox: Sandbox, interpreter: Interpreter, run: CodeRu
   };
   let timer: NodeJS.Timeout | undefined;
   let timedOut = false;
-  const timeIsUp = (): void => {
+  const timeIsUp = () => {
     timedOut = true;
     subject.kill();
   };
@@ -234,7 +234,7 @@ function isExpected(reply: Json | undefined, expected: Json, tolerance: number):
   );
 }
 
-const isSet = (reply: Json | undefined, name: string): boolean => isObject(reply) && reply[name] === true;
+const isSet = (reply: Json | undefined, name: string) => isObject(reply) && reply[name] === true;
 
 async function notBegun(process: ConfinedProcess, language: string): Promise<TrainyardError> {
   const end = await process.ended;

@@ -13,7 +13,7 @@ import { constants, runInThisContext } from 'node:vm';
 const { parse, stringify } = JSON;
 const { exit } = process;
 
-let giveUp = (): void => {};
+let giveUp = () => {};
 
 async function main(): Promise<void> {
   const nowhere = new Writable({ write: (_chunk, _encoding, done) => done() });
@@ -40,7 +40,7 @@ async function main(): Promise<void> {
   for (;;) say(await answerTo(nextLine(), callee as (...args: unknown[]) => unknown));
 }
 
-const script = (source: string): unknown =>
+const script = (source: string) =>
   runInThisContext(source, {
     filename: `${process.cwd()}/solution.js`,
     importModuleDynamically: constants.USE_MAIN_CONTEXT_DEFAULT_LOADER,

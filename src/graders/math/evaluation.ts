@@ -116,7 +116,7 @@ function evaluate<T>(by: Arithmetic<T>, node: Node, point: Point): T | undefined
 }
 
 function evaluated<T>(by: Arithmetic<T>, node: Node, point: Point): T | undefined {
-  const at = (child: Node): T | undefined => evaluate(by, child, point);
+  const at = (child: Node) => evaluate(by, child, point);
   switch (node.kind) {
     case 'number':
       return by.number(node.value);
@@ -167,7 +167,7 @@ const MOST_POWER = 64n;
 const MOST_FACTORIAL = 170;
 const HALF: Rational = { n: 1n, d: 2n };
 const real = (re: Rational): Complex => ({ re, im: ZERO });
-const isReal = ({ im }: Complex): boolean => im.n === 0n;
+const isReal = ({ im }: Complex) => im.n === 0n;
 
 const EXACT: Arithmetic<Complex> = {
   number: real,
@@ -213,7 +213,7 @@ function exactPower(base: Complex, exponent: Rational): Complex | undefined {
   return { re: over(total.re, square), im: over({ n: -total.im.n, d: total.im.d }, square) };
 }
 
-const squareOf = ({ re, im }: Complex): Rational => plus(times(re, re), times(im, im));
+const squareOf = ({ re, im }: Complex) => plus(times(re, re), times(im, im));
 
 function exactCall(name: FunctionName, of: Complex): Complex | undefined {
   if (name === 'abs') {

@@ -61,7 +61,7 @@ function saidAnswers(text: string, unmarked: NonNullable<MathMatchOptions['unmar
 /** Several answers are right if each is, or if together they are the expected list. */
 function isAnswer(said: readonly string[], reference: string): boolean {
   if (said.length === 0 || said.some((one) => one === '')) return false;
-  const isRight = (one: string): boolean => sameAnswer(one, reference) || sameAnswer(onlyFormula(one) ?? '', reference);
+  const isRight = (one: string) => sameAnswer(one, reference) || sameAnswer(onlyFormula(one) ?? '', reference);
   return said.every(isRight) || (said.length > 1 && sameAnswer(said.join(', '), reference));
 }
 
@@ -74,7 +74,7 @@ function sameAnswer(said: string, reference: string): boolean {
   if (left === right) return left !== '' || said === reference;
   if (left === '' || right === '') return false;
   const seed = textHash(said) ^ textHash(reference);
-  const isSame = (a: Node, b: Node): boolean => readable(() => compare(bothSigns(a), bothSigns(b), seed)) === true;
+  const isSame = (a: Node, b: Node) => readable(() => compare(bothSigns(a), bothSigns(b), seed)) === true;
   let wasRead = false;
   for (const commas of ['group', 'separate'] as const) {
     const a = readAs(said, commas);
@@ -93,7 +93,7 @@ function sameAnswer(said: string, reference: string): boolean {
 
 const isMeasured = (node: Node | undefined): node is Kind<'measured'> => node?.kind === 'measured';
 
-const readAs = (text: string, commas: Reading['commas'], unitLetters = false): Node | undefined =>
+const readAs = (text: string, commas: Reading['commas'], unitLetters = false) =>
   readable(() => parseMath(text, { commas, unitLetters }));
 
 const WORDS = /\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s?\{([^{}]{0,200})\}/g;
@@ -137,7 +137,7 @@ function sameMarked(a: Node, b: Node, seed: number): boolean {
   return marked.kind === 'percent' && compare(product([marked.of, number(rational(1n, 100n))]), other, seed);
 }
 
-const markOf = (node: Marked): string => (node.kind === 'measured' ? node.unit : node.kind);
+const markOf = (node: Marked) => (node.kind === 'measured' ? node.unit : node.kind);
 
 /** "x = 5" equals 5, and x > 2 equals the interval from 2 up. */
 function sameRelated(a: Node, b: Node, seed: number): boolean {
@@ -151,10 +151,10 @@ function sameRelated(a: Node, b: Node, seed: number): boolean {
 /** A list of relations is a union, too: "x < 1 or x > 2". */
 const partsOf = (node: Node): readonly Node[] => (node.kind === 'union' || node.kind === 'set' ? node.items : [node]);
 
-const sameInOrder = (a: readonly Node[], b: readonly Node[], seed: number): boolean =>
+const sameInOrder = (a: readonly Node[], b: readonly Node[], seed: number) =>
   a.length === b.length && a.every((item, index) => compare(item, b[index]!, seed));
 
-const sameInAnyOrder = (a: readonly Node[], b: readonly Node[], seed: number): boolean =>
+const sameInAnyOrder = (a: readonly Node[], b: readonly Node[], seed: number) =>
   areAlike(a, b, (item, other) => compare(item, other, seed));
 
 /** Whether the lists pair up one to one. */
@@ -168,10 +168,10 @@ function areAlike<T>(a: readonly T[], b: readonly T[], isSame: (one: T, other: T
   });
 }
 
-const shapeOf = ({ rows }: Kind<'matrix'>): string => rows.map((row) => row.length).join();
+const shapeOf = ({ rows }: Kind<'matrix'>) => rows.map((row) => row.length).join();
 
 const NO_EXPRESSION: ReadonlySet<Node['kind']> = new Set(['tuple', 'set', 'union', 'relation', 'matrix']);
-const isExpression = (node: Node): boolean => isInfinite(node) || !NO_EXPRESSION.has(node.kind);
+const isExpression = (node: Node) => isInfinite(node) || !NO_EXPRESSION.has(node.kind);
 
 /** Replaces ± by the list of both values: 1 ± √2. */
 function bothSigns(node: Node): Node {
@@ -229,8 +229,7 @@ function sameLink(a: Link, b: Link, seed: number): boolean {
   const names = namesIn(a.side, b.side);
   if (a.sign !== b.sign || names.length === 0) return false;
   const points = pointsFor(names, seed);
-  const isAllowed = (factor: number): boolean =>
-    Number.isFinite(factor) && (a.sign === '<' || a.sign === '≤' ? factor > 0 : factor !== 0);
+  const isAllowed = (factor: number) => Number.isFinite(factor) && (a.sign === '<' || a.sign === '≤' ? factor > 0 : factor !== 0);
   const factors = points.flatMap((point) => exactFactor(a.side, b.side, point) ?? []);
   if (factors.length === points.length) {
     return isAllowed(factors[0]!.n > 0n ? 1 : -1) && factors.every((other) => same(factors[0]!, other));
@@ -260,8 +259,7 @@ function valueAt(node: Node, point: Point): number | undefined {
 }
 
 /** Whether the left side only names the right one: "x = …", "f(x) = …". */
-const isNaming = ({ signs, items }: Relation): boolean =>
-  signs.every((sign) => sign === '=' || sign === '≈') && isName(items[0]!);
+const isNaming = ({ signs, items }: Relation) => signs.every((sign) => sign === '=' || sign === '≈') && isName(items[0]!);
 
 /** A variable, a function of one, f(x), or a segment, AB. */
 function isName(node: Node): boolean {
@@ -379,7 +377,7 @@ function pointsFor(names: readonly string[], seed: number): readonly Point[] {
   });
 }
 
-const namesIn = (a: Node, b: Node): readonly string[] => [...new Set([...variablesOf(a), ...variablesOf(b)])].sort();
+const namesIn = (a: Node, b: Node) => [...new Set([...variablesOf(a), ...variablesOf(b)])].sort();
 
 function variablesOf(node: Node): readonly string[] {
   spend(1);

@@ -105,7 +105,7 @@ class Parser {
   }
 
   value(): Node {
-    const union = (): Node =>
+    const union = () =>
       this.#several(
         () => this.#relation(),
         () => this.#skip('∪'),

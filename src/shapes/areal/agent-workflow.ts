@@ -98,7 +98,7 @@ function creditOf({ turnDiscount = 1, export: style = 'individual' }: AgentOptio
   return credit;
 }
 
-function partsOf(agent: Agent<never> | undefined | null): { readonly name: string; make(): Run<never> } {
+function partsOf(agent: Agent<never> | undefined | null) {
   if (typeof agent === 'function' && isClass(agent)) {
     const Class = agent as new () => { run: Run<never> };
     checkRun(Class.prototype?.run, `the class ${Class.name || 'without a name'}`);

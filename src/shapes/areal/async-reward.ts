@@ -62,7 +62,7 @@ function wrapped(reference: RewardReference, options: AsyncRewardOptions = {}): 
     const open = (signal: AbortSignal) =>
       openFunctionPool({ module, exportName, workers: maxWorkers, deadlineMs: 60_000, signal });
     const pool = await pools.use(key, user, open);
-    const limits = defined({ deadlineMs: timeoutSeconds * 1000, signal: currentRollout()?.signal });
+    const limits = { deadlineMs: timeoutSeconds * 1000, signal: currentRollout()?.signal };
     const given = withAnswer(args);
     const answer = await attempts(() => pool.call(given, limits), maxRetries + 1);
     if (answer.kind === 'answered') return rewardOf(answer.value, exportName);
@@ -70,7 +70,7 @@ function wrapped(reference: RewardReference, options: AsyncRewardOptions = {}): 
     if (answer.why === 'timeout' && onTimeout === null) currentRollout()?.reject('reward_timeout');
     throw failure(answer, maxRetries + 1);
   };
-  const dispose = async (): Promise<void> => {
+  const dispose = async () => {
     disposed = true;
     await pools.leave(key, user);
   };
@@ -98,7 +98,7 @@ function failure({ why, message, code }: Failure, tried: number): TrainyardError
   return new TrainyardError(code ?? own, `${message}${times}`);
 }
 
-function checkedReference(given: unknown): { readonly module: string; readonly exportName: string } {
+function checkedReference(given: unknown) {
   if (typeof given === 'function') {
     const name = given.name || 'reward';
     const found = `the function ${given.name || 'without a name'} itself, which cannot be sent to another process`;

@@ -77,7 +77,7 @@ export function arealWorkflow<T>(parts: ArealWorkflowParts<T>): Workflow {
     made ??= { instance: parts.make() };
     return made.instance;
   };
-  const ready = (): Promise<T> => boundary('WORKFLOW_INIT_FAILED', `the constructor of ${name} failed`, instance);
+  const ready = () => boundary('WORKFLOW_INIT_FAILED', `the constructor of ${name} failed`, instance);
   const accepts = (trajectories: readonly Trajectory[]): boolean => {
     const rewards = trajectories.flatMap(({ grade }) => (grade.kind === 'graded' ? [grade.reward.value] : []));
     return shouldAccept!({ rewards, trajectories }, instance);
@@ -138,7 +138,7 @@ export function takesArguments(Class: string, hint: string): TrainyardError {
 }
 
 export function badReturn(found: string, hint?: string): TrainyardError {
-  return new TrainyardError('WORKFLOW_BAD_RESULT', found, hint === undefined ? {} : { hint });
+  return new TrainyardError('WORKFLOW_BAD_RESULT', found, { hint });
 }
 
 /**

@@ -91,7 +91,7 @@ function isSample(returned: unknown): returned is EpisodeSample {
   return typeof returned === 'object' && returned !== null && 'inputIds' in returned;
 }
 
-function resultOfInteractions(returned: unknown): ReturnType<typeof resultOfRewards> {
+function resultOfInteractions(returned: unknown) {
   const entries = entriesOf(returned);
   if (entries === undefined) {
     const hint =
@@ -214,5 +214,5 @@ function generateRequest({ inputIds, gconfig = {}, signal }: ModelRequest): Gene
 }
 
 function badRequest(found: string, hint: string, param?: string): TrainyardError {
-  return new TrainyardError('REQUEST_INVALID', found, { hint, ...defined({ param }) });
+  return new TrainyardError('REQUEST_INVALID', found, { hint, param });
 }

@@ -5,7 +5,6 @@
 import { orAborted } from '../../core/async.ts';
 import { type EntryModule, type Workflow, workflowSymbol } from '../../core/contracts.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
-import { defined } from '../../core/json.ts';
 import type { Json } from '../../core/types.ts';
 import { type AgentProcessEnd, agentEnvironment, runAgentProcess } from '../../processes/agent-process.ts';
 import { AgentFlowBase, lowerFlow } from './agent-flow-base.ts';
@@ -110,7 +109,7 @@ export abstract class ProcessAgentFlow<Config = unknown, Row extends object = Re
     const { memoryMb, cwd, deadlineMs, inheritEnv } = this;
     const env = { ...this.env, ...agentEnvironment({ baseURL, apiKey }) };
     const input = JSON.stringify(fields);
-    const bounds = { signal, deadlineMs, ...defined({ memoryMb, cwd }) };
+    const bounds = { signal, deadlineMs, memoryMb, cwd };
     const { end, stderr } = await runAgentProcess({ command, args, env, inheritEnv, input, ...bounds });
     if (end.kind === 'exited' && end.code === 0) return;
     const said = stderr.trim().slice(-SHOWN);

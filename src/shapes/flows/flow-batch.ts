@@ -85,7 +85,7 @@ export class AgentFlowWorker {
     // Not `AbortSignal.timeout`: its timer does not keep the process alive when a hanging flow is all that is left.
     using deadline = deadlineSignal(timeoutMs, () => new Error(`not done within ${timeoutMs} ms`), outer);
     const { signal } = deadline;
-    const seconds = (): number => (performance.now() - started) / 1000;
+    const seconds = () => (performance.now() - started) / 1000;
     try {
       const numSteps = await this.#episode(fieldsOf(row, trajectoryUid), row.agent_name, signal);
       return { kind: 'completed', numSteps, trajectoryUid, seconds: seconds() };

@@ -58,7 +58,7 @@ export const flowRefusal = refusals(FLOW_REFUSALS);
 const UID = /^(?!\.{1,2}$)[\w.:~-]{1,128}$/;
 /** Reserved: file names on Windows, prototype properties, or the gateway's own route. */
 const TAKEN = /^(?:con|prn|aux|nul|com\d|lpt\d|__proto__|constructor|prototype|r)(?:\..*)?$/i;
-const isUid = (text: string): boolean => UID.test(text) && !TAKEN.test(text);
+const isUid = (text: string) => UID.test(text) && !TAKEN.test(text);
 const EXPECTED_UID = 'expected 1 to 128 letters, digits and . : ~ - _ that are no reserved name';
 
 const uid = z.string().refine(isUid, { error: EXPECTED_UID });
@@ -141,7 +141,7 @@ const tokenReward = z.strictObject({
 });
 const messageReward = z.strictObject({ ...names, messages: z.unknown(), dataset_fields: rowFields, extra_fields: rowFields });
 
-const isInTokens = (raw: unknown): boolean => typeof raw === 'object' && raw !== null && 'prompt_ids' in raw;
+const isInTokens = (raw: unknown) => typeof raw === 'object' && raw !== null && 'prompt_ids' in raw;
 
 export function generateBody(raw: unknown): z.infer<typeof tokenForm> | z.infer<typeof messageForm> {
   return isInTokens(raw) ? parsed(tokenForm, raw) : parsed(messageForm, raw);

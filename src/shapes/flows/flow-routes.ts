@@ -126,7 +126,7 @@ async function callModel(
   return await gateway.answer({ ...request, path: `/r/${encodeURIComponent(trajectory?.uid ?? uid)}/v1/${segments['rest']}` });
 }
 
-function namesIn({ trajectory, prompt }: RouteMatch<never>['segments']): { trajectory?: string; prompt?: string } {
+function namesIn({ trajectory, prompt }: RouteMatch<never>['segments']) {
   if (trajectory === undefined || prompt === undefined) return {};
   return {
     trajectory: checkedUid(decoded(trajectory), 'trajectory_uid'),
@@ -160,7 +160,7 @@ export function originFor(bound: string, host: string | undefined): string {
   const [, name, port] = HOST.exec(host ?? '') ?? [];
   if (name === undefined || port !== new URL(bound).port) return bound;
   const bare = name.replace(/^\[|\]$/g, '');
-  const isOwn = (): boolean => Object.values(networkInterfaces()).some((all) => all?.some(({ address }) => address === bare));
+  const isOwn = () => Object.values(networkInterfaces()).some((all) => all?.some(({ address }) => address === bare));
   return isLoopback(name) || isOwn() ? `http://${name}:${port}` : bound;
 }
 

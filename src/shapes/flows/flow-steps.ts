@@ -64,7 +64,7 @@ export async function generate(parts: FlowParts, call: FlowCall): Promise<HttpRe
           ...(body.tools == null ? {} : { tools: body.tools as never }),
         };
   const sample = async (): Promise<readonly Turn[]> => {
-    const request = { ...prompt, ...samplingOf(sampling), ...(signal === undefined ? {} : { signal }) };
+    const request = { ...prompt, ...samplingOf(sampling), ...defined({ signal }) };
     const { turn } = await gateway.generate(trajectory.uid, request);
     trajectory.generated.add(turn.index);
     return [turn];
@@ -126,7 +126,7 @@ function knownIds({ gateway }: FlowParts, given: readonly number[], param: strin
 function withRecordedAnswers({ gateway }: FlowParts, turns: readonly Turn[], messages: unknown): unknown {
   if (!Array.isArray(messages) || turns.length === 0) return messages;
   const byText = new Map(turns.map((turn) => [gateway.policy.renderer.text(turn.sampledIds), turn.response]));
-  return messages.map((message: unknown) => {
+  return messages.map((message) => {
     const { role, content, tool_calls: calls } = (message ?? {}) as Partial<Message>;
     if (role !== 'assistant' || typeof content !== 'string' || calls !== undefined) return message;
     const recorded = byText.get(content);

@@ -230,7 +230,7 @@ export function hasIds(
   prompt: readonly number[] | null | undefined,
   response: readonly number[] | null | undefined,
 ): boolean {
-  const isSame = (given: readonly number[], ids: Int32Array): boolean =>
+  const isSame = (given: readonly number[], ids: Int32Array) =>
     given.length === ids.length && given.every((id, i) => id === ids[i]);
   return (prompt == null || isSame(prompt, promptIds)) && (response == null || isSame(response, sampledIds));
 }

@@ -21,7 +21,7 @@ import { type GatewayDoor, type SamplingParams, zeroSubmittedAt } from './gatewa
 
 export interface FlowDoor extends GatewayDoor {
   readonly sampling: SamplingParams;
-  submitted(): Pick<FlowTrajectory, 'stepCount' | 'output' | 'trainedTurns' | 'reward' | 'saidOfItself' | 'session'>;
+  submitted(): FlowTrajectory;
 }
 
 /** Throws WORKFLOW_NOT_ASYNC. */

@@ -200,11 +200,11 @@ function wireOf(fields: object): object {
   return renamed(fields, (name) => name.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`));
 }
 
-const isNatural = (value: unknown): boolean => Number.isSafeInteger(value) && Number(value) >= 0;
-const isName = (value: unknown): boolean => typeof value === 'string' && value !== '';
-const isList = (value: unknown, isItem: (item: unknown) => boolean): boolean => Array.isArray(value) && value.every(isItem);
-const isIds = (value: unknown): boolean => isList(value, isNatural) && (value as readonly unknown[]).length > 0;
-const isLogprob = (value: unknown): boolean => Number.isFinite(value) && Number(value) <= 0;
+const isNatural = (value: unknown) => Number.isSafeInteger(value) && Number(value) >= 0;
+const isName = (value: unknown) => typeof value === 'string' && value !== '';
+const isList = (value: unknown, isItem: (item: unknown) => boolean) => Array.isArray(value) && value.every(isItem);
+const isIds = (value: unknown) => isList(value, isNatural) && (value as readonly unknown[]).length > 0;
+const isLogprob = (value: unknown) => Number.isFinite(value) && Number(value) <= 0;
 
 const REQUIRED: readonly (keyof StepFields)[] = ['promptIds', 'responseIds', 'trajectoryUid', 'promptUid'];
 const CHECKS: Readonly<Record<keyof StepFields, readonly [expected: string, isRight: (value: unknown) => boolean]>> = {

@@ -85,7 +85,7 @@ interface Picked extends ServedSteps {
 
 type Identity = Pick<Trajectory, 'groupId' | 'purpose'>;
 
-const nameOf = ({ purpose, groupId }: Identity): string => `${purpose} ${groupId}`;
+const nameOf = ({ purpose, groupId }: Identity) => `${purpose} ${groupId}`;
 
 /** What the store knows of a trajectory before it is let in. */
 interface Looked {
@@ -238,7 +238,7 @@ export class GroupPool {
   async #take(request: FetchRequest): Promise<ServedBatch | undefined> {
     const known = request.batchId === undefined ? undefined : this.#batches.get(request.batchId);
     if (known !== undefined) return await this.#again(known, request.purpose);
-    const isEnough = ({ length }: readonly unknown[]): boolean => length >= (this.#isClosing ? 1 : request.groups);
+    const isEnough = ({ length }: readonly unknown[]) => length >= (this.#isClosing ? 1 : request.groups);
     const complete = this.#in(request.purpose).filter((group) => this.#isComplete(group, request.n));
     if (!isEnough(complete)) return undefined;
     const members = new Set(complete.flatMap((group) => [...group.members.keys()]));
@@ -316,7 +316,7 @@ export class GroupPool {
   }
 
   #closeDropped(group: WaitingGroup): void {
-    this.#close(group);
+    this.#waiting.delete(nameOf(group));
     this.#counts[group.purpose].droppedGroups++;
     this.#counts[group.purpose].dropped += group.members.size;
   }
@@ -324,14 +324,10 @@ export class GroupPool {
   #closeServed(group: WaitingGroup, served: ReadonlySet<string>): void {
     const taken = [...group.members.keys()].filter((id) => served.has(id)).length;
     const counts = this.#counts[group.purpose];
-    this.#close(group);
+    this.#waiting.delete(nameOf(group));
     counts.servedGroups++;
     counts.served += taken;
     counts.leftOut += group.members.size - taken;
-  }
-
-  #close(group: WaitingGroup): void {
-    this.#waiting.delete(nameOf(group));
   }
 
   #enter(trajectory: Trajectory): void {

@@ -157,7 +157,7 @@ export class TrajectoryTable {
   /** Stores all remaining trajectories opened here, complete or not. Throws if one cannot be stored and its sender does not know. */
   async drain(): Promise<void> {
     for (const { session } of this.#owed) session.seal();
-    const unlessTold = (thrown: unknown): void => {
+    const unlessTold = (thrown: unknown) => {
       const isTold = thrown instanceof Refusal && ['group_closed', 'pool_full'].includes(thrown.row.code);
       if (!isTold) throw thrown;
     };

@@ -211,8 +211,7 @@ async function send(url: string, body: string, timeoutMs: number, signal: AbortS
   }
 }
 
-const unusable = (url: string, answered: string): TrainyardError =>
-  new TrainyardError('WORKFLOW_FAILED', `${url} answered ${answered}`);
+const unusable = (url: string, answered: string) => new TrainyardError('WORKFLOW_FAILED', `${url} answered ${answered}`);
 
 function jsonIn(text: string, url: string): unknown {
   if (nestingOf(text) > MAX_NESTING) throw unusable(url, `JSON nested deeper than ${MAX_NESTING} levels`);

@@ -21,9 +21,8 @@ const NOT_FOUND = 127;
 export async function executePythonCode(code: string, { timeout = 300, signal }: PythonOptions = {}): Promise<string> {
   const limits = { wallMs: Math.ceil(timeout * 1000), cpuSeconds: Math.ceil(timeout), outputBytes: OUTPUT_BYTES };
   const files = { 'code.py': String(code) };
-  const program = { program: 'python3', args: ['-u', 'code.py'], files, limits };
-  const end = await openSandbox().run(signal ? { ...program, signal } : program);
-  const told = (status: number, why = ''): string =>
+  const end = await openSandbox().run({ program: 'python3', args: ['-u', 'code.py'], files, limits, signal });
+  const told = (status: number, why = '') =>
     `<returncode>${status}</returncode><stdout>${end.stdout}</stdout><stderr>${end.stderr}${why}</stderr>`;
   switch (end.kind) {
     case 'exited':

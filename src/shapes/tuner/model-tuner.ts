@@ -98,8 +98,8 @@ export class ModelTuner extends TunedModel {
       const hint = 'give every registration of a role the same default model, or use another role';
       throw invalid(`role ${JSON.stringify(role)} has two default models: WAS ${was}, NOW ${name}`, hint);
     }
-    const trainable = (): boolean => this.#isTrained(role);
-    const handle = this.#rollout.model(role, { trainable, ...(model === undefined ? {} : { default: model }) });
+    const trainable = () => this.#isTrained(role);
+    const handle = this.#rollout.model(role, { trainable, ...defined({ default: model }) });
     this.#registered.set(role, { model: new TunedModel(handle), defaultModel: name });
     return this.getModel(role);
   }
@@ -145,7 +145,7 @@ export class ModelTuner extends TunedModel {
 }
 
 function invalid(found: string, hint?: string): TrainyardError {
-  return new TrainyardError('WORKFLOW_INVALID', found, defined({ hint }));
+  return new TrainyardError('WORKFLOW_INVALID', found, { hint });
 }
 
 export interface LanguageModelLike {

@@ -5,15 +5,9 @@
 import { type FileHandle, open } from 'node:fs/promises';
 import { boundary } from '../../../core/errors.ts';
 import { type GgufHeader, type GgufTensor, invalidGguf, readGgufHeader } from '../../../core/gguf-header.ts';
+import { FAMILIES } from './config.ts';
 import { BLOCK_TYPES } from './gguf-blocks.ts';
 import type { ModelSource } from './model-source.ts';
-
-/** The class that Hugging Face has for each architecture. */
-const ARCHITECTURES: Readonly<Record<string, string>> = {
-  llama: 'LlamaForCausalLM',
-  qwen2: 'Qwen2ForCausalLM',
-  qwen3: 'Qwen3ForCausalLM',
-};
 
 const ELSEWHERE = 'serve the model through an inference server, or use a file of another model';
 const OTHER_TYPE = `use a file of the model in one of these types: ${Object.keys(BLOCK_TYPES).join(', ')}`;
@@ -30,8 +24,8 @@ export async function openGguf(path: string): Promise<ModelSource> {
 
 async function sourceOf(file: FileHandle, { metadata, tensors, fileBytes }: GgufHeader, path: string): Promise<ModelSource> {
   const architecture = String(metadata.get('general.architecture'));
-  if (!Object.hasOwn(ARCHITECTURES, architecture)) {
-    const expected = Object.keys(ARCHITECTURES).join(', ');
+  if (!Object.hasOwn(FAMILIES, architecture)) {
+    const expected = Object.keys(FAMILIES).join(', ');
     throw invalidGguf(path, `is of the architecture ${architecture}, expected one of ${expected}`, ELSEWHERE);
   }
   const parts = Number(metadata.get('split.count') ?? 1);
@@ -188,7 +182,7 @@ const OTHER_SETTINGS = /^(vocab_size|tensor_data_layout|attention\.value_length|
 function fieldsOf(metadata: Metadata, architecture: string, shapes: ModelSource['shapes'], path: string) {
   const hasBias = (module: string) => [...shapes.keys()].some((name) => name.includes(module) && name.endsWith('.bias'));
   const fields: Record<string, unknown> = {
-    architectures: [ARCHITECTURES[architecture]],
+    architectures: [FAMILIES[architecture as keyof typeof FAMILIES]],
     model_type: architecture,
     hidden_act: 'silu',
     vocab_size: shapes.get('model.embed_tokens.weight')?.[0],

@@ -143,17 +143,11 @@ const adapterSchema = z.object({
   alora_invocation_tokens: z.null().optional(),
 });
 
-interface AdapterConfig {
-  readonly settings: LoraSettings;
-  /** Path of the base model. */
-  readonly base: string;
-}
-
 /** The path of a base that is not beside its adapter, by what adapter_config.json calls it: a path, or a name at the hub. */
 export type FindBase = (name: string) => Promise<string>;
 
-/** Undefined if the folder holds no adapter. Without `findBase`, a base that is not beside it keeps its name. */
-export async function readAdapterConfig(dir: string, findBase?: FindBase): Promise<AdapterConfig | undefined> {
+/** `base` is the path of the base model. Undefined if the folder holds no adapter. Without `findBase`, a base that is not beside it keeps its name. */
+export async function readAdapterConfig(dir: string, findBase?: FindBase) {
   const path = join(dir, ADAPTER_CONFIG);
   if (!existsSync(path)) return undefined;
   const json: unknown = await boundary('MODEL_INVALID', `${path} is not JSON`, async () => JSON.parse(await readRegular(path)));
@@ -169,7 +163,8 @@ export async function readAdapterConfig(dir: string, findBase?: FindBase): Promi
   const { r: rank, lora_alpha: alpha, target_modules: named, base_model_name_or_path: base } = parsed.data;
   const targets = named === 'all-linear' ? LORA_TARGETS : LORA_TARGETS.filter((name) => named.includes(name));
   const beside = resolve(dir, base);
-  return { settings: { rank, alpha, targets }, base: existsSync(beside) ? beside : ((await findBase?.(base)) ?? base) };
+  const settings: LoraSettings = { rank, alpha, targets };
+  return { settings, base: existsSync(beside) ? beside : ((await findBase?.(base)) ?? base) };
 }
 
 /** Throws CHECKPOINT_MISMATCH unless the folder holds exactly this layout's adapters, of this base. */

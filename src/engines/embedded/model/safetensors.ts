@@ -236,6 +236,6 @@ function isCounts(value: unknown): value is readonly number[] {
 function invalid(path: string, found: string, cause?: unknown): TrainyardError {
   return new TrainyardError('SAFETENSORS_INVALID', `${path} ${found}`, {
     hint: 'the file is damaged or was not written completely: use another copy or an earlier checkpoint',
-    ...(cause === undefined ? {} : { cause }),
+    cause,
   });
 }

@@ -334,7 +334,7 @@ export class TinkerConnection implements AsyncDisposable {
     });
   }
 
-  #linked(signal: AbortSignal | undefined): ReturnType<typeof linkSignals> {
+  #linked(signal: AbortSignal | undefined) {
     return linkSignals(this.#life.signal, ...(signal ? [signal] : []));
   }
 

@@ -50,7 +50,7 @@ export function isTrained({ mask }: Sample): boolean {
 /** Picks the masked tokens' log-probabilities from the server's output. Throws if they are missing or unusable. */
 export function scoredTokens(sample: Sample, output: Readonly<Record<string, Tensor>> | undefined): Float32Array {
   const rollout = `rollout ${JSON.stringify(sample.rolloutId)}`;
-  const garbled = (found: string): TrainyardError =>
+  const garbled = (found: string) =>
     new TrainyardError('POLICY_GARBLED', `the server gave ${found}`, { hint: `${rollout}; check the server’s version` });
   const logprobs = output?.['logprobs']?.data;
   const expected = sample.tokens.length - 1;

@@ -36,7 +36,7 @@ export interface ConnectionSettings {
   readonly downtime?: Downtime | undefined;
   /** How long to retry while the server is unreachable or busy. */
   readonly patienceMs?: number;
-  readonly signal?: AbortSignal;
+  readonly signal?: AbortSignal | undefined;
 }
 
 interface ClientRequest {
@@ -146,15 +146,15 @@ export class HttpClient {
     const request = this.#begin(asked);
     let connected = false;
     let timer: NodeJS.Timeout | undefined;
-    const giveUp = (thrown: unknown): void => {
+    const giveUp = (thrown: unknown) => {
       reject(thrown);
       request.destroy();
     };
-    const fail = (kind: ExchangeFailure['kind'], error: unknown): void => {
+    const fail = (kind: ExchangeFailure['kind'], error: unknown) => {
       resolve({ kind, message: messageIn(error) });
       request.destroy();
     };
-    const onAbort = (): void => giveUp(signal.reason);
+    const onAbort = () => giveUp(signal.reason);
     signal.addEventListener('abort', onAbort, { once: true });
     request.on('socket', (socket) => {
       if (!socket.connecting) connected = true;
@@ -244,7 +244,7 @@ export class HttpClient {
   }
 }
 
-const nameOf = ({ name, path }: ClientRequest): string => name ?? path;
+const nameOf = ({ name, path }: ClientRequest) => name ?? path;
 
 /** Throws a Refusal if the response breaks off. */
 async function readReply(response: http.IncomingMessage, name: string): Promise<ServerReply> {
@@ -388,7 +388,7 @@ export function jsonIn(body: Buffer): unknown {
 export function lost(found: string, details?: Readonly<Record<string, string | number>>): TrainyardError {
   return new TrainyardError('POLICY_LOST', found, {
     hint: 'go on from what was saved last: the server has dropped the rest, or cannot say what became of it',
-    ...(details && { details }),
+    details,
   });
 }
 

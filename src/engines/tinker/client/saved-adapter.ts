@@ -24,26 +24,21 @@ const MOST_BYTES = 2 ** 31 - 1;
 const DOWNLOAD_MS = 600_000;
 const BLOCK = 512;
 
-interface FetchedAdapter extends AsyncDisposable {
-  /** Removed by disposing of it. */
-  readonly folder: string;
-}
-
-/** Throws POLICY_UNREACHABLE, POLICY_REFUSED if the server has no such state or gives no archives, and POLICY_GARBLED. */
-export async function fetchSavedAdapter(checkpoint: string, stop?: AbortSignal): Promise<FetchedAdapter> {
+/** The folder is removed by disposing of what this returns. Throws POLICY_UNREACHABLE, POLICY_REFUSED if the server has no such state or gives no archives, and POLICY_GARBLED. */
+export async function fetchSavedAdapter(checkpoint: string, stop?: AbortSignal) {
   const state = await readSavedState(checkpoint);
   if (state === undefined) throw new TrainyardError('MODEL_INVALID', `${checkpoint} names no weights at a Tinker server`);
   const settings = access(process.env['TINKER_BASE_URL'] || state.server);
   const archive = await archiveOf({ ...state, ...settings }, stop);
-  const files = await readArchive(archive, [CONFIG!, WEIGHTS!]);
+  const files = await readArchive(archive, [CONFIG, WEIGHTS]);
   const folder = await mkdtemp(join(tmpdir(), 'trainyard-adapter-'));
   const fetched = { folder, [Symbol.asyncDispose]: () => rm(folder, { recursive: true, force: true }) };
   try {
     for (const name of await readdir(checkpoint)) {
       if (name !== 'tinker.json' && name !== 'checkpoint.json') await copyFile(join(checkpoint, name), join(folder, name));
     }
-    await writeFile(join(folder, WEIGHTS!), files.get(WEIGHTS!)!);
-    await writeFile(join(folder, CONFIG!), await configOf(files.get(CONFIG!)!, folder));
+    await writeFile(join(folder, WEIGHTS), files.get(WEIGHTS)!);
+    await writeFile(join(folder, CONFIG), await configOf(files.get(CONFIG)!, folder));
     return fetched;
   } catch (thrown) {
     await fetched[Symbol.asyncDispose]();
@@ -55,7 +50,7 @@ export async function fetchSavedAdapter(checkpoint: string, stop?: AbortSignal):
 async function configOf(text: Buffer, folder: string): Promise<string> {
   const config = parsedJson(text.toString());
   if (!isObject(config)) throw garbled(`${CONFIG} in the archive is not a JSON object`);
-  const { tensors } = await readSafetensors(join(folder, WEIGHTS!));
+  const { tensors } = await readSafetensors(join(folder, WEIGHTS));
   const modules = new Set([...tensors.keys()].flatMap((name) => /\.(\w+)\.lora_[AB]\.weight$/.exec(name)?.[1] ?? []));
   return `${JSON.stringify({ ...config, target_modules: [...modules] }, null, 2)}\n`;
 }
@@ -69,7 +64,7 @@ interface Saved {
 }
 
 async function archiveOf({ baseURL, apiKey, baseModel, loraRank, path }: Saved, stop?: AbortSignal): Promise<Buffer> {
-  await using connection = await TinkerConnection.open({ baseURL, apiKey, ...(stop && { signal: stop }) });
+  await using connection = await TinkerConnection.open({ baseURL, apiKey, signal: stop });
   const model = await TinkerModel.create(connection, { baseModel, loraRank, seed: 0, path });
   const name = `export-${randomUUID()}`;
   const checkpoint = `training_runs/${model.id}/checkpoints`;
@@ -85,7 +80,7 @@ async function archiveOf({ baseURL, apiKey, baseModel, loraRank, path }: Saved, 
 /** Servers redirect to where the bytes are. The key goes to the server itself only. */
 async function download(url: string, apiKey: string, stop: AbortSignal | undefined): Promise<Buffer> {
   const signal = AbortSignal.any([AbortSignal.timeout(DOWNLOAD_MS), ...(stop ? [stop] : [])]);
-  const get = (from: string): Promise<Response> =>
+  const get = (from: string) =>
     boundary('POLICY_UNREACHABLE', `cannot download ${new URL(url).pathname}`, () => {
       const headers = new URL(from).origin === new URL(url).origin ? { 'x-api-key': apiKey } : {};
       return fetch(from, { headers, redirect: 'manual', signal });
@@ -127,8 +122,8 @@ export async function readArchive(archive: Buffer, names: readonly string[]): Pr
   return found;
 }
 
-function headerOf(block: Buffer): { readonly name: string; readonly kind: 'file' | 'other'; readonly size: number } {
-  const text = (from: number, to: number): string => block.toString('latin1', from, to).replace(/\0.*$/s, '');
+function headerOf(block: Buffer) {
+  const text = (from: number, to: number) => block.toString('latin1', from, to).replace(/\0.*$/s, '');
   const octal = (from: number, to: number): number => {
     const digits = text(from, to).trim();
     if (!/^[0-7]+$/.test(digits)) throw garbled('the archive is no tar file');

@@ -11,7 +11,7 @@ import { checkRequest, type Engine, type OnTokens, type SampleRequest, type Samp
 import { decodeSampleReply } from '../wire/protobuf.ts';
 import { modelInputToJson, sampleReplyFromJson } from '../wire/tinker-json.ts';
 import type { SampleReply } from '../wire/tinker-messages.ts';
-import type { Accepted, TinkerConnection } from './connection.ts';
+import type { TinkerConnection } from './connection.ts';
 import { orCancelled } from './http-client.ts';
 
 export interface TinkerEngineParts {
@@ -104,7 +104,7 @@ export class TinkerEngine implements Engine {
     const key = JSON.stringify([prompt, sampling, stopIds]);
     const group = this.#gathered!.get(key) ?? this.#gather(key, request);
     const place = group.count++;
-    const cancel = (): void => {
+    const cancel = () => {
       if (++group.cancelled === group.count) group.leave.abort();
     };
     signal?.addEventListener('abort', cancel, { once: true });
@@ -140,11 +140,7 @@ export class TinkerEngine implements Engine {
     return sequencesOf(reply, count).map((sequence) => ({ ...sequence, policyVersion }));
   }
 
-  async #submit(
-    { promptIds, sampling, stopIds, seed }: SampleRequest,
-    count: number,
-    signal: AbortSignal | undefined,
-  ): Promise<{ readonly accepted: Accepted; readonly policyVersion: number }> {
+  async #submit({ promptIds, sampling, stopIds, seed }: SampleRequest, count: number, signal: AbortSignal | undefined) {
     const served = this.#served;
     const body = {
       sampling_session_id: served.samplingSessionId,

@@ -179,7 +179,7 @@ export class TinkerModel {
   async saveForSampler(name: string): Promise<Underway<string>> {
     const verb = 'save_weights_for_sampler';
     const answer = await this.#verb(verb, { path: name });
-    const read = async (): Promise<string> =>
+    const read = async () =>
       (await this.#decoded(verb, answer, saveWeightsForSamplerReply)).path ??
       formatWeightsPath({ modelId: this.id, kind: 'sampler_weights', name });
     return { result: quietly(read()) };
@@ -258,7 +258,7 @@ export class TinkerModel {
       await new Promise(setImmediate);
     }
     const settled = await Promise.allSettled(sent);
-    const failed = settled.filter((one) => one.status === 'rejected').map(({ reason }): unknown => reason);
+    const failed = settled.filter((one) => one.status === 'rejected').map(({ reason }) => reason);
     if (failed.length === 0) return Promise.all(sent);
     const allRefused = failed.length === settled.length && failed.every(isRefusedAtOnce);
     throw allRefused ? failed[0] : this.#spoil(failed.find((error) => !isRefusedAtOnce(error)) ?? failed[0]);

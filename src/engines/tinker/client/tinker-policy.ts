@@ -56,8 +56,8 @@ export function openTinkerPolicy(
     // Workers sample by themselves, and cannot be held.
     if (!keepsPublished && workers !== undefined) refuseStaleness(staleness);
     const told = {
-      onPublished: (id: string, version: number): void => engine.serve(id, version),
-      onNotice: (message: string): void => warn('POLICY_SERVER', message),
+      onPublished: (id: string, version: number) => engine.serve(id, version),
+      onNotice: (message: string) => warn('POLICY_SERVER', message),
       ...(!keepsPublished && staleness > 0 && { onChanging: () => engine.hold() }),
     };
     const trainer = opened.use(new TinkerTrainer({ ...common, baseModel, loraRank, seed, staleness, ...told }));

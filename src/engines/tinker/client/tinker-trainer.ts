@@ -50,6 +50,9 @@ export interface TinkerTrainerParts {
   readonly onNotice?: (message: string) => void;
 }
 
+/** Of what is over once it is sent. */
+const DONE: Underway<void> = { result: Promise.resolve() };
+
 type Scored = Pick<PassOutput, 'lossSum'> & { readonly logprobs: Float32Array[] };
 
 const GOODBYE_MS = 2000;
@@ -136,7 +139,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     return this.#inOrder(async () => {
       const model = await this.#model();
       const { result } = await (optimizer ? model.save() : model.saveForSampler(`trainyard-${randomUUID()}`));
-      const write = async (path: string): Promise<void> => {
+      const write = async (path: string) => {
         await writeSavedState(dir, { server: connection.address, baseModel, loraRank, path, savedAt: new Date().toISOString() });
       };
       return { result: result.then(write) };
@@ -151,10 +154,10 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     return this.#inOrder(async () => {
       const path = await this.#savedPath(dir);
       this.#sampled = path !== undefined && parseWeightsPath(path).kind === 'sampler_weights' ? path : undefined;
-      if (this.#sampled !== undefined) return { result: Promise.resolve() };
+      if (this.#sampled !== undefined) return DONE;
       await this.#replace({ ...this.#base(), path });
       this.#unsent = undefined;
-      return { result: Promise.resolve() };
+      return DONE;
     });
   }
 
@@ -172,7 +175,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
       const start = await this.#startOf(await this.#model());
       void this.#reference?.unload();
       this.#reference = await TinkerModel.create(this.#parts.connection, start);
-      return { result: Promise.resolve() };
+      return DONE;
     });
   }
 
@@ -186,7 +189,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     const plain = await this.#inOrder(() => this.#score(model, [probe]));
     this.#masks = plain.lossSum === undefined;
     const moved = probeMoved(probe, plain.logprobs[0]!);
-    const ask = (one: Loss): Promise<ServerKind | TrainyardError> => this.#ask(model, one, moved, plain).catch(asProblem);
+    const ask = (one: Loss) => this.#ask(model, one, moved, plain).catch(asProblem);
     const found = await ask(loss);
     if (!(found instanceof TrainyardError)) return await this.#begin(found);
     const possible: string[] = [];
@@ -256,7 +259,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     if (!this.#isProbed) return;
     await this.#inOrder(async () => {
       await this.#replace(await this.#startOf(await this.#model()));
-      return { result: Promise.resolve() };
+      return DONE;
     });
     if (this.#published !== undefined) await this.publish(this.#published);
   }

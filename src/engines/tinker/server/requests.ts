@@ -392,8 +392,8 @@ export class RequestOrder {
   #waitThenRun(request: OrderedRequest, seqId: number): Promise<FutureResult> {
     if (this.#closed !== undefined) return this.#run(request);
     return new Promise((resolve, reject) => {
-      const go = (): void => void this.#run(request).then(resolve, reject);
-      const giveUp = (missing: number): void => {
+      const go = () => void this.#run(request).then(resolve, reject);
+      const giveUp = (missing: number) => {
         const seconds = Math.round(this.#gapMs / 1000);
         const why = `seq_id ${missing} did not come within ${seconds} s, so the request with seq_id ${seqId} was not carried out`;
         reject(refused('invalid_request', why, { param: 'seq_id' }));

@@ -104,7 +104,7 @@ export class SamplerPool implements AsyncDisposable {
     const queue: Queue = known ?? { sessionId, weights, waiting: new Map() };
     if (known === undefined) this.#queues.push(queue);
     queue.waiting.set(call, resolve);
-    const cancel = (): void => {
+    const cancel = () => {
       queue.waiting.delete(call);
       reject(refused('invalid_request', 'the request was cancelled'));
     };
@@ -124,7 +124,7 @@ export class SamplerPool implements AsyncDisposable {
       this.#underway.add(call);
       instance.calls++;
       instance.lastUsed = ++this.#uses;
-      const rank = (one: Queue): number => Number(one.sessionId === queue.sessionId) + Number(one === queue);
+      const rank = (one: Queue) => Number(one.sessionId === queue.sessionId) + Number(one === queue);
       this.#queues.sort((a, b) => rank(a) - rank(b));
       begin(instance);
       return true;
@@ -280,7 +280,7 @@ function scored(prompt: Int32Array, ids: Int32Array): Sample {
 
 export function samplingRoutes({ base, futures, sessions, weights }: ServerParts, samplers: SamplerPool): Routes {
   let waiting = 0;
-  const pinned = (path: string): Promise<Weights> => weights.pin(parseWeightsPath(path, 'model_path'), 'model_path');
+  const pinned = (path: string) => weights.pin(parseWeightsPath(path, 'model_path'), 'model_path');
 
   const start = (call: SampleCall, from: Weights, sessionId?: string): Future => {
     checkSampleCall(call, base);

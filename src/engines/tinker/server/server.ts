@@ -171,4 +171,4 @@ async function keyOf(state: string): Promise<string> {
   return key;
 }
 
-const newKey = (): string => `${KEY_PREFIX}${randomBytes(16).toString('hex')}`;
+const newKey = () => `${KEY_PREFIX}${randomBytes(16).toString('hex')}`;

@@ -137,7 +137,7 @@ export class Model {
       const kept: Unnamed = { folder, gone: false };
       this.#unnamed.push(kept);
       if (this.#unnamed.length > TINKER_LIMITS.unnamed) await forget(this.#unnamed.shift()!);
-      const check = async (): Promise<void> => {
+      const check = async () => {
         if (!kept.gone) return;
         throw refused('unknown_sampler', `these weights are gone: of each model the latest ${TINKER_LIMITS.unnamed} are kept`, {
           hint: 'save weights under a name to keep them',
@@ -395,7 +395,7 @@ function lossNamed(name: string, given: Settings): Loss {
   return withoutContext(entry.make({ ...entry.defaults, ...given }));
 }
 
-function clipOf({ clip_low_threshold: low, clip_high_threshold: high }: Settings): { clipLow: number; clipHigh: number } {
+function clipOf({ clip_low_threshold: low, clip_high_threshold: high }: Settings) {
   if (low! <= 1 && high! >= 1) return { clipLow: 1 - low!, clipHigh: high! - 1 };
   const found = `clip_low_threshold is ${low} and clip_high_threshold ${high}, expected bounds around 1`;
   const hint = 'they are bounds of the ratio, such as 0.8 and 1.2';

@@ -98,8 +98,7 @@ export class Sessions {
   }
 
   idsOf(sessionId: string): { readonly models: readonly string[]; readonly samplers: readonly string[] } {
-    const ids = (all: Iterable<Model | Sampler>): readonly string[] =>
-      [...all].filter((one) => one.sessionId === sessionId).map(({ id }) => id);
+    const ids = (all: Iterable<Model | Sampler>) => [...all].filter((one) => one.sessionId === sessionId).map(({ id }) => id);
     return { models: ids(this.models.values()), samplers: ids(this.#samplers.values()) };
   }
 
@@ -273,7 +272,7 @@ function modelRoutes(parts: ServerParts): Routes {
 
 function passRoutes({ sessions, futures }: ServerParts): Routes {
   let waitingBytes = 0;
-  const passRoute = (forwardOnly: boolean): Route =>
+  const passRoute = (forwardOnly: boolean) =>
     inOrder(sessions, forwardOnly ? 'forward' : 'forward_backward', (body, digest) => {
       const { length } = body.bytes;
       if (waitingBytes + length > TINKER_LIMITS.waitingBytes) {
@@ -319,7 +318,7 @@ function verbRoutes({ sessions, weights }: ServerParts): Routes {
         return model.save(sent, path, { overwrite: false, userMetadata: user_metadata ?? null }, type);
       }
       const session = sessions.session(model.sessionId);
-      const publish = (found: Weights): string => sessions.addSampler(session, undefined, found).id;
+      const publish = (found: Weights) => sessions.addSampler(session, undefined, found).id;
       return model.saveUnnamed(sent, (found) => ({ sampling_session_id: publish(found), type }));
     }),
 
@@ -364,7 +363,7 @@ function inOrder(sessions: Sessions, verb: string, route: (body: Body, digest: s
 }
 
 /** Finds model and seq_id in an unreadable body. Of JSON too large to parse, it searches the first and last 1000 bytes. */
-function headOf(body: Body): { readonly modelId?: unknown; readonly seqId?: unknown } {
+function headOf(body: Body) {
   try {
     const { bytes, isProtobuf } = body;
     if (isProtobuf) return decodePassHead(bytes);
@@ -383,7 +382,7 @@ function createModel(
   { base, sessions, futures, weights, gapMs }: ServerParts,
   session: Session,
   asked: z.infer<typeof wire.createModelRequest>,
-): { readonly future: Future; readonly model: Model } {
+) {
   if (sessions.models.size >= TINKER_LIMITS.models) sessions.endSilent();
   if (sessions.models.size >= TINKER_LIMITS.models) {
     throw refused('too_many_models', `there are ${sessions.models.size} models in training, and no more at once`, {

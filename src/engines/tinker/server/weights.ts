@@ -45,7 +45,7 @@ export interface BaseModel {
 
 export async function openBaseModel(dir: string, threads: number | undefined): Promise<BaseModel> {
   const folder = resolve(dir);
-  const open = (): Promise<EmbeddedModel> => EmbeddedModel.open({ dir: folder, threads });
+  const open = () => EmbeddedModel.open({ dir: folder, threads });
   await using model = await open();
   const tokenizerFile = await readFile(join(folder, 'tokenizer.json')).catch(() => undefined);
   return {
@@ -209,7 +209,7 @@ export class WeightsFolder {
   /** Binds to the weights saved there now: `check` throws once they are removed or replaced. `param`: the request field of the path. */
   async pin(path: WeightsPath, param: string): Promise<Weights> {
     const { id, folder } = await this.get(path);
-    const check = async (): Promise<void> => {
+    const check = async () => {
       if ((await this.find(path))?.id === id) return;
       throw refused('unknown_weights', `what was saved at ${formatWeightsPath(path)} has been removed or replaced`, { param });
     };
@@ -378,7 +378,7 @@ function checkpointOf(saved: SavedWeights): object {
 
 const LARGEST_PAGE = 1000;
 
-function pageOf<T>(all: readonly T[], query: string): { readonly page: readonly T[]; readonly cursor: object } {
+function pageOf<T>(all: readonly T[], query: string) {
   const given = new URLSearchParams(query);
   const number = (name: string, otherwise: number): number => {
     const value = Number(given.get(name) ?? otherwise);

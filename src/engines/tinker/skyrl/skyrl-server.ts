@@ -36,12 +36,6 @@ interface SkyrlSettings {
   readonly state: string;
 }
 
-interface ServedSkyrl extends AsyncDisposable {
-  readonly baseURL: string;
-  /** Rejects if the server ends by itself. */
-  readonly ended: Promise<never>;
-}
-
 /** Enough for a run, its reference, and the models of clients that were killed, which the server keeps for five minutes. One is the base. */
 const ADAPTERS = 6;
 const SHORTEST = 256;
@@ -52,7 +46,8 @@ const LOG_LINES = 12;
 /** The server asks for none, and its clients want one. */
 export const ANY_KEY = 'tml-local';
 
-export async function startSkyrl(settings: SkyrlSettings, stop: AbortSignal, tell: (line: string) => void): Promise<ServedSkyrl> {
+/** `ended` rejects if the server ends by itself; disposing of what this returns ends it. */
+export async function startSkyrl(settings: SkyrlSettings, stop: AbortSignal, tell: (line: string) => void) {
   await checkServable(settings.model);
   const { python, skyrl } = await preparePython({ python: settings.python, cpu: settings.cpu, stop, tell });
   await mkdir(settings.state, { recursive: true });
@@ -73,7 +68,7 @@ export async function startSkyrl(settings: SkyrlSettings, stop: AbortSignal, tel
     throw new TrainyardError('ENGINE_FAILED', `SkyRL’s server ended (${how}); the end of ${logPath}:\n${lines.join('\n')}`);
   });
   ended.catch(() => undefined);
-  const close = async (): Promise<void> => {
+  const close = async () => {
     signalGroup(child, 'SIGTERM');
     const killer = setTimeout(() => signalGroup(child, 'SIGKILL'), GRACE_MS);
     await end.finally(() => clearTimeout(killer));
@@ -158,7 +153,7 @@ async function warmUp(settings: SkyrlSettings, baseURL: string, stop: AbortSigna
   const baseModel = resolve(model);
   const samplingSessionId = await connection.createSamplingSession({ baseModel });
   const engine = new TinkerEngine({ connection, vocabSize, contextLength, samplingSessionId, policyVersion: 0 });
-  const onPublished = (id: string, version: number): void => engine.serve(id, version);
+  const onPublished = (id: string, version: number) => engine.serve(id, version);
   await using trainer = new TinkerTrainer({ connection, baseModel, loraRank, seed: 0, vocabSize, contextLength, onPublished });
   const loss: Loss = importanceSampling();
   for (const [i] of lengths.entries()) {

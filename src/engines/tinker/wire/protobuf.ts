@@ -203,11 +203,11 @@ export function decodePassResult(bytes: Uint8Array): PassResult {
   return { outputType: body.text(1, 'loss_fn_output_type'), outputs, metrics: readMap(body, 3, 'metrics', numberOf) };
 }
 
-const trailingShape = (tensor: Tensor): readonly number[] => tensor.shape?.slice(1) ?? [];
+const trailingShape = (tensor: Tensor) => tensor.shape?.slice(1) ?? [];
 
 /** Throws unless all outputs have the same fields, dtypes and trailing shapes. */
 function checkAlike(outputs: readonly Tensors[]): void {
-  const kindOf = (output: Tensors): string =>
+  const kindOf = (output: Tensors) =>
     Object.entries(output)
       .map(([name, tensor]) => `${name} ${tensor.dtype} [${trailingShape(tensor)}]`)
       .join();

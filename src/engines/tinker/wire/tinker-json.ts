@@ -81,7 +81,7 @@ function finiteNumbers(values: Float32Array, where: string): number[] {
   return Array.from(values);
 }
 
-const isFloat32 = (value: number): boolean => Number.isFinite(Math.fround(value));
+const isFloat32 = (value: number) => Number.isFinite(Math.fround(value));
 const int32s = numberArray(Int32Array, (value) => (value | 0) === value, 'an integer of 32 bits');
 const float32s = numberArray(Float32Array, isFloat32, 'a number that fits float32');
 /** Reads null as NaN. */
