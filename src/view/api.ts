@@ -39,7 +39,7 @@ export interface RunInfo {
 }
 
 /** Sort keys of the list; a leading minus sorts downwards. Default: `-seq`, the latest first. */
-export type SortKey = 'seq' | 'reward' | 'turns' | 'tokens' | 'seconds' | 'task';
+export type { SortKey } from '../core/listing.ts';
 
 export interface RolloutPage {
   /** Rollouts of the run, read so far, and of those the ones that pass the filter. */

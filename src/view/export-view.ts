@@ -7,11 +7,11 @@
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { TrainyardError, tried } from '../core/errors.ts';
+import { measuresOf } from '../core/listing.ts';
 import { compare, measuredIn } from '../evaluation/compare.ts';
 import type { RolloutRow } from '../run/inspect.ts';
 import { writeWhole } from '../store/files.ts';
 import type { ExportedView, RolloutPage } from './api.ts';
-import { measuresOf } from './listing.ts';
 import { html, pageFile } from './page-files.ts';
 import type { ShownRun } from './shown-run.ts';
 

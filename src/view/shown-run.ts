@@ -11,6 +11,7 @@ import type { Store } from '../core/contracts.ts';
 import { messageOf, TrainyardError, tried } from '../core/errors.ts';
 import type { RunEvent } from '../core/events.ts';
 import { rowFilter } from '../core/filter.ts';
+import { measuresOf, sortedBy } from '../core/listing.ts';
 import { earnedBy } from '../core/reward.ts';
 import { exclusionsIn, turnSummary, withoutExcluded } from '../core/turns.ts';
 import type { Trajectory, Turn } from '../core/types.ts';
@@ -20,7 +21,6 @@ import { keptStore, openStoreOf } from '../run/run-store.ts';
 import { shortPath } from '../settings/settings.ts';
 import { isLocked } from '../store/files.ts';
 import type { GroupView, MarkRequest, RolloutPage, RolloutView, RunInfo, TokenView, TurnView } from './api.ts';
-import { measuresOf, sortedBy } from './listing.ts';
 import { tokenReader } from './token-view.ts';
 
 /** Milliseconds that an answer waits for rollouts that are still being read. */

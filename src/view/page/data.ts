@@ -6,9 +6,9 @@
 import { useEffect, useState } from 'preact/hooks';
 import type { RunEvent } from '../../core/events.ts';
 import { rowFilter } from '../../core/filter.ts';
+import { measuresOf, sortedBy } from '../../core/listing.ts';
 import type { RolloutRow } from '../../run/inspect.ts';
 import type { Change, ExportedView, RolloutPage, RunInfo } from '../api.ts';
-import { measuresOf, sortedBy } from '../listing.ts';
 
 export interface Problem {
   readonly message: string;

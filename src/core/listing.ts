@@ -1,16 +1,17 @@
 /**
  * How rollouts are listed: the order that is asked for, and what those in the list have in common. For the server, and for the page in an
- * exported file, which has none. core/filter.ts says which are listed.
+ * exported file, which has none. filter.ts says which are listed.
  */
-import { TrainyardError } from '../core/errors.ts';
-import { meanOf } from '../core/statistics.ts';
-import type { RolloutRow } from '../run/inspect.ts';
-import type { RolloutPage, SortKey } from './api.ts';
+import { TrainyardError } from './errors.ts';
+import type { FilterRow } from './filter.ts';
+import { meanOf } from './statistics.ts';
 
-const SORT_KEYS: readonly SortKey[] = ['seq', 'reward', 'turns', 'tokens', 'seconds', 'task'];
+const SORT_KEYS = ['seq', 'reward', 'turns', 'tokens', 'seconds', 'task'] as const;
+/** A leading minus sorts downwards. */
+export type SortKey = (typeof SORT_KEYS)[number];
 
 /** What lacks the value comes last either way; equals, the latest first. */
-export function sortedBy(rows: readonly RolloutRow[], sort: string): readonly RolloutRow[] {
+export function sortedBy(rows: readonly FilterRow[], sort: string): readonly FilterRow[] {
   const key = sort.replace(/^-/, '') as SortKey;
   if (!SORT_KEYS.includes(key)) {
     throw new TrainyardError('USAGE', `sort: expected ${SORT_KEYS.join(', ')}, found ${JSON.stringify(key)}`);
@@ -25,7 +26,7 @@ export function sortedBy(rows: readonly RolloutRow[], sort: string): readonly Ro
   return found.map(([, row]) => row);
 }
 
-export function measuresOf(rows: readonly RolloutRow[]): Pick<RolloutPage, 'meanReward' | 'successes'> {
+export function measuresOf(rows: readonly FilterRow[]) {
   // Not by flatMap, which takes far longer.
   const rewards = rows.map(({ reward }) => reward).filter((reward) => reward !== null);
   const successes = rows.filter(({ success }) => success).length;
