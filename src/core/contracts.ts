@@ -8,6 +8,7 @@ import type { TrainyardError } from './errors.ts';
 import type { Credit } from './reward.ts';
 import type {
   BatchManifest,
+  ByName,
   Grade,
   Json,
   LimitName,
@@ -117,7 +118,7 @@ export type DefaultModelLike =
 export interface Workflow {
   readonly [workflowSymbol]: true;
   readonly name: string;
-  readonly roles: Readonly<Record<string, Role>>;
+  readonly roles: ByName<Role>;
   /** Whether roles not listed in `roles` are trained. Default: true. */
   readonly othersTrainable?: boolean;
   readonly config?: unknown;
@@ -194,14 +195,14 @@ export interface WorkflowResult {
   /** Names turns by index or completion id. */
   readonly reward?: GraderResult;
   readonly success?: boolean;
-  readonly metadata?: Readonly<Record<string, Json>>;
-  readonly metrics?: Readonly<Record<string, number>>;
+  readonly metadata?: ByName<Json>;
+  readonly metrics?: ByName<number>;
   /** Trains only these turns, by index or completion id. Default: all turns of trainable roles. */
   readonly trainedTurns?: readonly (number | string)[];
   /** How rewards, including the grader's, propagate to earlier turns. Default: a turn has its own reward, else the rollout's. */
   readonly credit?: Credit;
   /** Conversations by thread, as the workflow kept them. For graders when the gateway, which knows better, is in another process. */
-  readonly threads?: Readonly<Record<string, readonly Message[]>>;
+  readonly threads?: ByName<readonly Message[]>;
 }
 
 /** What a client needs to reach the policy as one role of one rollout. */
@@ -268,7 +269,7 @@ export interface GraderInput {
   readonly task: Task;
   /** The conversation of the last turn by a trainable role (else of the last turn), including that turn's response. */
   readonly messages: readonly Message[];
-  readonly threads: Readonly<Record<string, readonly Message[]>>;
+  readonly threads: ByName<readonly Message[]>;
   readonly turns: readonly GraderTurn[];
   readonly output: Json | undefined;
   readonly result: Pick<WorkflowResult, 'reward' | 'success' | 'metadata' | 'metrics'>;

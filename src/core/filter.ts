@@ -6,7 +6,7 @@
  * and !~ if none does. docs/reference/view.md describes the language.
  */
 import { nearName, TrainyardError } from './errors.ts';
-import type { RolloutSummary } from './types.ts';
+import type { ByName, RolloutSummary } from './types.ts';
 
 /** What is known of a rollout in a list. */
 export interface FilterRow extends RolloutSummary {
@@ -15,7 +15,7 @@ export interface FilterRow extends RolloutSummary {
   /** Why it is excluded from training. Null if it is not. */
   readonly excluded: string | null;
   /** Reasons by excluded turn. */
-  readonly excludedTurns: Readonly<Record<string, string>>;
+  readonly excludedTurns: ByName<string>;
 }
 
 type RowFilter = (row: FilterRow) => boolean;
@@ -33,7 +33,7 @@ const text = (of: (row: FilterRow) => string | null): Field => ({ kind: 'text', 
 const names = (of: (row: FilterRow) => readonly string[]): Field => ({ kind: 'names', of });
 
 /** By name; case, hyphens and underscores do not matter. */
-const FIELDS: Readonly<Record<string, Field>> = {
+const FIELDS: ByName<Field> = {
   reward: number(({ reward }) => reward),
   success: { kind: 'truth', of: ({ success }) => success },
   turns: number(({ turns }) => turns),

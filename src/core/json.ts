@@ -6,10 +6,10 @@
 import { createHash } from 'node:crypto';
 import { shortened } from './describe.ts';
 import { TrainyardError } from './errors.ts';
-import type { Json } from './types.ts';
+import type { ByName, Json } from './types.ts';
 
 export function isObject(value: Json | undefined): value is { readonly [key: string]: Json };
-export function isObject(value: unknown): value is Readonly<Record<string, unknown>>;
+export function isObject(value: unknown): value is ByName<unknown>;
 export function isObject(value: unknown): boolean {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
@@ -85,8 +85,8 @@ export function sameJson(a: unknown, b: unknown): boolean {
   if (a === b) return true;
   if (typeof a !== 'object' || typeof b !== 'object' || a === null || b === null) return false;
   if (Array.isArray(a) !== Array.isArray(b)) return false;
-  const ofA = a as Readonly<Record<string, unknown>>;
-  const ofB = b as Readonly<Record<string, unknown>>;
+  const ofA = a as ByName<unknown>;
+  const ofB = b as ByName<unknown>;
   let more = 0;
   for (const key of Object.keys(a)) {
     if (ofA[key] === undefined) continue;
@@ -233,7 +233,7 @@ function copyPlain(value: unknown, copies: Map<object, unknown>, other: (value: 
 function copyFields(from: object, to: object, copies: Map<object, unknown>, other: (value: object) => unknown): object {
   copies.set(from, to);
   for (const key of Object.keys(from)) {
-    const value = copyPlain((from as Readonly<Record<string, unknown>>)[key], copies, other);
+    const value = copyPlain((from as ByName<unknown>)[key], copies, other);
     // Assignment would set the prototype.
     if (key === '__proto__') Object.defineProperty(to, key, { value, enumerable: true, writable: true, configurable: true });
     else (to as Record<string, unknown>)[key] = value;

@@ -1,7 +1,7 @@
 /** The contracts of sampling and training: `Engine`, `Trainer`, and the losses between them. Knows tokens; no text, agents or rewards. */
 import { messageOf, TrainyardError } from './errors.ts';
 import type { SampleConstraint } from './json-machine.ts';
-import type { Sample, SamplingSettings, StopReason } from './types.ts';
+import type { ByName, Sample, SamplingSettings, StopReason } from './types.ts';
 
 export interface SampleRequest {
   /** Read-only; may be a view of a larger buffer that prompts share. */
@@ -73,13 +73,13 @@ export interface LossOutput {
   /** d loss / d logprobs, per token. */
   readonly gradient: Float32Array;
   /** Sums over tokens, for reports. */
-  readonly metrics?: Readonly<Record<string, number>>;
+  readonly metrics?: ByName<number>;
 }
 
 /** A pure function of one sample's log-probabilities. A batch's loss is the weighted sum over its samples. */
 export interface Loss {
   readonly name: string;
-  readonly settings: Readonly<Record<string, number | string>>;
+  readonly settings: ByName<number | string>;
   evaluate(input: LossInput): LossOutput;
 }
 
@@ -97,7 +97,7 @@ export interface ForwardBackwardResult {
   readonly loss: number;
   readonly trainedTokens: number;
   /** Sums over trained tokens. */
-  readonly metrics: Readonly<Record<string, number>>;
+  readonly metrics: ByName<number>;
   /** For each sample's masked tokens, under the weights that the gradient was computed at. */
   readonly logprobs: readonly Float32Array[];
 }

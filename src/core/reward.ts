@@ -7,7 +7,7 @@ import { describeValue, shortened } from './describe.ts';
 import { nearName, TrainyardError } from './errors.ts';
 import { defined, isObject, isPlain } from './json.ts';
 import { turnNamed } from './turns.ts';
-import type { ForkCause, Reward, RolloutIdentity, Trajectory, Turn } from './types.ts';
+import type { ByName, ForkCause, Reward, RolloutIdentity, Trajectory, Turn } from './types.ts';
 
 /** Limits, since all of these are stored with every trajectory and parts become report columns. */
 const MOST = { parts: 256, metrics: 256, byThread: 1000, byRole: 1000, byTurn: 100_000 } as const;
@@ -83,7 +83,7 @@ function checkKeys(result: object, who: string): void {
   throw badReward(`${who} returned an object with ${name}; a reward has no ${name}; ${instead}`, hint);
 }
 
-function numbers(name: Named, given: unknown, who: string): Readonly<Record<string, number>> {
+function numbers(name: Named, given: unknown, who: string): ByName<number> {
   const one = name === 'parts' ? 'part' : name === 'metrics' ? 'metric' : `${name} of`;
   if (typeof given !== 'object' || given === null || !isPlain(given)) {
     throw badReward(`${who} returned \`${name}\` that are ${describeValue(given)}, expected an object of numbers`);
@@ -239,7 +239,7 @@ export function earnedBy({ grade }: Pick<Trajectory, 'grade'>, turn: Turn): Earn
   );
 }
 
-function named(rewards: Readonly<Record<string, number>> | undefined, name: string, pool: string): Earned | undefined {
+function named(rewards: ByName<number> | undefined, name: string, pool: string): Earned | undefined {
   if (rewards === undefined || !Object.hasOwn(rewards, name)) return undefined;
   return { pool, reward: rewards[name]! };
 }

@@ -4,6 +4,9 @@
  * since the epoch.
  */
 
+/** Values by their names. */
+export type ByName<T> = Readonly<Record<string, T>>;
+
 export type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };
 
 /** A chat message in the shape of the OpenAI Chat Completions API. */
@@ -172,16 +175,16 @@ export interface Reward {
   /** Default: true if `value` is at least 1. */
   readonly success?: boolean;
   /** The components of the value, by name. */
-  readonly parts?: Readonly<Record<string, number>>;
+  readonly parts?: ByName<number>;
   /** Other measurements, for people; not part of the value. */
-  readonly metrics?: Readonly<Record<string, number>>;
+  readonly metrics?: ByName<number>;
   /**
    * Rewards that replace `value` for part of the rollout: by turn index, thread or role. The most specific one applies to a turn. Each is
    * compared with its counterparts in the other rollouts of the group.
    */
-  readonly byTurn?: Readonly<Record<string, number>>;
-  readonly byThread?: Readonly<Record<string, number>>;
-  readonly byRole?: Readonly<Record<string, number>>;
+  readonly byTurn?: ByName<number>;
+  readonly byThread?: ByName<number>;
+  readonly byRole?: ByName<number>;
   /** Threads that are not trained, whatever they earned. */
   readonly untrained?: readonly string[];
   /** Present if `byTurn` includes discounted rewards of later turns. Records how, so that the discount is applied only once. */
@@ -227,8 +230,8 @@ export interface Trajectory extends RolloutIdentity {
     readonly credit?: NonNullable<Reward['credit']>;
     readonly untrained?: readonly number[];
   };
-  readonly metadata?: Readonly<Record<string, Json>>;
-  readonly metrics?: Readonly<Record<string, number>>;
+  readonly metadata?: ByName<Json>;
+  readonly metrics?: ByName<number>;
   readonly logs?: readonly LogLine[];
   readonly startedAt: number;
   readonly endedAt: number;
@@ -244,8 +247,8 @@ export interface RolloutSummary extends RolloutIdentity {
   /** Null if it was not graded. */
   readonly reward: number | null;
   readonly success: boolean;
-  readonly parts?: Readonly<Record<string, number>>;
-  readonly metrics?: Readonly<Record<string, number>>;
+  readonly parts?: ByName<number>;
+  readonly metrics?: ByName<number>;
   readonly turns: number;
   /** Sampled, of all roles. */
   readonly tokens: number;
@@ -318,6 +321,6 @@ export interface BatchManifest {
   readonly digests?: { readonly samples: string; readonly weights?: string };
   /** State of group numbering when the batch was taken, from which a run resumes. */
   readonly groups: { readonly next: number; readonly pending: readonly number[] };
-  readonly metrics: Readonly<Record<string, number>>;
+  readonly metrics: ByName<number>;
   readonly createdAt: number;
 }

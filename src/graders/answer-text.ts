@@ -9,7 +9,7 @@ import { defineGrader, unscorable } from '../core/define.ts';
 import { describeValue, unknownOptions } from '../core/describe.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { isObject } from '../core/json.ts';
-import type { Json } from '../core/types.ts';
+import type { ByName, Json } from '../core/types.ts';
 
 export type ReadSaid = (input: GraderInput) => string;
 
@@ -42,10 +42,10 @@ const KINDS = {
   natural: optionKind('a whole number from 0 up', (value) => isWhole(value) && value >= 0),
   /** The grader checks it. */
   any: () => [],
-} satisfies Readonly<Record<string, OptionKind>>;
+} satisfies ByName<OptionKind>;
 
 /** A list holds the allowed strings. */
-export type OptionKinds = Readonly<Record<string, keyof typeof KINDS | OptionKind | readonly string[]>>;
+export type OptionKinds = ByName<keyof typeof KINDS | OptionKind | readonly string[]>;
 
 /** Throws GRADER_INVALID with all faults. Options that are not required may be absent. */
 export function checkOptions(

@@ -10,7 +10,7 @@ import { defineGrader, rejected, unscorable } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { defined, isObject } from '../core/json.ts';
 import { toReward } from '../core/reward.ts';
-import type { Reward } from '../core/types.ts';
+import type { ByName, Reward } from '../core/types.ts';
 import { checkGrader, DEFAULT_DEADLINE_MS, ungradedOf } from '../grading/call.ts';
 import { checkOptions, optionKind, ownTurns, saidBy, type TextOptions } from './answer-text.ts';
 import { regexWithin, statelessRegex } from './text-match.ts';
@@ -33,10 +33,7 @@ export interface WeightedOptions {
  * `weighted({ correct: [grader, 0.8], format: [grader, 0.2] })`. The parts are the graders' values before weighting. Rewards by turn,
  * thread or role are summed if all parts give them for the same keys; otherwise the grading fails.
  */
-export function weighted(
-  parts: Readonly<Record<string, readonly [grader: Grader, weight: number]>>,
-  options: WeightedOptions = {},
-): Grader {
+export function weighted(parts: ByName<readonly [grader: Grader, weight: number]>, options: WeightedOptions = {}): Grader {
   const names = checkedNames('weighted', parts);
   checkOptions('weighted', options, { success: names });
   const weights = names.map((name) => {
@@ -71,18 +68,18 @@ function summedBy(names: readonly string[], rewards: readonly Reward[], weights:
 }
 
 /** The lowest value; a success if all parts are. */
-export function minimum(parts: Readonly<Record<string, Grader>>): Grader {
+export function minimum(parts: ByName<Grader>): Grader {
   return extreme('minimum', parts, Math.min, (rewards) => rewards.every(isSuccess));
 }
 
 /** The highest value; a success if any part is. */
-export function maximum(parts: Readonly<Record<string, Grader>>): Grader {
+export function maximum(parts: ByName<Grader>): Grader {
   return extreme('maximum', parts, Math.max, (rewards) => rewards.some(isSuccess));
 }
 
 function extreme(
   kind: 'minimum' | 'maximum',
-  parts: Readonly<Record<string, Grader>>,
+  parts: ByName<Grader>,
   of: (...values: number[]) => number,
   success: (rewards: readonly Reward[]) => boolean,
 ): Grader {
@@ -107,11 +104,7 @@ function checkedNames(kind: string, parts: unknown): readonly string[] {
 }
 
 /** Asks all parts concurrently. If one fails, aborts the others and throws its error. */
-function together(
-  kind: string,
-  parts: Readonly<Record<string, Grader>>,
-  combine: (rewards: readonly Reward[]) => Reward,
-): Grader {
+function together(kind: string, parts: ByName<Grader>, combine: (rewards: readonly Reward[]) => Reward): Grader {
   const named = Object.entries(parts);
   for (const [name, grader] of named) checkGrader(grader, `${kind}: ${name}`);
   const whole = `${kind}(${Object.keys(parts).join(', ')})`;

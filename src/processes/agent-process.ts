@@ -9,6 +9,7 @@
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { TrainyardError } from '../core/errors.ts';
+import type { ByName } from '../core/types.ts';
 import { checkedDeadline, OutputTail, type ProcessExit, ProcessGroup, removeFolder, temporaryFolder } from './limits.ts';
 
 /** Characters kept from the end of each stream. */
@@ -23,7 +24,7 @@ export interface AgentProcessOptions {
   /** Defaults to an empty temporary folder. A given folder is not cleaned up. */
   readonly cwd?: string | undefined;
   /** Added to `reducedEnvironment`. */
-  readonly env?: Readonly<Record<string, string>>;
+  readonly env?: ByName<string>;
   /** Variables to pass on if set, by name. With `HOME`, the program gets this user's home. */
   readonly inheritEnv?: readonly string[];
   readonly signal?: AbortSignal;
@@ -101,13 +102,7 @@ function start({ command, args = [], cwd, env, inheritEnv }: AgentProcessOptions
 // Environment: what programs need to work, what the caller names, and nothing else. So agents get none of the run's keys, and no telemetry.
 
 /** The variables in which stock clients (`new OpenAI()`, `new Anthropic()`) find the policy. Valid for one role, until its rollout ends. */
-export function agentEnvironment({
-  baseURL,
-  apiKey,
-}: {
-  readonly baseURL: string;
-  readonly apiKey: string;
-}): Readonly<Record<string, string>> {
+export function agentEnvironment({ baseURL, apiKey }: { readonly baseURL: string; readonly apiKey: string }): ByName<string> {
   return {
     OPENAI_BASE_URL: baseURL,
     OPENAI_API_KEY: apiKey,
@@ -134,7 +129,7 @@ const PLACES = /^(HOME|TMPDIR|TMP|TEMP|XDG_(CACHE|CONFIG|DATA|RUNTIME|STATE)_(HO
  * Turns off telemetry of frameworks and agents that report conversations or usage to their vendors, and what else they ask the internet.
  * Each name was looked up in its package. Values set by the user win.
  */
-const QUIET: Readonly<Record<string, string>> = {
+const QUIET: ByName<string> = {
   AGNO_TELEMETRY: 'false',
   AIDER_ANALYTICS: 'false',
   AIDER_CHECK_UPDATE: 'false',

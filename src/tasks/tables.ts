@@ -8,6 +8,7 @@ import { brotliDecompressSync, gunzipSync, zstdDecompressSync } from 'node:zlib'
 import type { Compressors, SchemaTree } from 'hyparquet';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { isObject } from '../core/json.ts';
+import type { ByName } from '../core/types.ts';
 import { invalid, MAX_LINE_BYTES, type RawRow, TOO_LARGE } from './rows.ts';
 import { parseJson } from './task-file.ts';
 
@@ -68,7 +69,7 @@ function headerOf(cells: readonly (string | null)[], path: string): readonly str
   return names;
 }
 
-const CSV_FAULTS: Readonly<Record<string, string>> = {
+const CSV_FAULTS: ByName<string> = {
   CSV_QUOTE_NOT_CLOSED: 'a quote that is never closed',
   INVALID_OPENING_QUOTE: 'a quote inside a cell that does not begin with one',
   CSV_INVALID_CLOSING_QUOTE: 'text after a closing quote',
@@ -165,7 +166,7 @@ function takeDecimals(tree: SchemaTree, path: string): ReadonlyMap<string, numbe
 }
 
 /** Converts integers and decimals to numbers if they are exact, and times to ISO 8601. Rejects anything else that is not JSON. */
-function jsonRow(row: Readonly<Record<string, unknown>>, place: string, decimals: ReadonlyMap<string, number>): RawRow {
+function jsonRow(row: ByName<unknown>, place: string, decimals: ReadonlyMap<string, number>): RawRow {
   const json = (value: unknown, name: string): unknown => {
     if (value === undefined || value === null) return null;
     if (typeof value === 'bigint') {
@@ -190,7 +191,7 @@ function jsonRow(row: Readonly<Record<string, unknown>>, place: string, decimals
   }
 }
 
-function fromCells(cells: Readonly<Record<string, unknown>>, place: string): RawRow {
+function fromCells(cells: ByName<unknown>, place: string): RawRow {
   const { metadata, prompt } = cells;
   const row = typeof prompt === 'string' ? { ...cells, prompt: messagesIn(prompt) ?? prompt } : cells;
   if (typeof metadata !== 'string') return { kind: 'row', place, row };

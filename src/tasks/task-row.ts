@@ -3,7 +3,7 @@ import { hash } from 'node:crypto';
 import { z } from 'zod';
 import { messageOf } from '../core/errors.ts';
 import { canonicalJson, defined, isPlain, MAX_NESTING, sameJson } from '../core/json.ts';
-import type { Json, PromptMessage, Task, TaskView } from '../core/types.ts';
+import type { ByName, Json, PromptMessage, Task, TaskView } from '../core/types.ts';
 import { kindOf, TOO_LARGE } from './rows.ts';
 import { labelInMetadata, type MetadataRules } from './rules.ts';
 
@@ -15,7 +15,7 @@ export type ReadTask = Omit<Task, 'id'> & { readonly id?: string };
 export type RowRead = { readonly task: ReadTask } | { readonly problems: readonly string[] };
 
 /** `rules` is present if the source has a `metadata` column; the prompt is then optional. */
-export function taskOf(given: Readonly<Record<string, unknown>>, place: string, rules: MetadataRules | undefined): RowRead {
+export function taskOf(given: ByName<unknown>, place: string, rules: MetadataRules | undefined): RowRead {
   const problems: string[] = [];
   const problem = (text: string) => void problems.push(text);
   const row = Object.create(null) as Record<string, Json>;
@@ -47,18 +47,14 @@ function idOf(id: unknown, problem: (text: string) => void): string | undefined 
 }
 
 /** The first that is not null; null if all are. */
-function answerOf(row: Readonly<Record<string, unknown>>): Json | undefined {
+function answerOf(row: ByName<unknown>): Json | undefined {
   const given = ['answer', 'ground_truth', 'label']
     .map((name) => row[name] as Json | undefined)
     .filter((value) => value !== undefined);
   return given.find((value) => value !== null) ?? given[0];
 }
 
-function promptOf(
-  row: Readonly<Record<string, unknown>>,
-  isOptional: boolean,
-  problem: (text: string) => void,
-): readonly PromptMessage[] {
+function promptOf(row: ByName<unknown>, isOptional: boolean, problem: (text: string) => void): readonly PromptMessage[] {
   const { system_prompt: system = null } = row;
   const name = 'user_prompt' in row ? 'user_prompt' : 'prompt';
   const asked = row[name] ?? null;

@@ -69,6 +69,8 @@ export function createChatTemplate(tokenizer: Tokenizer): ChatTemplate {
   let render = compile(tokenizer.chatTemplate);
   const protector = createProtector(tokenizer.controlTokens, tokenizer.chatTemplate);
   let argumentsShape = findArgumentsShape((messages) => renderWith(messages, [], false));
+  /** A protected string begins with one mark at most, so two marks can only stand before a number. */
+  const shapeWith = (mark: string): Shape => ({ arguments: argumentsShape, numberMark: mark + mark });
   const ownForm = ownFormFor((messages, tools) => textOf(messages, tools, false));
   const rewritten = ownForm.tools || ownForm.calls ? withOwnForm(ownForm, tokenizer.chatTemplate) : undefined;
   if (rewritten !== undefined) render = compile(rewritten);
@@ -82,20 +84,14 @@ export function createChatTemplate(tokenizer: Tokenizer): ChatTemplate {
   }
 
   function textOf(messages: readonly Message[], tools: readonly Tool[], generationPrompt: boolean): string | undefined {
-    const plain = (text: string) => text;
-    const shaped = shapeMessages(messages, shapeWith(''), plain);
-    const shapedTools = tools.map((tool) => shapeTool(tool, plain));
+    const shaped = shapeMessages(messages, shapeWith(''), unprotected);
+    const shapedTools = tools.map((tool) => shapeTool(tool, unprotected));
     return unlessRefused(() => renderWith(shaped, shapedTools, generationPrompt));
-  }
-
-  /** A protected string begins with one mark at most, so two marks can only stand before a number. */
-  function shapeWith(mark: string): Shape {
-    return { arguments: argumentsShape, numberMark: mark + mark };
   }
 
   function begin(messages: readonly Message[], tools: readonly Tool[]): Protection {
     // After parsing, because escapes in JSON text can stand for any character.
-    return protector.begin(JSON.stringify([shapeMessages(messages, shapeWith(''), (text) => text), tools]));
+    return protector.begin(JSON.stringify([shapeMessages(messages, shapeWith(''), unprotected), tools]));
   }
 
   /** A conversation as the template is shown it. */
@@ -247,6 +243,8 @@ function callTurn(argument: string, shape: ArgumentsShape): object {
 type ArgumentsShape = 'text' | 'parsed';
 
 type Protect = (text: string) => string;
+
+const unprotected: Protect = (text) => text;
 
 /** `numberMark` is put before numbers that JavaScript and Python write differently, such as `1.0` or one of twenty digits. */
 interface Shape {

@@ -7,7 +7,7 @@ import { type EntryModule, type Workflow, workflowSymbol } from '../../core/cont
 import { isConcrete } from '../../core/define.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import { defined } from '../../core/json.ts';
-import type { Tool, ToolCall } from '../../core/types.ts';
+import type { ByName, Tool, ToolCall } from '../../core/types.ts';
 import { parseAssistant } from '../../tokens/response-parser.ts';
 import { type FlowClass, type FlowFields, type FlowSetup, flowRegistry, register } from './flow-registry.ts';
 import { flowWorkflow } from './flow-workflow.ts';
@@ -92,12 +92,12 @@ register(SINGLE_STEP)(SingleStepSingleTurnAgentFlow);
 const TOOL_CALL = /<tool_call>\s*(.*?)\s*<\/tool_call>/s;
 const MOST_STEPS = 32;
 
-type Called = { readonly name: string; readonly arguments?: Readonly<Record<string, unknown>> };
+type Called = { readonly name: string; readonly arguments?: ByName<unknown> };
 
 export interface FlowTool {
   readonly description?: string;
   readonly parameters?: NonNullable<Tool['function']['parameters']>;
-  run(given: Readonly<Record<string, unknown>>): unknown;
+  run(given: ByName<unknown>): unknown;
 }
 
 /**
@@ -109,7 +109,7 @@ export abstract class MultiStepAgentFlow<Config = unknown, Row extends object = 
   Row
 > {
   static override readonly abstract: boolean = true;
-  readonly tools: Readonly<Record<string, FlowTool>> = {};
+  readonly tools: ByName<FlowTool> = {};
   /** The flow ends after this many steps, even if the last turn calls a tool. */
   readonly maxSteps: number = MOST_STEPS;
   /** Calls by the text they were made in, as the gateway read them: it knows how the model writes calls. */

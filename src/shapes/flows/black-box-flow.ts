@@ -5,7 +5,7 @@
 import { orAborted } from '../../core/async.ts';
 import { type EntryModule, type Workflow, workflowSymbol } from '../../core/contracts.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
-import type { Json } from '../../core/types.ts';
+import type { ByName, Json } from '../../core/types.ts';
 import { type AgentProcessEnd, agentEnvironment, runAgentProcess } from '../../processes/agent-process.ts';
 import { AgentFlowBase, lowerFlow } from './agent-flow-base.ts';
 import type { FlowFields } from './flow-registry.ts';
@@ -70,7 +70,7 @@ const OURS: ReadonlySet<string> = new Set(['trajectoryUid', 'promptUid', 'rawPro
 const MOST_METADATA = 100_000;
 
 /** Leaves out fields that exceed the limit; the task has them, and the agent received them. */
-function metadataOf(fields: object): Readonly<Record<string, Json>> {
+function metadataOf(fields: object): ByName<Json> {
   let left = MOST_METADATA;
   const kept = Object.entries(fields).filter(([name, value]) => {
     const length = OURS.has(name) ? Infinity : JSON.stringify({ [name]: value }).length;
@@ -78,7 +78,7 @@ function metadataOf(fields: object): Readonly<Record<string, Json>> {
     left -= length;
     return true;
   });
-  return Object.fromEntries(kept) as Readonly<Record<string, Json>>;
+  return Object.fromEntries(kept) as ByName<Json>;
 }
 
 const DEADLINE_MS = 600_000;
@@ -100,7 +100,7 @@ export abstract class ProcessAgentFlow<Config = unknown, Row extends object = Re
   readonly memoryMb?: number;
   /** Defaults to an empty folder of its own, as its home and temporary folder are. */
   readonly cwd?: string;
-  readonly env: Readonly<Record<string, string>> = {};
+  readonly env: ByName<string> = {};
   /** Variables of the run's environment to pass on, by name. */
   readonly inheritEnv: readonly string[] = [];
 

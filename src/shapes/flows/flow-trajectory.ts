@@ -3,7 +3,7 @@
  * of steps, and does no I/O.
  */
 import { defined, sameJson } from '../../core/json.ts';
-import type { Json, Purpose, Reward, Turn } from '../../core/types.ts';
+import type { ByName, Json, Purpose, Reward, Turn } from '../../core/types.ts';
 import type { LiveSession } from '../../gateway/sessions.ts';
 import type { Refusal } from '../../http/refusal.ts';
 import { sideCalls } from '../../tokens/history.ts';
@@ -14,7 +14,7 @@ export interface FlowStep {
   readonly turn: number;
   readonly reward: number | undefined;
   readonly isLast: boolean;
-  readonly metadata: Readonly<Record<string, Json>> | undefined;
+  readonly metadata: ByName<Json> | undefined;
 }
 
 interface Completion {
@@ -32,7 +32,7 @@ export interface Beginning {
 
 /** What a trajectory that was opened over HTTP has accepted since the last time. */
 export interface FlowState extends Beginning {
-  readonly metadata?: Readonly<Record<string, Json>> | undefined;
+  readonly metadata?: ByName<Json> | undefined;
   readonly steps: readonly FlowStep[];
 }
 
@@ -45,7 +45,7 @@ export class FlowTrajectory {
   readonly isHeld: boolean;
   /** Turns of `/generate`, by index: a flow submits those that are to be trained. */
   readonly generated = new Set<number>();
-  metadata: Readonly<Record<string, Json>> | undefined;
+  metadata: ByName<Json> | undefined;
   taskId: string | undefined;
   completion: Completion | undefined;
   /** Set once storing begins; resolves when the trajectory is durable. */
@@ -97,7 +97,7 @@ export class FlowTrajectory {
   }
 
   /** What its registration said, and its steps by index: graders see it, and it is stored. */
-  get saidOfItself(): Readonly<Record<string, Json>> | undefined {
+  get saidOfItself(): ByName<Json> | undefined {
     if (this.#steps.length === 0) return this.metadata;
     const rows = this.#steps.map(({ index, turn, reward, metadata }) => [index, defined({ turn, reward, metadata })]);
     return { ...this.metadata, steps: Object.fromEntries(rows) as Json };

@@ -4,7 +4,7 @@
  */
 import { checkNames, describeValue, unknownOptions } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
-import type { Json, Message, StopReason, Tool } from '../../core/types.ts';
+import type { ByName, Json, Message, StopReason, Tool } from '../../core/types.ts';
 
 export interface GatewayDoor {
   readonly url: string;
@@ -53,12 +53,12 @@ export interface RewardFields {
   readonly promptIds?: readonly number[];
   readonly responseIds?: readonly number[];
   /** What else the grader sees, in `result.metadata.dataset_fields`. The answer is that of the trajectory's task. */
-  readonly datasetFields?: Readonly<Record<string, Json>>;
+  readonly datasetFields?: ByName<Json>;
 }
 
 export interface GatewayReward {
   readonly reward: number;
-  readonly parts: Readonly<Record<string, number>>;
+  readonly parts: ByName<number>;
 }
 
 const FIELDS = [
@@ -113,7 +113,7 @@ export function initTrajectory(
 export async function registerTrajectory(
   door: GatewayDoor,
   base: string,
-  given: { readonly channel?: 'train' | 'val' | undefined; readonly metadata?: Readonly<Record<string, Json>> },
+  given: { readonly channel?: 'train' | 'val' | undefined; readonly metadata?: ByName<Json> },
 ): Promise<void> {
   await post(door, `${base}/register_trajectory`, given);
 }
@@ -162,7 +162,7 @@ export interface StepFields {
   readonly policyVersion?: number;
   /** Completes the trajectory. */
   readonly isLast?: boolean;
-  readonly metadata?: Readonly<Record<string, Json>> | null | undefined;
+  readonly metadata?: ByName<Json> | null | undefined;
   readonly generationId?: string | undefined;
 }
 
@@ -182,7 +182,7 @@ export class Step {
   readonly stepIndex: number = 0;
   readonly policyVersion: number = 0;
   readonly isLast: boolean = false;
-  readonly metadata: Readonly<Record<string, Json>> | null = null;
+  readonly metadata: ByName<Json> | null = null;
   declare readonly generationId: string | undefined;
 
   constructor(fields: StepFields) {

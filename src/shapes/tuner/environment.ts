@@ -10,7 +10,7 @@ import { z } from 'zod';
 import { describeThrown, describeValue } from '../../core/describe.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
 import { MAX_NESTING, nestingOf, parsedJson } from '../../core/json.ts';
-import type { Json } from '../../core/types.ts';
+import type { ByName, Json } from '../../core/types.ts';
 import { textWithin } from '../../http/message.ts';
 import { invalid, type TaskRow } from '../../tasks/rows.ts';
 
@@ -30,7 +30,7 @@ export interface EnvironmentOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
-type Fields = Readonly<Record<string, Json>>;
+type Fields = ByName<Json>;
 
 export interface StepResult {
   /** What the environment returned, usually messages. */
@@ -222,7 +222,7 @@ function jsonIn(text: string, url: string): unknown {
 
 export interface EnvironmentTasksOptions extends EnvironmentOptions {
   readonly split?: string | undefined;
-  readonly params?: Readonly<Record<string, Json>> | undefined;
+  readonly params?: ByName<Json> | undefined;
 }
 
 /** A source for `tasks` and `heldOut`. Rows hold ids and metadata (`task_id`, `env_type`, `split`); the environment gives the prompt. */

@@ -18,7 +18,7 @@ import { isConcrete, methodKind, processOf, rolesIn } from '../../core/define.ts
 import { checkedFields, checkNames, describeThrown, describeValue, refusing, unknownOptions } from '../../core/describe.ts';
 import { TrainyardError } from '../../core/errors.ts';
 import { defined, isObject } from '../../core/json.ts';
-import type { Json, PromptMessage, TaskView, Task as WholeTask } from '../../core/types.ts';
+import type { ByName, Json, PromptMessage, TaskView, Task as WholeTask } from '../../core/types.ts';
 import { ModelTuner } from './model-tuner.ts';
 
 const UNNAMED = 'default_workflow';
@@ -116,7 +116,7 @@ export interface Task {
   readonly taskId: string;
   /** `env_type` of the row's metadata, or `no_env`. */
   readonly envType: string;
-  readonly metadata: Readonly<Record<string, Json>>;
+  readonly metadata: ByName<Json>;
 }
 
 export class WorkflowTask {
@@ -170,16 +170,16 @@ export interface WorkflowOutputFields {
   /** Absent or null: the judge decides. */
   readonly reward?: OutputReward | null | undefined;
   readonly isSuccess?: boolean | null | undefined;
-  readonly metadata?: Readonly<Record<string, Json>> | undefined;
-  readonly logMetrics?: Readonly<Record<string, number>> | undefined;
+  readonly metadata?: ByName<Json> | undefined;
+  readonly logMetrics?: ByName<number> | undefined;
 }
 
 /** A plain object with these fields works too. Unknown fields are refused: a reward under a wrong name would be silently lost. */
 export class WorkflowOutput implements WorkflowOutputFields {
   readonly reward: OutputReward | null;
   readonly isSuccess: boolean | null;
-  readonly metadata: Readonly<Record<string, Json>>;
-  readonly logMetrics: Readonly<Record<string, number>>;
+  readonly metadata: ByName<Json>;
+  readonly logMetrics: ByName<number>;
 
   constructor(fields: WorkflowOutputFields = {}) {
     checkNames(fields, FIELDS, 'WorkflowOutput', 'WORKFLOW_BAD_RESULT');

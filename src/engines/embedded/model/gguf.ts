@@ -5,6 +5,7 @@
 import { type FileHandle, open } from 'node:fs/promises';
 import { boundary } from '../../../core/errors.ts';
 import { type GgufHeader, type GgufTensor, invalidGguf, readGgufHeader } from '../../../core/gguf-header.ts';
+import type { ByName } from '../../../core/types.ts';
 import { FAMILIES } from './config.ts';
 import { BLOCK_TYPES } from './gguf-blocks.ts';
 import type { ModelSource } from './model-source.ts';
@@ -61,13 +62,13 @@ async function sourceOf(file: FileHandle, { metadata, tensors, fileBytes }: Gguf
 
 const ROPE_FACTORS = 'rope_freqs.weight';
 
-const NAMES: Readonly<Record<string, string>> = {
+const NAMES: ByName<string> = {
   'token_embd.weight': 'model.embed_tokens.weight',
   'output_norm.weight': 'model.norm.weight',
   'output.weight': 'lm_head.weight',
   [ROPE_FACTORS]: ROPE_FACTORS,
 };
-const NAMES_IN_LAYER: Readonly<Record<string, string>> = {
+const NAMES_IN_LAYER: ByName<string> = {
   attn_norm: 'input_layernorm',
   ffn_norm: 'post_attention_layernorm',
   attn_q: 'self_attn.q_proj',
@@ -164,7 +165,7 @@ async function readRotated(read: ReadRows, tensor: PlacedTensor, first: number, 
 
 type Metadata = ReadonlyMap<string, unknown>;
 
-const SETTINGS: Readonly<Record<string, string>> = {
+const SETTINGS: ByName<string> = {
   embedding_length: 'hidden_size',
   feed_forward_length: 'intermediate_size',
   block_count: 'num_hidden_layers',

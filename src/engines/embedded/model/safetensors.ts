@@ -6,6 +6,7 @@
 import { type FileHandle, open } from 'node:fs/promises';
 import { messageOf, TrainyardError } from '../../../core/errors.ts';
 import { isObject } from '../../../core/json.ts';
+import type { ByName } from '../../../core/types.ts';
 
 export interface Tensor {
   readonly name: string;
@@ -32,7 +33,7 @@ const MOST_READ = 2 ** 30;
 export class SafetensorsFile implements AsyncDisposable {
   readonly path: string;
   readonly entries: ReadonlyMap<string, Entry>;
-  readonly metadata: Readonly<Record<string, string>>;
+  readonly metadata: ByName<string>;
   readonly #handle: FileHandle;
   readonly #dataStart: number;
 
@@ -89,7 +90,7 @@ export class SafetensorsFile implements AsyncDisposable {
 
 export interface SafetensorsContent {
   readonly tensors: ReadonlyMap<string, Tensor>;
-  readonly metadata: Readonly<Record<string, string>>;
+  readonly metadata: ByName<string>;
 }
 
 export async function readSafetensors(path: string): Promise<SafetensorsContent> {
@@ -99,11 +100,7 @@ export async function readSafetensors(path: string): Promise<SafetensorsContent>
   return { tensors, metadata: file.metadata };
 }
 
-export async function writeSafetensors(
-  path: string,
-  tensors: readonly Tensor[],
-  metadata: Readonly<Record<string, string>>,
-): Promise<void> {
+export async function writeSafetensors(path: string, tensors: readonly Tensor[], metadata: ByName<string>): Promise<void> {
   const header: Record<string, unknown> = { __metadata__: metadata };
   let offset = 0;
   for (const { name, shape, data } of tensors) {
@@ -122,7 +119,7 @@ export async function writeSafetensors(
 }
 
 interface Header {
-  readonly header: Readonly<Record<string, unknown>>;
+  readonly header: ByName<unknown>;
   readonly dataStart: number;
 }
 
@@ -191,7 +188,7 @@ function checkTiling(entries: readonly Entry[], dataLength: number, path: string
   }
 }
 
-function decodeMetadata(metadata: unknown, path: string): Readonly<Record<string, string>> {
+function decodeMetadata(metadata: unknown, path: string): ByName<string> {
   if (metadata === undefined) return {};
   if (isObject(metadata) && Object.values(metadata).every((value) => typeof value === 'string')) {
     return metadata as Record<string, string>;

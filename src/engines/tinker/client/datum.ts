@@ -8,7 +8,7 @@
 import { mapYielding } from '../../../core/async.ts';
 import { TrainyardError } from '../../../core/errors.ts';
 import { evaluateLoss, type ForwardBackwardResult, type Loss, masked, sumOfLosses } from '../../../core/policy.ts';
-import type { Sample } from '../../../core/types.ts';
+import type { ByName, Sample } from '../../../core/types.ts';
 import { type ClipSettings, cispo } from '../../../training/losses.ts';
 import type { Datum, Tensor } from '../wire/tinker-messages.ts';
 
@@ -48,7 +48,7 @@ export function isTrained({ mask }: Sample): boolean {
 }
 
 /** Picks the masked tokens' log-probabilities from the server's output. Throws if they are missing or unusable. */
-export function scoredTokens(sample: Sample, output: Readonly<Record<string, Tensor>> | undefined): Float32Array {
+export function scoredTokens(sample: Sample, output: ByName<Tensor> | undefined): Float32Array {
   const rollout = `rollout ${JSON.stringify(sample.rolloutId)}`;
   const garbled = (found: string) =>
     new TrainyardError('POLICY_GARBLED', `the server gave ${found}`, { hint: `${rollout}; check the server’s version` });
@@ -67,7 +67,7 @@ export function scoredTokens(sample: Sample, output: Readonly<Record<string, Ten
   });
 }
 
-function shifted({ tokens }: Sample, inputs: Readonly<Record<string, Float32Array>>): Datum {
+function shifted({ tokens }: Sample, inputs: ByName<Float32Array>): Datum {
   const floats = Object.entries(inputs).map(([name, data]) => [name, { dtype: 'float32', data: data.subarray(1) }] as const);
   return {
     tokens: tokens.subarray(0, -1),
@@ -77,7 +77,7 @@ function shifted({ tokens }: Sample, inputs: Readonly<Record<string, Float32Arra
 
 export interface NamedLoss {
   readonly name: string;
-  readonly settings: Readonly<Record<string, number>>;
+  readonly settings: ByName<number>;
   readonly datum: (sample: Sample, withMask: boolean) => Datum;
   /** What the server's value is compared with, where only the gradient is that of the loss asked for. */
   readonly value?: Loss;

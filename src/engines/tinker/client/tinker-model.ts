@@ -10,7 +10,7 @@ import { mapYielding } from '../../../core/async.ts';
 import { messageOf, TrainyardError } from '../../../core/errors.ts';
 import { defined } from '../../../core/json.ts';
 import type { AdamSettings } from '../../../core/policy.ts';
-import type { Json } from '../../../core/types.ts';
+import type { ByName, Json } from '../../../core/types.ts';
 import { readAs } from '../wire/codec.ts';
 import { decodePassResult, encodedBytes, encodePassRequest } from '../wire/protobuf.ts';
 import { passRequestToText, passResultFromJson } from '../wire/tinker-json.ts';
@@ -212,7 +212,7 @@ export class TinkerModel {
   }
 
   /** On 409, an earlier attempt whose response was lost took our unique name. Saves under a new one: that save may be incomplete. */
-  async #saving(verb: string, body: () => Readonly<Record<string, Json>>): Promise<Underway<Payload>> {
+  async #saving(verb: string, body: () => ByName<Json>): Promise<Underway<Payload>> {
     try {
       return await this.#verb(verb, body());
     } catch (thrown) {
@@ -269,7 +269,7 @@ export class TinkerModel {
     return this.#connection.decode(verb, () => readAs(schema, payload.kind === 'json' ? payload.value : undefined));
   }
 
-  async #verb(verb: string, body: Readonly<Record<string, Json>>): Promise<Underway<Payload>> {
+  async #verb(verb: string, body: ByName<Json>): Promise<Underway<Payload>> {
     this.assertSound();
     try {
       return await this.#submit({ verb, body: { model_id: this.id, seq_id: ++this.#seqId, ...body, type: verb } });
@@ -364,7 +364,7 @@ function joinResults(results: readonly PassResult[], chunks: readonly (readonly 
 }
 
 /** Finds the gradient norm in the metrics, whatever prefix and suffix the server adds. Throws TRAINER_FAILED if it is not finite. */
-function gradNormOf(metrics: Readonly<Record<string, number>>): number | undefined {
+function gradNormOf(metrics: ByName<number>): number | undefined {
   const [key, norm] = Object.entries(metrics).find(([name]) => /(^|[^a-z])grad(ient)?_norm$/.test(name.split(':')[0]!)) ?? [];
   if (norm === undefined || Number.isFinite(norm)) return norm;
   throw new TrainyardError('TRAINER_FAILED', `the server took a step with ${key} ${norm}, expected a finite number`, {

@@ -7,7 +7,7 @@
 import { mapYielding } from '../../../core/async.ts';
 import { messageOf, TrainyardError } from '../../../core/errors.ts';
 import { type AdamSettings, evaluateLoss, type Loss, type LossInput, sumOfLosses } from '../../../core/policy.ts';
-import type { Sample } from '../../../core/types.ts';
+import type { ByName, Sample } from '../../../core/types.ts';
 import { cispo, crossEntropy, dro, importanceSampling, ppo } from '../../../training/losses.ts';
 import type { EmbeddedModel } from '../../embedded/embedded-model.ts';
 import type { Datum, PassRequest, PassResult, Tensor, WeightsPath } from '../wire/tinker-messages.ts';
@@ -259,14 +259,14 @@ async function forward(model: EmbeddedModel, request: PassRequest): Promise<Pass
   return resultOf(logprobs, sum, metrics);
 }
 
-const METRICS: Readonly<Record<string, string>> = {
+const METRICS: ByName<string> = {
   trained: 'tokens:sum',
   ratio: 'ratio:sum',
   offPolicyKl: 'off_policy_kl:sum',
   clipped: 'clipped_tokens:sum',
 };
 
-function resultOf(logprobs: readonly Float32Array[], loss: number, sums: Readonly<Record<string, number>>): PassResult {
+function resultOf(logprobs: readonly Float32Array[], loss: number, sums: ByName<number>): PassResult {
   const named = Object.entries(sums).flatMap(([name, value]) => (METRICS[name] ? [[METRICS[name], value]] : []));
   return {
     outputType: 'TensorData',
@@ -363,11 +363,11 @@ function checkShift(tokens: Int32Array, targets: Int32Array, weights: Float32Arr
 
 // Losses by name. The API's clip bounds are absolute ratios (0.8 and 1.2); ours are distances from 1.
 
-type Settings = Readonly<Record<string, number>>;
+type Settings = ByName<number>;
 
 const DEFAULT_BOUNDS = { clip_low_threshold: 0.8, clip_high_threshold: 1.2 };
 
-const LOSSES: Readonly<Record<string, { readonly defaults: Settings; make(settings: Settings): Loss }>> = {
+const LOSSES: ByName<{ readonly defaults: Settings; make(settings: Settings): Loss }> = {
   cross_entropy: { defaults: {}, make: crossEntropy },
   importance_sampling: { defaults: {}, make: importanceSampling },
   ppo: { defaults: DEFAULT_BOUNDS, make: (settings) => ppo(clipOf(settings)) },

@@ -5,6 +5,7 @@
  */
 import { z } from 'zod';
 import type { AdamSettings } from '../../../core/policy.ts';
+import type { ByName } from '../../../core/types.ts';
 import { shown, WireError } from './codec.ts';
 
 /** The wire uses int64. Ids and counts fit in 32 bits, and decoders refuse larger values. */
@@ -12,7 +13,7 @@ export type Tensor =
   | { readonly dtype: 'float32'; readonly data: Float32Array; readonly shape?: readonly number[] }
   | { readonly dtype: 'int64'; readonly data: Int32Array; readonly shape?: readonly number[] };
 
-export type Tensors = Readonly<Record<string, Tensor>>;
+export type Tensors = ByName<Tensor>;
 
 /** One training row. `tokens` omits the last token, `inputs.target_tokens` the first: input i belongs to the token after tokens[i]. */
 export interface Datum {
@@ -27,7 +28,7 @@ export interface PassRequest {
   readonly seqId: number | undefined;
   readonly data: readonly Datum[];
   readonly loss: string;
-  readonly lossSettings: Readonly<Record<string, number>>;
+  readonly lossSettings: ByName<number>;
   readonly forwardOnly: boolean;
 }
 
@@ -36,7 +37,7 @@ export interface PassResult {
   /** One per datum, including `logprobs` for every position. */
   readonly outputs: readonly Tensors[];
   /** By wire name, such as `loss:sum`: the name, and how to combine the values of several chunks. */
-  readonly metrics: Readonly<Record<string, number>>;
+  readonly metrics: ByName<number>;
 }
 
 export interface SampledSequence {
@@ -133,7 +134,7 @@ const adamParams = z
     }),
   );
 
-export function adamToWire(adam: AdamSettings): Readonly<Record<string, number>> {
+export function adamToWire(adam: AdamSettings): ByName<number> {
   return {
     learning_rate: adam.learningRate,
     beta1: adam.beta1,
