@@ -40,7 +40,7 @@ export async function storedRollout(run: string, rolloutId: string, given: Given
   const isServed = existsSync(join(run, 'store.sqlite')) || keptStore(run).url !== undefined;
   if (isServed && !existsSync(join(run, 'run.json'))) {
     const found = `${run} holds what agents did at trainyard serve; they ran elsewhere, so there is no workflow to run again`;
-    throw new TrainyardError('USAGE', found, { hint: `look at it: trainyard show ${run} ${rolloutId}` });
+    throw new TrainyardError('USAGE', found, `look at it: trainyard show ${run} ${rolloutId}`);
   }
   readRunFile(run, 'FILE_NOT_FOUND');
   const trajectory = await rolloutIn(store, run, rolloutId);
@@ -48,9 +48,7 @@ export async function storedRollout(run: string, rolloutId: string, given: Given
   const task = plan[trajectory.purpose === 'train' ? 'tasks' : 'heldOut'].find(({ id }) => id === trajectory.taskId);
   if (task !== undefined) return { plan, trajectory, task };
   const hint = 'put the tasks back as they were when the run began';
-  throw new TrainyardError('FILE_NOT_FOUND', `the rollout's task ${JSON.stringify(trajectory.taskId)} is not in its file`, {
-    hint,
-  });
+  throw new TrainyardError('FILE_NOT_FOUND', `the rollout's task ${JSON.stringify(trajectory.taskId)} is not in its file`, hint);
 }
 
 /** Where a request first differs from the recorded one: at a message, else in its tools or ids. `turn`: null if none was recorded. */
@@ -197,7 +195,7 @@ async function gradedAgain({ plan, trajectory, task }: StoredRollout, stop: Abor
   if (grader === undefined || grader.asksPolicy || isOwn) {
     const why = isOwn || !grader ? 'the workflow gave the reward itself' : `the grader ${grader.name} asks the policy`;
     const hint = 'leave --grade out to run the workflow again';
-    throw new TrainyardError('USAGE', `what was stored cannot be graded again: ${why}`, { hint });
+    throw new TrainyardError('USAGE', `what was stored cannot be graded again: ${why}`, hint);
   }
   const printed: string[] = [];
   await using runner = await openGrader(plan.settings, grader, graderModule, stop);

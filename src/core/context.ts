@@ -86,9 +86,11 @@ function tailOf(pathname: string): string {
 function required(what: string): WorkflowContext {
   const rollout = currentRollout();
   if (rollout !== undefined) return rollout;
-  throw new TrainyardError('NO_ROLLOUT', `${what} was used where no rollout runs`, {
-    hint: "use it inside the workflow's run, not while its module is loaded; there is one rollout for each task",
-  });
+  throw new TrainyardError(
+    'NO_ROLLOUT',
+    `${what} was used where no rollout runs`,
+    "use it inside the workflow's run, not while its module is loaded; there is one rollout for each task",
+  );
 }
 
 /** Adds the header that names the thread, for requests outside the role's default thread. */

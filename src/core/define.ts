@@ -59,9 +59,11 @@ export function defineWorkflow(
   options?: WorkflowOptions<unknown, string>,
 ): Workflow {
   if (typeof given !== 'function' && options !== undefined) {
-    throw new TrainyardError('WORKFLOW_INVALID', 'defineWorkflow was given an object with run and, beside it, options', {
-      hint: 'put the options into the object',
-    });
+    throw new TrainyardError(
+      'WORKFLOW_INVALID',
+      'defineWorkflow was given an object with run and, beside it, options',
+      'put the options into the object',
+    );
   }
   const settings = (typeof given === 'function' ? options : given) ?? {};
   const { run, name } = runOf(given);
@@ -100,7 +102,7 @@ function checkAsync(run: unknown, where: string, given: unknown = run): asserts 
   throw new TrainyardError(
     'WORKFLOW_NOT_ASYNC',
     `expected an async function, or an object or a class with an async run(), found ${where === '' ? '' : `${where} `}${typeof run === 'function' ? 'a function that is not async' : kindOf(run ?? given)}`,
-    { hint: 'add `async`, or wrap it: defineWorkflow(async (ctx) => yours(ctx))' },
+    'add `async`, or wrap it: defineWorkflow(async (ctx) => yours(ctx))',
   );
 }
 
@@ -114,9 +116,11 @@ export function processOf(Class: object, instance: object = {}): Pick<Workflow, 
   // An agent without isolation may call anything of its own `hidden`.
   const field = (isolation === undefined ? ['isolation'] : ['isolation', 'hidden']).find((name) => Object.hasOwn(instance, name));
   if (field !== undefined) {
-    throw new TrainyardError('WORKFLOW_INVALID', `${instance.constructor.name} has a field ${field}, expected a static one`, {
-      hint: "write static isolation = 'process' and static hidden = […]; or start the run with --isolation process",
-    });
+    throw new TrainyardError(
+      'WORKFLOW_INVALID',
+      `${instance.constructor.name} has a field ${field}, expected a static one`,
+      "write static isolation = 'process' and static hidden = […]; or start the run with --isolation process",
+    );
   }
   return { isolation: isolation ?? 'none', ...defined({ env, hidden }) };
 }
@@ -198,9 +202,11 @@ export function checkDefaultModel(given: unknown, whose: string): asserts given 
     if (isServer) return;
     if ('generate' in given && typeof given.generate === 'function') return;
   }
-  throw new TrainyardError('WORKFLOW_INVALID', `${whose}: expected a default model, found ${described(given)}`, {
-    hint: "give { name, baseURL, apiKey, api: 'openai' or 'anthropic' } of a server, or a function from { messages } to a text",
-  });
+  throw new TrainyardError(
+    'WORKFLOW_INVALID',
+    `${whose}: expected a default model, found ${described(given)}`,
+    "give { name, baseURL, apiKey, api: 'openai' or 'anthropic' } of a server, or a function from { messages } to a text",
+  );
 }
 
 /** Omits string values, which may contain a key. */
@@ -280,7 +286,7 @@ function made(Class: GraderClass): GraderOptions {
 }
 
 function invalidGrader(message: string, hint?: string): TrainyardError {
-  return new TrainyardError('GRADER_INVALID', message, { hint });
+  return new TrainyardError('GRADER_INVALID', message, hint);
 }
 
 /** Undefined if the value is not a workflow, or is an abstract base class. */

@@ -256,5 +256,5 @@ function expected(what: string, token: Token): TrainyardError {
 /** One line: terminals and the page show it as it is. */
 function fault(found: string, at?: number): TrainyardError {
   const message = `filter${at === undefined ? '' : `, character ${at + 1}`}: ${found}`;
-  return new TrainyardError('USAGE', message, { hint: 'such as: reward<0.2 && turns>5 && tool~"search"' });
+  return new TrainyardError('USAGE', message, 'such as: reward<0.2 && turns>5 && tool~"search"');
 }

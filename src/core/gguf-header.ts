@@ -102,5 +102,5 @@ function withoutBigints(value: unknown): unknown {
 const DAMAGED = 'the file is damaged, or was not downloaded completely: use another copy';
 
 export function invalidGguf(path: string, found: string, hint = DAMAGED): TrainyardError {
-  return new TrainyardError('MODEL_INVALID', `${path} ${found}`, { hint });
+  return new TrainyardError('MODEL_INVALID', `${path} ${found}`, hint);
 }

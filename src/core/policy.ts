@@ -145,7 +145,7 @@ export const OVERFLOW_HINT =
 export function checkFits({ length }: Int32Array, contextLength: number): void {
   if (length < contextLength) return;
   const found = `the prompt has ${length} tokens, the context is ${contextLength}`;
-  throw new TrainyardError('CONTEXT_OVERFLOW', found, { hint: OVERFLOW_HINT });
+  throw new TrainyardError('CONTEXT_OVERFLOW', found, OVERFLOW_HINT);
 }
 
 /** Throws CONTEXT_OVERFLOW if the prompt leaves no room for a token, REQUEST_INVALID for anything else that cannot be sampled. */
@@ -227,9 +227,11 @@ export function evaluateLoss(loss: Loss, sample: Sample, logprobs: Float32Array,
   const finite = Number.isFinite(output.loss) && output.gradient.every(Number.isFinite);
   if (finite && output.gradient.length === logprobs.length) return output;
   const found = finite ? `${output.gradient.length} derivatives for ${logprobs.length} tokens` : 'a value that is not finite';
-  throw new TrainyardError('TRAINER_FAILED', `loss ${loss.name} gave ${found} on sample ${index}`, {
-    hint: 'no step was taken; log-probabilities may have moved too far from those recorded: lower the learning rate or the staleness',
-  });
+  throw new TrainyardError(
+    'TRAINER_FAILED',
+    `loss ${loss.name} gave ${found} on sample ${index}`,
+    'no step was taken; log-probabilities may have moved too far from those recorded: lower the learning rate or the staleness',
+  );
 }
 
 /** An output is undefined if its sample has no trained tokens. Sums in sample order, so that the result does not depend on timing. */

@@ -138,7 +138,7 @@ function likely(found: unknown): string {
 }
 
 function badReward(message: string, hint = 'return a finite number, for example 1 or 0'): TrainyardError {
-  return new TrainyardError('GRADER_BAD_REWARD', message, { hint });
+  return new TrainyardError('GRADER_BAD_REWARD', message, hint);
 }
 
 // Credit. A reward also counts, discounted, for the turn before it, and so on back to the start of its branch. Turns form a tree: a turn's
@@ -173,7 +173,7 @@ export function credited(reward: Reward, turns: readonly Turn[], credit: Credit)
   checkCredit(credit);
   if (reward.credit !== undefined) {
     const hint = 'rewards that were discounted once hold what later turns earned; discount the rewards as they were given';
-    throw new TrainyardError('USAGE', 'the turns’ rewards were discounted before', { hint });
+    throw new TrainyardError('USAGE', 'the turns’ rewards were discounted before', hint);
   }
   const { turnDiscount, per } = credit;
   if (reward.byTurn === undefined && (turnDiscount === 1 || per === 'row')) return reward;

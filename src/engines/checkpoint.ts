@@ -32,21 +32,20 @@ export async function checkModelFolder(dir: string, needs: 'weights' | 'text' = 
     throw new TrainyardError(
       'MODEL_INVALID',
       `the weights of ${dir} are not in it but at a Tinker server; tinker.json says which`,
-      {
-        hint: 'use it with --engine tinker; of a trainyard tinker server, the weights are below its --state folder',
-      },
+      'use it with --engine tinker; of a trainyard tinker server, the weights are below its --state folder',
     );
   }
   const checkpoints = join(dir, 'checkpoints');
   const newest = (await savedSteps(checkpoints).catch(() => [])).at(-1);
   const wanted = needs === 'weights' ? 'model.safetensors' : 'tokenizer_config.json';
   const found = names === undefined ? `no model folder at ${dir}` : `${dir} holds no config.json, so it is no model folder`;
-  throw new TrainyardError('FILE_NOT_FOUND', found, {
-    hint:
-      newest === undefined
-        ? `give a folder with config.json, ${wanted} and tokenizer.json`
-        : `did you mean ${join(checkpoints, checkpointName(newest))}?`,
-  });
+  throw new TrainyardError(
+    'FILE_NOT_FOUND',
+    found,
+    newest === undefined
+      ? `give a folder with config.json, ${wanted} and tokenizer.json`
+      : `did you mean ${join(checkpoints, checkpointName(newest))}?`,
+  );
 }
 
 export function checkpointName(step: number): string {
@@ -174,7 +173,7 @@ export async function discardUncommitted(trainer: Trainer, dir: string, lastStep
   if (newest > lastStep + 1) {
     const message = `there is a checkpoint of step ${newest}, but the store knows ${lastStep} steps: it was lost or replaced`;
     const hint = `put the store back, or begin a new run with --model ${join(dir, checkpointName(newest))}`;
-    throw new TrainyardError('RESUME_IMPOSSIBLE', message, { hint });
+    throw new TrainyardError('RESUME_IMPOSSIBLE', message, hint);
   }
   for (const name of await readdir(dir)) {
     const left = UNFINISHED.test(name) || name === checkpointName(lastStep + 1);

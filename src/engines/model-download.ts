@@ -142,12 +142,12 @@ function chosen(files: readonly HubFile[], gguf: string | undefined, id: string)
   const list = shortLine(ggufs.map(({ path, size }) => `${path} (${sizeText(size)})`).join(', '), 2_000);
   const found = gguf === undefined ? `${ggufs.length} GGUF files` : `no GGUF file ${gguf}`;
   const hint = `name one: trainyard model get ${id} ${shellWord(nearName(gguf ?? '', paths) ?? paths[0]!)}`;
-  throw new TrainyardError('USAGE', `${id} holds ${found}: ${list}`, { hint });
+  throw new TrainyardError('USAGE', `${id} holds ${found}: ${list}`, hint);
 }
 
 function unusable(id: string, what: string): TrainyardError {
   const hint = 'expected config.json, tokenizer.json and model.safetensors (or its index and shards), or a whole GGUF file';
-  return new TrainyardError('MODEL_INVALID', `${id} ${what}`, { hint });
+  return new TrainyardError('MODEL_INVALID', `${id} ${what}`, hint);
 }
 
 /** What holds the weights, if the engine can compute the model that config.json describes. */
@@ -159,9 +159,7 @@ async function weightsOf(hub: Hub, sha: string, files: readonly HubFile[]): Prom
     parseConfig(config);
   } catch (thrown) {
     if (!(thrown instanceof TrainyardError)) throw thrown;
-    throw new TrainyardError(thrown.code, `${hub.id}: ${thrown.message}; its weights were not downloaded`, {
-      hint: thrown.hint!,
-    });
+    throw new TrainyardError(thrown.code, `${hub.id}: ${thrown.message}; its weights were not downloaded`, thrown.hint!);
   }
   const index = namedIn(files, INDEX);
   if (index === undefined) return [namedIn(files, WEIGHTS)!];
@@ -203,7 +201,7 @@ async function checkSpace({ id, blobs }: Hub, files: readonly HubFile[]): Promis
   // A file system that knows no sizes says 0 blocks.
   if (blocks === 0 || missing <= free) return;
   const message = `${id} needs ${sizeText(missing)} more, and ${hubCache()} has ${sizeText(free)} free`;
-  throw new TrainyardError('DOWNLOAD_FAILED', message, { hint: ROOM });
+  throw new TrainyardError('DOWNLOAD_FAILED', message, ROOM);
 }
 
 async function downloadFile(hub: Hub, sha: string, file: HubFile, onBytes: (bytes: number) => void): Promise<void> {
@@ -224,7 +222,7 @@ async function downloadFile(hub: Hub, sha: string, file: HubFile, onBytes: (byte
   await rm(partial);
   const message = `${file.path} is not the file that ${hub.url} lists: expected the hash ${file.hash}, found ${found}; it was removed`;
   const hint = 'type the command again; if that does not help, a proxy or a mirror (HF_ENDPOINT) changes files';
-  throw new TrainyardError('DOWNLOAD_FAILED', message, { hint });
+  throw new TrainyardError('DOWNLOAD_FAILED', message, hint);
 }
 
 /** Appends what is missing of the file. Throws Interrupted if the connection is lost. */
@@ -302,7 +300,7 @@ async function jsonAt<T>(hub: Hub, path: string, schema: z.ZodType<T>): Promise<
 
 function noSuchHub({ url }: Hub, what: string): TrainyardError {
   const hint = 'a proxy may ask for a login; HF_ENDPOINT names another hub';
-  return new TrainyardError('DOWNLOAD_FAILED', `${url} ${what}`, { hint });
+  return new TrainyardError('DOWNLOAD_FAILED', `${url} ${what}`, hint);
 }
 
 /** Throws unless what was asked for comes. */
@@ -329,7 +327,7 @@ function refusal({ id, url }: Hub, { status, headers }: Response): TrainyardErro
     status === 403 || headers.get('x-error-code') === 'GatedRepo'
       ? [`${id} is open only to those who were granted access`, `ask for access at ${url}/${id}, then ${access}`]
       : [`there is no model ${id}, or none that is public`, `look it up at ${url}/models; for a private one ${access}`];
-  return new TrainyardError('DOWNLOAD_FAILED', `${what}: ${answered}`, { hint });
+  return new TrainyardError('DOWNLOAD_FAILED', `${what}: ${answered}`, hint);
 }
 
 export function sizeText(bytes: number): string {

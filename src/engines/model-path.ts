@@ -51,7 +51,7 @@ export async function resolveModel(name: string, needs: Needs = 'weights'): Prom
     const hint = isInModel
       ? `did you mean its folder, ${dirname(name)}?`
       : 'give a model folder, a GGUF file, or Owner/Name after trainyard model get';
-    throw new TrainyardError('FILE_NOT_FOUND', `no model folder at ${name}: it is a file, and not a GGUF file`, { hint });
+    throw new TrainyardError('FILE_NOT_FOUND', `no model folder at ${name}: it is a file, and not a GGUF file`, hint);
   }
   const [, id, file] = HUB_NAME.exec(name) ?? [];
   const cached = id === undefined ? undefined : await inCache(id, file, needs);
@@ -79,7 +79,7 @@ async function inCache(id: string, file: string | undefined, needs: Needs): Prom
     if (ggufs.length === 1) return join(snapshot, ggufs[0]!);
     if (ggufs.length > 1) {
       const hint = `give one of ${ggufs.map((gguf) => `${id}:${gguf}`).join(', ')}`;
-      throw new TrainyardError('FILE_NOT_FOUND', `the cache holds ${ggufs.length} GGUF files of ${id}`, { hint });
+      throw new TrainyardError('FILE_NOT_FOUND', `the cache holds ${ggufs.length} GGUF files of ${id}`, hint);
     }
   }
   return undefined;
@@ -106,9 +106,10 @@ async function notFound(name: string, id: string | undefined, file: string | und
   const get = `download it from the Hugging Face hub: ${['trainyard model get', wanted, ...wantedFile.map(shellWord)].join(' ')}`;
   const hints = [...(near === undefined ? [] : [`did you mean ${near}?`]), ...(wanted === undefined ? [] : [get])];
   const there = isPart ? `${id} in ${hubCache()} lacks ${file ?? 'its weights'}` : `no model of that name is in ${hubCache()}`;
-  return new TrainyardError('FILE_NOT_FOUND', `no model folder at ${name}${id === undefined ? '' : `, and ${there}`}`, {
-    hint:
-      hints.join(' Or ') ||
+  return new TrainyardError(
+    'FILE_NOT_FOUND',
+    `no model folder at ${name}${id === undefined ? '' : `, and ${there}`}`,
+    hints.join(' Or ') ||
       'give a folder with config.json, weights and tokenizer.json, a .gguf file, or a model that trainyard model get Owner/Name downloaded; for a model behind an API, add --engine openai or anthropic',
-  });
+  );
 }

@@ -103,9 +103,7 @@ function keyOf(api: ApiName, named: string | undefined): string {
   throw new TrainyardError(
     'USAGE',
     `apiKeyEnv: expected the name of an environment variable with the key, and ${named} is not set`,
-    {
-      hint: `export ${named}=…, or leave --api-key-env out for a server that needs no key`,
-    },
+    `export ${named}=…, or leave --api-key-env out for a server that needs no key`,
   );
 }
 
@@ -122,9 +120,11 @@ export async function checkModelNamed(request: Partial<ServerSettings>): Promise
   const host = baseURL && new URL(baseURL).host;
   const names = offered?.slice(0, MOST_NAMED).join(', ');
   const list = offered === undefined ? `; ${host} cannot be reached` : names ? `; ${host} offers ${names}${more}` : '';
-  throw new TrainyardError('USAGE', `model: expected the name of a model at the server, found none${list}`, {
-    hint: `give --model its name there, such as --model ${offered?.[0] ?? 'NAME'}`,
-  });
+  throw new TrainyardError(
+    'USAGE',
+    `model: expected the name of a model at the server, found none${list}`,
+    `give --model its name there, such as --model ${offered?.[0] ?? 'NAME'}`,
+  );
 }
 
 /** Undefined if the server cannot be reached, empty if it gives no list. */
@@ -149,9 +149,11 @@ export async function openPolicy(settings: PolicySettings, words: number, option
   const { model: dir, threads, context, seed, staleness = 0 } = settings;
   const { trained, loraRank, loraAlpha } = settings;
   if (trained === 'all' && (await readAdapterConfig(dir))) {
-    throw new TrainyardError('USAGE', `trained: expected adapters, found all: ${dir} is an adapter, and goes on as one`, {
-      hint: 'leave --trained out; to train all parameters, export the model with --merged first, and start from that',
-    });
+    throw new TrainyardError(
+      'USAGE',
+      `trained: expected adapters, found all: ${dir} is an adapter, and goes on as one`,
+      'leave --trained out; to train all parameters, export the model with --merged first, and start from that',
+    );
   }
   const isAsked = (loraRank ?? loraAlpha) !== undefined;
   const lora = isAsked ? loraOf(settings, Infinity) : (parameters: number) => loraOf(settings, parameters);
@@ -176,7 +178,7 @@ async function baseOf(adapter: string, name: string): Promise<string> {
     const isAtHub = HUB_NAME.test(name) || hubNameOf(name) !== undefined;
     const put = 'put the base model back, or write where it is into base_model_name_or_path of adapter_config.json';
     const hint = (isAtHub ? thrown.hint : undefined) ?? put;
-    throw new TrainyardError(thrown.code, `${adapter} is an adapter, and its base model is missing: ${thrown.message}`, { hint });
+    throw new TrainyardError(thrown.code, `${adapter} is an adapter, and its base model is missing: ${thrown.message}`, hint);
   });
 }
 
@@ -196,9 +198,11 @@ export function planToTell({ plan }: Pick<SampledPolicy, 'plan'>): ModelPlan | u
 
 export function checkVocabulary(words: number, vocabSize: number): void {
   if (words <= vocabSize) return;
-  throw new TrainyardError('MODEL_INVALID', `the tokenizer has ${words} tokens, the model ${vocabSize}`, {
-    hint: 'tokenizer.json and config.json must be of the same model',
-  });
+  throw new TrainyardError(
+    'MODEL_INVALID',
+    `the tokenizer has ${words} tokens, the model ${vocabSize}`,
+    'tokenizer.json and config.json must be of the same model',
+  );
 }
 
 /** For one grading that asks the policy. */

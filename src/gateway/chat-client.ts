@@ -170,9 +170,11 @@ export function inThread(role: string): FetchIn {
 }
 
 function elsewhere(what: string): never {
-  throw new TrainyardError('REQUEST_INVALID', `${what} needs the policy's tokenizer, and the policy is in another process`, {
-    hint: 'run the workflow in the process of the policy: without isolation, and not on a rollout server',
-  });
+  throw new TrainyardError(
+    'REQUEST_INVALID',
+    `${what} needs the policy's tokenizer, and the policy is in another process`,
+    'run the workflow in the process of the policy: without isolation, and not on a rollout server',
+  );
 }
 
 type Server = Pick<ModelHandle, 'name' | 'baseURL' | 'apiKey' | 'fetch'>;

@@ -264,7 +264,7 @@ export class Gateway extends KeyedServer implements SessionHost {
 
 function notOpen(rollout: string): TrainyardError {
   const hint = 'open its session first';
-  return new TrainyardError('SESSION_UNKNOWN', `rollout ${JSON.stringify(rollout)} is not open`, { hint });
+  return new TrainyardError('SESSION_UNKNOWN', `rollout ${JSON.stringify(rollout)} is not open`, hint);
 }
 
 interface MatchedPath extends RouteMatch<Route> {

@@ -114,14 +114,18 @@ const SAMPLE_ID = new RegExp(`^[\\x20-\\x7e]{1,${GATEWAY_LIMITS.sampleIdLength}}
 export function authorize(keyring: Keyring, call: Headers, who: readonly Capability[]): Grant {
   const grant = keyring.read(credentialOf(call));
   if (grant === undefined) {
-    throw new TrainyardError('SESSION_UNKNOWN', 'this is not a key of this gateway', {
-      hint: 'use the base URL and key that were given together, and only while the rollout runs; keys change with every start, unless a server has the same --run',
-    });
+    throw new TrainyardError(
+      'SESSION_UNKNOWN',
+      'this is not a key of this gateway',
+      'use the base URL and key that were given together, and only while the rollout runs; keys change with every start, unless a server has the same --run',
+    );
   }
   if (who.includes(grant.capability)) return grant;
-  throw new TrainyardError('CAPABILITY_MISSING', `a key for ${grant.capability} may not do this`, {
-    hint: `it takes a key for ${who.join(' or ')}`,
-  });
+  throw new TrainyardError(
+    'CAPABILITY_MISSING',
+    `a key for ${grant.capability} may not do this`,
+    `it takes a key for ${who.join(' or ')}`,
+  );
 }
 
 /** The caller of a model call. `pathSegment`: the rollout in the path, still percent-encoded. */
@@ -171,9 +175,11 @@ function sessionOf(sessions: SessionTable, grant: Grant, pathSegment: string | u
   }
   const rollout = named ?? inHeader;
   if (rollout === undefined) {
-    throw new TrainyardError('REQUEST_INVALID', 'the request does not say which rollout it belongs to', {
-      hint: 'put /r/<rollout> into the base URL, or send x-rollout-id',
-    });
+    throw new TrainyardError(
+      'REQUEST_INVALID',
+      'the request does not say which rollout it belongs to',
+      'put /r/<rollout> into the base URL, or send x-rollout-id',
+    );
   }
   const session = sessions.get(rollout);
   if (session !== undefined && (grant.session === undefined || grant.session === session.number)) return session;
@@ -194,7 +200,7 @@ function credentialOf(call: Headers): string {
 }
 
 function noKey(message: string): TrainyardError {
-  return new TrainyardError('SESSION_UNKNOWN', message, { hint: 'send it as Authorization: Bearer <key> or as x-api-key' });
+  return new TrainyardError('SESSION_UNKNOWN', message, 'send it as Authorization: Bearer <key> or as x-api-key');
 }
 
 function malformed(message: string): TrainyardError {

@@ -135,7 +135,7 @@ function checkLength(renderer: Renderer, contextLength: number, messages: readon
   const length = messages.reduce((sum, message) => sum + charactersIn(message), ofTools);
   if (length <= SHORT || length <= NORMALISING * longestTokenOf(renderer) * contextLength) return;
   const found = `${length} characters are more than a context of ${contextLength} tokens can hold`;
-  throw new TrainyardError('CONTEXT_OVERFLOW', found, { hint: OVERFLOW_HINT });
+  throw new TrainyardError('CONTEXT_OVERFLOW', found, OVERFLOW_HINT);
 }
 
 export function charactersIn({ content, reasoning, tool_calls: calls }: Message): number {

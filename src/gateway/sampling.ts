@@ -445,7 +445,9 @@ function checkIds(ids: ArrayLike<number>, vocabSize: number): void {
 const isList = (value: unknown): value is ArrayLike<number> => Array.isArray(value) || ArrayBuffer.isView(value);
 
 function garbled(found: string, expected: string): TrainyardError {
-  return new TrainyardError('POLICY_GARBLED', `the engine sampled ${found}, expected ${expected}`, {
-    hint: 'what it samples cannot be trained on; of a server, check its version and its base model against the model folder',
-  });
+  return new TrainyardError(
+    'POLICY_GARBLED',
+    `the engine sampled ${found}, expected ${expected}`,
+    'what it samples cannot be trained on; of a server, check its version and its base model against the model folder',
+  );
 }

@@ -177,9 +177,11 @@ export class LiveSession implements Session {
     this.assertOpen();
     const { turns, tokens } = this.spec.limits;
     if (this.openCalls + count > GATEWAY_LIMITS.callsAtOnce) {
-      throw new TrainyardError('ENGINE_BUSY', `the rollout has ${this.openCalls} model calls under way`, {
-        hint: 'wait for some of them, then try again',
-      });
+      throw new TrainyardError(
+        'ENGINE_BUSY',
+        `the rollout has ${this.openCalls} model calls under way`,
+        'wait for some of them, then try again',
+      );
     }
     if (this.turns.length + this.openCalls + count > turns) throw limitReached('turns', `${turns} model calls`);
     const left = tokens - this.sampledTokens - this.#reservedTokens;
@@ -225,9 +227,11 @@ export class LiveSession implements Session {
   claim(idempotencyKey: string, request: string): void {
     const known = this.#idempotencyKeys.get(idempotencyKey) ?? request;
     if (known !== request) {
-      throw new TrainyardError('REQUEST_CONFLICT', 'the Idempotency-Key was given to another request before', {
-        hint: 'use a new key for each request, and the same key only to repeat one',
-      });
+      throw new TrainyardError(
+        'REQUEST_CONFLICT',
+        'the Idempotency-Key was given to another request before',
+        'use a new key for each request, and the same key only to repeat one',
+      );
     }
     this.#idempotencyKeys.set(idempotencyKey, request);
   }

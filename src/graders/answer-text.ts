@@ -57,7 +57,7 @@ export function checkOptions(
 ): void {
   const problems = [...optionFaults(given, kinds, required)];
   if (problems.length === 0) return;
-  throw new TrainyardError('GRADER_INVALID', `${grader}: ${problems.join('; ')}`, { hint });
+  throw new TrainyardError('GRADER_INVALID', `${grader}: ${problems.join('; ')}`, hint);
 }
 
 /** `whose`: what messages call the object. */

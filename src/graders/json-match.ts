@@ -313,5 +313,5 @@ function textOf(schema: unknown): string | undefined {
 
 function invalid(faults: readonly string[], hint: string): TrainyardError {
   const more = faults.length > MOST_SHOWN ? `; and ${faults.length - MOST_SHOWN} more` : '';
-  return new TrainyardError('GRADER_INVALID', `jsonMatch: ${faults.slice(0, MOST_SHOWN).join('; ')}${more}`, { hint });
+  return new TrainyardError('GRADER_INVALID', `jsonMatch: ${faults.slice(0, MOST_SHOWN).join('; ')}${more}`, hint);
 }

@@ -26,7 +26,7 @@ export function checkGrader(given: unknown, where: string): asserts given is Gra
   const found = isFunction && given.name ? `the function ${given.name}` : isFunction ? 'a function' : kindOf(given).toLowerCase();
   const called = 'call what makes a grader, such as exactMatch(); wrap what grades in defineGrader(…)';
   const hint = isFunction ? called : 'make one with defineGrader(…)';
-  throw new TrainyardError('GRADER_INVALID', `${where}: expected a grader, found ${found}`, { hint });
+  throw new TrainyardError('GRADER_INVALID', `${where}: expected a grader, found ${found}`, hint);
 }
 
 export async function callGrader(grader: Grader, input: GraderInput, ctx: GraderContext): Promise<Grade> {

@@ -131,5 +131,5 @@ function turnsOf(messages: readonly Message[]): GraderInput['turns'] {
 }
 
 function wrong(message: string): TrainyardError {
-  return new TrainyardError('USAGE', message, { hint: "write gradeOnce(grader, { said: '4', answer: 4 })" });
+  return new TrainyardError('USAGE', message, "write gradeOnce(grader, { said: '4', answer: 4 })");
 }

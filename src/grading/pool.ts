@@ -57,9 +57,11 @@ const pools = new SharedPools<ProcessPool>();
 export async function openGraderPool(options: GraderPoolOptions): Promise<GraderRunner> {
   const workers = options.workers ?? Math.min(availableParallelism(), MOST_DEFAULT_WORKERS);
   if (poolKind() !== undefined) {
-    throw new TrainyardError('USAGE', 'a grader pool was opened inside a grading process', {
-      hint: 'the module with the grader is imported to grade: start runs only under `if (import.meta.main)`, or from another module',
-    });
+    throw new TrainyardError(
+      'USAGE',
+      'a grader pool was opened inside a grading process',
+      'the module with the grader is imported to grade: start runs only under `if (import.meta.main)`, or from another module',
+    );
   }
   const deadlineMs = checkedDeadline(options.deadlineMs ?? DEFAULT_DEADLINE_MS);
   const retries = checkedRetries(options.retries ?? 0);
@@ -144,9 +146,11 @@ function closedEarly(): TrainyardError {
 
 function checkedMemory(memoryMb: number): number {
   if (Number.isSafeInteger(memoryMb) && memoryMb >= LEAST_MEMORY_MB) return memoryMb;
-  throw new TrainyardError('USAGE', `memoryMb is ${memoryMb}, expected a whole number from ${LEAST_MEMORY_MB} up`, {
-    hint: 'a process that grades needs about 50 MB before it grades anything',
-  });
+  throw new TrainyardError(
+    'USAGE',
+    `memoryMb is ${memoryMb}, expected a whole number from ${LEAST_MEMORY_MB} up`,
+    'a process that grades needs about 50 MB before it grades anything',
+  );
 }
 
 function attemptOf(answer: Answer): Attempt {

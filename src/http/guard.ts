@@ -74,14 +74,18 @@ const SHORTEST_SECRET = 16;
 /** Throws USAGE if an address beyond loopback has no secret, or the secret is weak. */
 export function checkSecret(host: string, { name, value }: Secret): void {
   if (value === undefined && !isLoopback(host)) {
-    throw new TrainyardError('USAGE', `${JSON.stringify(host)} is not loopback, and no ${name} was given`, {
-      hint: `anyone who can reach the port could try keys: give a ${name}, or bind 127.0.0.1`,
-    });
+    throw new TrainyardError(
+      'USAGE',
+      `${JSON.stringify(host)} is not loopback, and no ${name} was given`,
+      `anyone who can reach the port could try keys: give a ${name}, or bind 127.0.0.1`,
+    );
   }
   if (value !== undefined && (value.length < SHORTEST_SECRET || !/^[\x21-\x7e]+$/.test(value))) {
-    throw new TrainyardError('USAGE', `the ${name} is not ${SHORTEST_SECRET} or more printable ASCII characters`, {
-      hint: 'make one: openssl rand -hex 16',
-    });
+    throw new TrainyardError(
+      'USAGE',
+      `the ${name} is not ${SHORTEST_SECRET} or more printable ASCII characters`,
+      'make one: openssl rand -hex 16',
+    );
   }
 }
 

@@ -187,7 +187,9 @@ export function quietFrameworks(): void {
 function checkInherited(names: readonly string[]): void {
   const refused = names.filter((name) => NEVER.test(name));
   if (refused.length === 0) return;
-  throw new TrainyardError('USAGE', `env: ${refused.join(', ')} cannot be passed on to an agent`, {
-    hint: 'what begins with TINKER_ or TRAINYARD_ belongs to the run; give the agent a variable of its own',
-  });
+  throw new TrainyardError(
+    'USAGE',
+    `env: ${refused.join(', ')} cannot be passed on to an agent`,
+    'what begins with TINKER_ or TRAINYARD_ belongs to the run; give the agent a variable of its own',
+  );
 }

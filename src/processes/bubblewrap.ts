@@ -55,7 +55,7 @@ function lookForBubblewrap(): Bubblewrap | TrainyardError {
 }
 
 function missing(why: string, hint: string): TrainyardError {
-  return new TrainyardError('SANDBOX_MISSING', `this system offers no sandbox: ${why}`, { hint });
+  return new TrainyardError('SANDBOX_MISSING', `this system offers no sandbox: ${why}`, hint);
 }
 
 function isRoot(): boolean {

@@ -45,9 +45,11 @@ export interface FunctionPool extends AsyncDisposable {
 export async function openFunctionPool(options: FunctionPoolOptions): Promise<FunctionPool> {
   const { exportName, workers = availableParallelism(), signal } = options;
   if (poolKind() === 'function') {
-    throw new TrainyardError('USAGE', `a pool for ${exportName} was opened inside a process of such a pool`, {
-      hint: 'the module with the function is imported to call it: open the pool when it is first needed, not when the module is imported',
-    });
+    throw new TrainyardError(
+      'USAGE',
+      `a pool for ${exportName} was opened inside a process of such a pool`,
+      'the module with the function is imported to call it: open the pool when it is first needed, not when the module is imported',
+    );
   }
   checkedDeadline(options.deadlineMs);
   const words = {

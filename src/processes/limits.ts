@@ -22,9 +22,11 @@ const LONGEST_TIMER_MS = 2 ** 31 - 1;
 /** Throws USAGE if no timer can keep the deadline. */
 export function checkedDeadline(deadlineMs: number): number {
   if (deadlineMs > 0 && deadlineMs <= LONGEST_TIMER_MS) return deadlineMs;
-  throw new TrainyardError('USAGE', `deadlineMs is ${deadlineMs}, expected milliseconds from 1 to ${LONGEST_TIMER_MS}`, {
-    hint: 'every call is bounded; give a large number where you want no practical limit',
-  });
+  throw new TrainyardError(
+    'USAGE',
+    `deadlineMs is ${deadlineMs}, expected milliseconds from 1 to ${LONGEST_TIMER_MS}`,
+    'every call is bounded; give a large number where you want no practical limit',
+  );
 }
 
 export async function within(ms: number, awaited: Promise<unknown>): Promise<void> {
@@ -270,9 +272,11 @@ export function temporaryFolder(what: string): string {
     swept.add(what);
     return folder;
   } catch (thrown) {
-    throw new TrainyardError('FILE_NOT_FOUND', `no temporary folder can be made in ${parent}: ${messageOf(thrown)}`, {
-      hint: 'set TMPDIR to a folder that exists, can be written to and has free space',
-    });
+    throw new TrainyardError(
+      'FILE_NOT_FOUND',
+      `no temporary folder can be made in ${parent}: ${messageOf(thrown)}`,
+      'set TMPDIR to a folder that exists, can be written to and has free space',
+    );
   }
 }
 

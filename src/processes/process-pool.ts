@@ -231,14 +231,14 @@ export function moduleUrl(pathOrUrl: string): string {
 export function startError(failure: StartFailure, { whose, starting, code, late, hint, explain }: StartWords): TrainyardError {
   switch (failure.kind) {
     case 'late':
-      return new TrainyardError(late.code, `${whose}'s ${late.what} within ${failure.deadlineMs} ms`, { hint });
+      return new TrainyardError(late.code, `${whose}'s ${late.what} within ${failure.deadlineMs} ms`, hint);
     case 'refused':
-      return new TrainyardError(failure.code ?? code, explain?.(failure.message) ?? failure.message, { hint });
+      return new TrainyardError(failure.code ?? code, explain?.(failure.message) ?? failure.message, hint);
     case 'unstartable':
       return new TrainyardError(code, `${whose}'s process could not be started: ${failure.message}`);
     case 'ended': {
       const when = failure.when === 'idle' ? 'while it was idle' : starting;
-      return new TrainyardError(code, `${whose}'s process ${failure.how} ${when}`, { hint });
+      return new TrainyardError(code, `${whose}'s process ${failure.how} ${when}`, hint);
     }
   }
 }

@@ -160,7 +160,7 @@ function failureError(failed: readonly Ended[], all: number, called: boolean): T
   return new TrainyardError(
     'FAILURE_BUDGET',
     `${failed.length} of the last ${all} rollouts failed; the first (${first?.rolloutId}): ${cause}`,
-    { hint },
+    hint,
   );
 }
 
@@ -175,22 +175,26 @@ function gradingError(failed: readonly FailedGrading[], all: number, share: numb
   return new TrainyardError(
     'GRADER_BUDGET',
     `${failed.length} of the ${forgotten ? 'last' : 'first'} ${all} gradings failed${allowed} (${[...reasons, ...more].join('; ')})`,
-    { hint: 'fix the grader, or allow more with --max-error-share' },
+    'fix the grader, or allow more with --max-error-share',
   );
 }
 
 const percent = (share: number): string => `${Number((100 * share).toFixed(1))} %`;
 
 function bypassError(rollouts: number): TrainyardError {
-  return new TrainyardError('POLICY_BYPASSED', `none of ${rollouts} rollouts made a model call through Trainyard`, {
-    hint: 'build the agent’s client from ctx.model(): baseURL and apiKey (or fetch); a hard-wired provider cannot be trained',
-  });
+  return new TrainyardError(
+    'POLICY_BYPASSED',
+    `none of ${rollouts} rollouts made a model call through Trainyard`,
+    'build the agent’s client from ctx.model(): baseURL and apiKey (or fetch); a hard-wired provider cannot be trained',
+  );
 }
 
 /** A rollout, or a step, in which no role that is trained spoke. `found`: how it was noticed. */
 export function nothingTrainable(trajectories: readonly Trajectory[], found = 'rewards differ'): TrainyardError {
   const roles = [...new Set(trajectories.flatMap(({ turns }) => turns.map(({ role }) => role)))].toSorted().join(', ') || 'none';
-  return new TrainyardError('NO_SIGNAL', `${found}, but no turn of a trainable role was sampled (roles seen: ${roles})`, {
-    hint: 'make at least one of these roles trainable, in the workflow or with --trainable; a flow submits the steps to train',
-  });
+  return new TrainyardError(
+    'NO_SIGNAL',
+    `${found}, but no turn of a trainable role was sampled (roles seen: ${roles})`,
+    'make at least one of these roles trainable, in the workflow or with --trainable; a flow submits the steps to train',
+  );
 }

@@ -61,9 +61,11 @@ async function read(path: string, problem: EntryModule['problem'], given?: () =>
   const found = await stat(file).catch(() => undefined);
   if (!found?.isFile()) {
     const meant = found?.isDirectory() ? `, such as ${path}/agent.ts` : await nearTo(path);
-    throw new TrainyardError('FILE_NOT_FOUND', found?.isDirectory() ? `${path} is a folder` : `no entry file at ${path}`, {
-      hint: `give the path of the module that exports your workflow${meant}`,
-    });
+    throw new TrainyardError(
+      'FILE_NOT_FOUND',
+      found?.isDirectory() ? `${path} is a folder` : `no entry file at ${path}`,
+      `give the path of the module that exports your workflow${meant}`,
+    );
   }
   // The real path: a link could be changed during the run to lead to another grader.
   const url = pathToFileURL(await realpath(file)).href;
@@ -196,9 +198,11 @@ function shapeOf(exported: unknown): string {
 }
 
 function noGrader(path: string, workflow: string): TrainyardError {
-  return new TrainyardError('GRADER_NOT_FOUND', `${path} exports no grader, and ${workflow} gives no rewards itself`, {
-    hint: 'export a class that extends Grader and has an async grade(ctx)',
-  });
+  return new TrainyardError(
+    'GRADER_NOT_FOUND',
+    `${path} exports no grader, and ${workflow} gives no rewards itself`,
+    'export a class that extends Grader and has an async grade(ctx)',
+  );
 }
 
 /** Catches a grader that was not wrapped: every rollout would lack its reward. Exports with the symbol are abstract bases. */
@@ -217,18 +221,15 @@ function noGraderYet(name: string, value: unknown): TrainyardError {
   const wrap = `wrap it in defineGrader(…)`;
   if (typeof value !== 'function') {
     const hint = gradesItself(value) ? wrap : `write export const ${name} = defineGrader(({ task, messages }) => …)`;
-    return new TrainyardError('GRADER_INVALID', `the export ${name} is no grader, it is ${article(kindOf(value))}`, { hint });
+    return new TrainyardError('GRADER_INVALID', `the export ${name} is no grader, it is ${article(kindOf(value))}`, hint);
   }
-  if (isClass(value))
-    return new TrainyardError('GRADER_INVALID', `the export ${name} is a plain class, no grader`, { hint: wrap });
+  if (isClass(value)) return new TrainyardError('GRADER_INVALID', `the export ${name} is a plain class, no grader`, wrap);
   // A function written in place has the export's name.
   const made = value.name !== '' && value.name !== name ? value.name : undefined;
   return new TrainyardError(
     'GRADER_INVALID',
     `the export ${name} is ${made ? `the function ${made}` : 'a plain function'}, no grader`,
-    {
-      hint: made ? `if ${made} makes graders, call it: ${name} = ${made}(…); if it grades, ${wrap}` : wrap,
-    },
+    made ? `if ${made} makes graders, call it: ${name} = ${made}(…); if it grades, ${wrap}` : wrap,
   );
 }
 
@@ -238,9 +239,11 @@ function article(kind: string): string {
 
 function noWorkflow(path: string, exports: EntryModule['exports'], others: EntryModule['exports']): TrainyardError {
   const names = exports.map(([name]) => name).join(', ') || 'nothing';
-  return new TrainyardError('WORKFLOW_NOT_FOUND', `${path} exports no workflow (it exports ${names})`, {
-    hint: unmarked(others) ?? 'export default defineWorkflow(async (ctx) => { … })',
-  });
+  return new TrainyardError(
+    'WORKFLOW_NOT_FOUND',
+    `${path} exports no workflow (it exports ${names})`,
+    unmarked(others) ?? 'export default defineWorkflow(async (ctx) => { … })',
+  );
 }
 
 function unmarked(exported: EntryModule['exports']): string | undefined {
@@ -259,9 +262,11 @@ function only(what: string, names: readonly string[], path: string, { problem }:
   if (names.length < 2) return;
   const sorted = names.toSorted().join(', ');
   problem(
-    new TrainyardError('WORKFLOW_AMBIGUOUS', `${path} exports ${names.length} ${what}s (${sorted}), expected one`, {
-      hint: `keep one ${what} per entry file; move the others to files of their own`,
-    }),
+    new TrainyardError(
+      'WORKFLOW_AMBIGUOUS',
+      `${path} exports ${names.length} ${what}s (${sorted}), expected one`,
+      `keep one ${what} per entry file; move the others to files of their own`,
+    ),
   );
 }
 

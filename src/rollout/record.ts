@@ -181,9 +181,11 @@ function creditedByRun({ turnDiscount, workflow }: GradingParts, reward: Reward,
 
 /** Ends the run: every other rollout would end like this one. */
 function rewardMissing({ rolloutId }: RolloutIdentity): TrainyardError {
-  return new TrainyardError('REWARD_MISSING', `rollout ${rolloutId} returned no reward, and the entry exports no grader`, {
-    hint: 'export a grader: export const grader = defineGrader(({ task, messages }) => …), or return { reward } from run',
-  });
+  return new TrainyardError(
+    'REWARD_MISSING',
+    `rollout ${rolloutId} returned no reward, and the entry exports no grader`,
+    'export a grader: export const grader = defineGrader(({ task, messages }) => …), or return { reward } from run',
+  );
 }
 
 // The outcome by model calls. A failed call counts even if the client hid the failure; otherwise a broken engine would look like a bad
@@ -314,6 +316,6 @@ function bad(found: string): TrainyardError {
   return new TrainyardError(
     'WORKFLOW_BAD_RESULT',
     `${found}; expected nothing, a text, or an object with some of ${KEYS.slice(0, 5).join(', ')}`,
-    { hint: 'what the grader should see goes under output or metadata; a reward goes under reward' },
+    'what the grader should see goes under output or metadata; a reward goes under reward',
   );
 }

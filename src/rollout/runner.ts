@@ -78,9 +78,7 @@ async function startIsolated(
 ): Promise<StartedWorkflow> {
   if (options === undefined) {
     const found = `workflow ${workflow.name} wants a process of its own, and there are none here`;
-    throw new TrainyardError('WORKFLOW_INVALID', found, {
-      hint: 'leave isolation out: it is for `trainyard train` and `eval`',
-    });
+    throw new TrainyardError('WORKFLOW_INVALID', found, 'leave isolation out: it is for `trainyard train` and `eval`');
   }
   const workers = Math.min(options.workers, workflow.concurrency ?? options.workers);
   const { openIsolated } = await import('../places/process/isolated-workflow.ts');

@@ -167,9 +167,11 @@ export function serve(settings: ServeSettings, { onTurn, onFailure, warn }: Serv
 }
 
 function noFlows(engine: string): TrainyardError {
-  return new TrainyardError('USAGE', `--entry and --tasks grade agent flows, which need tokens; ${engine} gives none`, {
-    hint: 'leave them out, or measure with trainyard eval',
-  });
+  return new TrainyardError(
+    'USAGE',
+    `--entry and --tasks grade agent flows, which need tokens; ${engine} gives none`,
+    'leave them out, or measure with trainyard eval',
+  );
 }
 
 /** The agent-flow protocol, which needs the policy's tokens. */
@@ -281,14 +283,14 @@ async function openGrading({ entry, tasks }: ServeSettings, policy: PolicyJudgeP
   if (entry === undefined || tasks === undefined) {
     const found = entry === undefined ? '--tasks without --entry' : '--entry without --tasks';
     const hint = 'a grader needs both: what to say, and the answers to say it by';
-    throw new TrainyardError('USAGE', `found ${found}`, { hint });
+    throw new TrainyardError('USAGE', `found ${found}`, hint);
   }
   // Only the grader is needed; the agent is external.
   const inspected = await inspectEntry(entry, () => defineWorkflow(async () => {}));
   const { grader, graderModule } = inspected.entry ?? {};
   if (inspected.problems.length > 0) throw together(inspected.problems);
   if (grader === undefined) {
-    throw new TrainyardError('GRADER_NOT_FOUND', `${entry} exports no grader`, { hint: 'export const grader = defineGrader(…)' });
+    throw new TrainyardError('GRADER_NOT_FOUND', `${entry} exports no grader`, 'export const grader = defineGrader(…)');
   }
   const known = new Map((await readTasks(tasks)).map((task) => [task.id, task]));
   const runner = withPolicy(await openGrader(EVAL_DEFAULTS, grader, graderModule, policy.signal), grader, policy);

@@ -12,7 +12,7 @@ export async function openStore(where: string, run?: string, options?: { readonl
   if (!isStoreUrl(where)) return await openSqliteStore(where, run);
   if (run === undefined) {
     const hint = 'one database holds many runs: say which one';
-    throw new TrainyardError('USAGE', `${withoutPassword(where)}: found no name of a run`, { hint });
+    throw new TrainyardError('USAGE', `${withoutPassword(where)}: found no name of a run`, hint);
   }
   const { openPostgresStore } = await import('./postgres.ts');
   return await openPostgresStore(where, run, options);

@@ -135,7 +135,7 @@ export class Connections {
     for (const secret of this.#secrets) told = told.replaceAll(secret, '***');
     const hint =
       HINTS[code] ?? 'check that PostgreSQL runs there and can be reached, then try again; what was acknowledged is kept';
-    return new TrainyardError('STORE_FAILED', told, { hint });
+    return new TrainyardError('STORE_FAILED', told, hint);
   }
 }
 

@@ -94,7 +94,7 @@ export async function prepareSchema(client: ClientBase, shown: string, run: stri
   if (rows.length > 0) return rows[0].id;
   if (isKnown) {
     const hint = 'give the directory of the run, or its id as its run.json has it; or --store the database that has it';
-    throw new TrainyardError('FILE_NOT_FOUND', `${shown} holds no run ${JSON.stringify(run)}`, { hint });
+    throw new TrainyardError('FILE_NOT_FOUND', `${shown} holds no run ${JSON.stringify(run)}`, hint);
   }
   await client.query('INSERT INTO trainyard.runs (name) VALUES ($1)', [cell(run)]);
   return (await known()).rows[0].id;

@@ -387,5 +387,5 @@ function checkLengths(ids: readonly string[]): void {
   const long = ids.find((id) => Buffer.byteLength(id) > LONGEST_ID);
   if (long === undefined) return;
   const hint = `nothing was written; PostgreSQL keeps ids of up to ${LONGEST_ID} bytes`;
-  throw new TrainyardError('STORE_FAILED', `found an id of ${Buffer.byteLength(long)} bytes: ${long.slice(0, 60)}…`, { hint });
+  throw new TrainyardError('STORE_FAILED', `found an id of ${Buffer.byteLength(long)} bytes: ${long.slice(0, 60)}…`, hint);
 }

@@ -44,7 +44,7 @@ function checkFits(what: string, schema: z.ZodType, record: unknown): void {
 export function checkFilter(filter: TrajectoryFilter): void {
   const misfit = misfitOf(filterSchema, filter);
   const hint = 'pass a limit of 0 or more, or none';
-  if (misfit !== undefined) throw new TrainyardError('USAGE', `a trajectory filter is malformed: ${misfit}`, { hint });
+  if (misfit !== undefined) throw new TrainyardError('USAGE', `a trajectory filter is malformed: ${misfit}`, hint);
 }
 
 interface Trail {
@@ -167,9 +167,11 @@ function noJson(found: unknown, trail: Trail): TrainyardError {
 }
 
 function unfit(message: string): TrainyardError {
-  return new TrainyardError('STORE_FAILED', message, {
-    hint: 'nothing was written; records hold JSON with finite numbers, and one log-probability per sampled id',
-  });
+  return new TrainyardError(
+    'STORE_FAILED',
+    message,
+    'nothing was written; records hold JSON with finite numbers, and one log-probability per sampled id',
+  );
 }
 
 export interface EncodedTurn {

@@ -132,9 +132,11 @@ function checkFormat(path: string, database: DatabaseSync): boolean {
 function makeDurable(path: string, database: DatabaseSync): void {
   const mode = Object.values(database.prepare('PRAGMA journal_mode = WAL').get() ?? {})[0];
   if (mode !== 'wal') {
-    throw new TrainyardError('STORE_FAILED', `${path}: found journal mode ${mode}, expected wal`, {
-      hint: 'put the run directory on a local disk; network file systems cannot share a write-ahead log',
-    });
+    throw new TrainyardError(
+      'STORE_FAILED',
+      `${path}: found journal mode ${mode}, expected wal`,
+      'put the run directory on a local disk; network file systems cannot share a write-ahead log',
+    );
   }
   database.exec('PRAGMA synchronous = NORMAL; PRAGMA fullfsync = ON; PRAGMA checkpoint_fullfsync = ON');
 }

@@ -12,20 +12,18 @@ const SQLITE_NOTADB = 26;
 
 export function conflictError(rolloutId: string): TrainyardError {
   const hint = 'give every execution of a workflow an id of its own; the kept one is unchanged';
-  return new TrainyardError('STORE_CONFLICT', `another trajectory is already kept as ${JSON.stringify(rolloutId)}`, { hint });
+  return new TrainyardError('STORE_CONFLICT', `another trajectory is already kept as ${JSON.stringify(rolloutId)}`, hint);
 }
 
 export function unmarkable({ rolloutId, turn }: Exclusion, isKept: boolean): TrainyardError {
   const id = JSON.stringify(rolloutId);
   const found = isKept ? `rollout ${id} has no turn ${turn}` : `no rollout ${id} is kept`;
   const hint = 'nothing was written; rollouts are kept when they end, and turns are counted from 0';
-  return new TrainyardError('STORE_CONFLICT', `${found}, so it cannot be marked`, { hint });
+  return new TrainyardError('STORE_CONFLICT', `${found}, so it cannot be marked`, hint);
 }
 
 export function closedError(what: string): TrainyardError {
-  return new TrainyardError('STORE_FAILED', `${what} is closed`, {
-    hint: 'open the store again, or close it after its last use',
-  });
+  return new TrainyardError('STORE_FAILED', `${what} is closed`, 'open the store again, or close it after its last use');
 }
 
 export function formatError(path: string, found: string, hint: string, cause?: unknown): TrainyardError {
@@ -78,9 +76,11 @@ const SHOWN_IDS = 5;
 export function checkManifest(manifest: BatchManifest, facts: ManifestFacts): void {
   const found = [...orderProblems(manifest, facts.last), ...memberProblems(manifest, facts)];
   if (found.length === 0) return;
-  throw new TrainyardError('STORE_CONFLICT', `step ${manifest.step} cannot be committed: ${found.join('; ')}`, {
-    hint: 'nothing was written; read manifests() and continue after the last one, with rollouts that are kept and not yet trained',
-  });
+  throw new TrainyardError(
+    'STORE_CONFLICT',
+    `step ${manifest.step} cannot be committed: ${found.join('; ')}`,
+    'nothing was written; read manifests() and continue after the last one, with rollouts that are kept and not yet trained',
+  );
 }
 
 function orderProblems(manifest: BatchManifest, last: BatchManifest | undefined): readonly string[] {

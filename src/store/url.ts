@@ -13,7 +13,7 @@ export function withoutPassword(url: string): string {
     parsed !== null && !parsed.pathname.includes('@') && tried(() => decodeURIComponent(parsed.password)) !== undefined;
   if (!isWhole || !isStoreUrl(url)) {
     const hint = 'write postgres://user:password@host:5432/database, with special characters percent-encoded';
-    throw new TrainyardError('USAGE', 'the URL of the store is malformed', { hint });
+    throw new TrainyardError('USAGE', 'the URL of the store is malformed', hint);
   }
   parsed.password = '';
   for (const name of [...parsed.searchParams.keys()]) if (/pass/i.test(name)) parsed.searchParams.delete(name);

@@ -13,7 +13,7 @@ import { makeFolder, sync } from './files.ts';
 export async function checkFree(path: string): Promise<void> {
   const found = await readdir(path).catch((thrown: NodeJS.ErrnoException) => (thrown.code === 'ENOENT' ? [] : [path]));
   if (found.length === 0) return;
-  throw new TrainyardError('USAGE', `${path} already exists`, { hint: 'give another path, or remove it' });
+  throw new TrainyardError('USAGE', `${path} already exists`, 'give another path, or remove it');
 }
 
 /** `write` gets another path, which is free. Gives the number of bytes written. */

@@ -402,7 +402,5 @@ function unusedCharacter(contents: string): string {
       if (!used.has(character)) return character;
     }
   }
-  throw new TrainyardError('REQUEST_INVALID', 'the request holds every private-use character of Unicode', {
-    hint: 'remove some of them',
-  });
+  throw new TrainyardError('REQUEST_INVALID', 'the request holds every private-use character of Unicode', 'remove some of them');
 }

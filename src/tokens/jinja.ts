@@ -39,7 +39,7 @@ const MOST_NUMBERS = 100_000;
 
 function runaway(found: string): TrainyardError {
   const hint = 'correct its loops in chat_template.jinja or tokenizer_config.json, or use another model';
-  return new TrainyardError('TOKENIZER_INVALID', `the chat template of the model ${found}`, { hint });
+  return new TrainyardError('TOKENIZER_INVALID', `the chat template of the model ${found}`, hint);
 }
 
 interface Node {

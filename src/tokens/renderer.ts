@@ -87,7 +87,7 @@ export function tokensOf(rendererFor: (what: 'render' | 'decode') => Renderer): 
       const ids = after === undefined ? renderer.open(given, tools) : renderer.extend(after, given);
       if (ids !== undefined) return ids;
       const found = 'the chat template writes what came before in another way once these messages follow';
-      throw new TrainyardError('REQUEST_INVALID', found, { hint: 'render the whole conversation afresh' });
+      throw new TrainyardError('REQUEST_INVALID', found, 'render the whole conversation afresh');
     },
     decode: (ids) => rendererFor('decode').text(Int32Array.from(ids)),
   };
@@ -168,9 +168,7 @@ function stopIdsOf(tokenizer: Tokenizer, template: ChatTemplate): readonly numbe
     throw new TrainyardError(
       'TOKENIZER_INVALID',
       'nothing ends a turn: no eos_token, and the chat template closes no assistant turn',
-      {
-        hint: 'name the token that ends a turn as eos_token in tokenizer_config.json',
-      },
+      'name the token that ends a turn as eos_token in tokenizer_config.json',
     );
   }
   return [...new Set(ids)];

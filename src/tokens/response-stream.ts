@@ -49,9 +49,11 @@ export class ResponseStream {
     const watched = this.#watch ? this.#watch.push(rest) + this.#watch.end() : rest;
     const pieces = this.#parser.push(this.#opened() + settled + watched, true);
     if (!isDeepStrictEqual(this.#parser.said, response)) {
-      throw new TrainyardError('TOKENIZER_INVALID', 'what was streamed is not what the sampled tokens say as a whole', {
-        hint: 'this tokenizer decodes tokens differently one by one than together; ask without `stream`',
-      });
+      throw new TrainyardError(
+        'TOKENIZER_INVALID',
+        'what was streamed is not what the sampled tokens say as a whole',
+        'this tokenizer decodes tokens differently one by one than together; ask without `stream`',
+      );
     }
     return pieces;
   }

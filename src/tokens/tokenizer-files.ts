@@ -80,9 +80,11 @@ export async function readTokenizerFiles(dir: string): Promise<TokenizerFiles> {
   const parsedConfig = parseJson(texts[CONFIG], join(dir, CONFIG), config);
   const chatTemplate = texts[TEMPLATE] ?? templateOf(parsedConfig);
   if (chatTemplate === undefined) {
-    throw new TrainyardError('TOKENIZER_INVALID', `${dir} has no chat template`, {
-      hint: 'add chat_template.jinja, or chat_template in tokenizer_config.json: base models without one cannot hold a conversation',
-    });
+    throw new TrainyardError(
+      'TOKENIZER_INVALID',
+      `${dir} has no chat template`,
+      'add chat_template.jinja, or chat_template in tokenizer_config.json: base models without one cannot hold a conversation',
+    );
   }
   return { definition: parsedDefinition, config: parsedConfig, chatTemplate };
 }
@@ -94,9 +96,11 @@ function templateOf(from: TokenizerConfig): string | undefined {
 
 function parseJson<T>(text: string | undefined, path: string, schema: z.ZodType<T>): T {
   if (text === undefined) {
-    throw new TrainyardError('TOKENIZER_INVALID', `${path} does not exist`, {
-      hint: 'point to a model folder in Hugging Face layout, with tokenizer.json and tokenizer_config.json',
-    });
+    throw new TrainyardError(
+      'TOKENIZER_INVALID',
+      `${path} does not exist`,
+      'point to a model folder in Hugging Face layout, with tokenizer.json and tokenizer_config.json',
+    );
   }
   try {
     const result = schema.safeParse(JSON.parse(text));
@@ -155,7 +159,7 @@ async function ggufTextFiles(path: string): Promise<Record<string, string>> {
   const { metadata } = await readGgufHeader(file, path);
   const given = (name: string) => metadata.get(`tokenizer.ggml.${name}`);
   const hint = 'use the folder of the model in Hugging Face layout, which has its tokenizer.json';
-  const refused = (found: string) => new TrainyardError('TOKENIZER_INVALID', `${path} ${found}`, { hint });
+  const refused = (found: string) => new TrainyardError('TOKENIZER_INVALID', `${path} ${found}`, hint);
   if (given('model') !== 'gpt2') throw refused(`has a tokenizer of the kind ${given('model')}, expected gpt2 (byte-level BPE)`);
   const pre = String(given('pre') ?? 'default').replace(/^llama(3|-v3)$/, 'llama-bpe');
   if (!Object.hasOwn(PRE_TOKENIZERS, pre)) {

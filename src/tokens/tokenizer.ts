@@ -225,7 +225,9 @@ export function vocabularySize({ model, added_tokens }: TokenizerDefinition): nu
 
 function known(id: number | undefined): number {
   if (id !== undefined) return id;
-  throw new TrainyardError('REQUEST_INVALID', 'the text holds a character that the tokenizer has no token for', {
-    hint: 'remove it, or use a model whose tokenizer works on bytes',
-  });
+  throw new TrainyardError(
+    'REQUEST_INVALID',
+    'the text holds a character that the tokenizer has no token for',
+    'remove it, or use a model whose tokenizer works on bytes',
+  );
 }

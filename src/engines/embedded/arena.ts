@@ -176,7 +176,7 @@ function tooLarge({ sizes, pages }: Arena, { layout, lora, use, config }: ArenaP
   return new TrainyardError(
     'MODEL_INVALID',
     `${found} needs ${gib} GiB, expected at most 4, which WebAssembly can address: ${planText(sizes)}`,
-    { hint },
+    hint,
   );
 }
 

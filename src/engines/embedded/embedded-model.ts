@@ -259,7 +259,7 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     return this.#train(async () => {
       await this.#check(samples);
       if (weights === 'reference' && !this.#hasReference) {
-        throw new TrainyardError('TRAINER_FAILED', 'there are no reference weights', { hint: 'call freezeReference() first' });
+        throw new TrainyardError('TRAINER_FAILED', 'there are no reference weights', 'call freezeReference() first');
       }
       const { parameters, reference } = this.#arena;
       return forwardBatch(this.#pool, this.#arena, weights === 'current' ? parameters : reference, samples);
@@ -286,9 +286,11 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
     return this.#train(async () => {
       if (this.#isSpoiled) {
         this.#clearGradient();
-        throw new TrainyardError('TRAINER_FAILED', 'the forwardBackward before this optimStep failed, so there is no gradient', {
-          hint: 'weights are unchanged and the accumulated gradient is cleared; call forwardBackward again with the whole batch',
-        });
+        throw new TrainyardError(
+          'TRAINER_FAILED',
+          'the forwardBackward before this optimStep failed, so there is no gradient',
+          'weights are unchanged and the accumulated gradient is cleared; call forwardBackward again with the whole batch',
+        );
       }
       try {
         const result = await adamStep(this.#pool, this.#arena, this.#lanes, this.#steps + 1, adam);
@@ -415,9 +417,11 @@ export class EmbeddedModel implements Engine, Trainer, AsyncDisposable {
   #train<T>(work: () => Promise<T>): Promise<T> {
     return this.#training.run(async () => {
       if (this.#options.use !== 'sampling') return await work();
-      throw new TrainyardError('TRAINER_FAILED', 'this model was opened for sampling, so it cannot be trained or saved', {
-        hint: "open it with use: 'training'",
-      });
+      throw new TrainyardError(
+        'TRAINER_FAILED',
+        'this model was opened for sampling, so it cannot be trained or saved',
+        "open it with use: 'training'",
+      );
     });
   }
 

@@ -66,7 +66,7 @@ function isTarget(targets: readonly string[], module: string): boolean {
 
 function checkLora({ rank, alpha, targets }: LoraSettings): void {
   const refuse = (found: string): never => {
-    throw new TrainyardError('USAGE', found, { hint: 'such as --lora-rank 16 --lora-alpha 32' });
+    throw new TrainyardError('USAGE', found, 'such as --lora-rank 16 --lora-alpha 32');
   };
   if (!Number.isSafeInteger(rank) || rank < 1 || rank > MOST_RANK)
     refuse(`the rank of LoRA is ${rank}, expected 1 to ${MOST_RANK}`);

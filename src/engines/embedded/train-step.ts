@@ -124,9 +124,11 @@ export async function adamStep(
   const squares = await pool.all('sum-lanes', (worker) => ({ spans: spans[worker]!, lanes }), 'TRAINER_FAILED');
   const gradNorm = Math.sqrt(squares.flat().reduce((sum, square) => sum + square, 0));
   if (!Number.isFinite(gradNorm)) {
-    throw new TrainyardError('TRAINER_FAILED', `the gradient's norm is ${gradNorm}, expected a finite number`, {
-      hint: 'weights are unchanged and the accumulated gradient is cleared; lower the learning rate or the weights of samples',
-    });
+    throw new TrainyardError(
+      'TRAINER_FAILED',
+      `the gradient's norm is ${gradNorm}, expected a finite number`,
+      'weights are unchanged and the accumulated gradient is cleared; lower the learning rate or the weights of samples',
+    );
   }
   const { maxGradNorm, ...rates } = adam;
   const numbers = {
@@ -140,9 +142,7 @@ export async function adamStep(
     throw new TrainyardError(
       'TRAINER_FAILED',
       `step ${step} at learning rate ${adam.learningRate} gave weights that are not finite`,
-      {
-        hint: 'the weights in training are lost; load the last checkpoint, which is whole, and lower the learning rate',
-      },
+      'the weights in training are lost; load the last checkpoint, which is whole, and lower the learning rate',
     );
   }
   return { gradNorm };

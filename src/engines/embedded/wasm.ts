@@ -200,9 +200,11 @@ function checkPlan(kernels: Kernels): void {
     kernels.attendScratchFloats(100, 9) === attendScratchFloats(100, 9) &&
     kernels.attentionScratchFloats(100, 9) === attentionScratchFloats(100, 9);
   if (!fits) {
-    throw new TrainyardError('ENGINE_FAILED', 'the WASM kernels and the plan of their memory do not belong together', {
-      hint: 'rebuild the kernels: node scripts/build-kernels.ts',
-    });
+    throw new TrainyardError(
+      'ENGINE_FAILED',
+      'the WASM kernels and the plan of their memory do not belong together',
+      'rebuild the kernels: node scripts/build-kernels.ts',
+    );
   }
 }
 

@@ -103,7 +103,7 @@ export class WorkerPool {
     this.#pending.delete(message.id);
     if ('error' in message) {
       const { code = pending.code, message: found, hint } = message.error;
-      pending.reject(new TrainyardError(code, found, { hint }));
+      pending.reject(new TrainyardError(code, found, hint));
     } else pending.resolve(message.answer as never);
   }
 
@@ -115,7 +115,7 @@ export class WorkerPool {
 }
 
 function endedError(code: ErrorCode, why: string): TrainyardError {
-  return new TrainyardError(code, why, { hint: 'open the model again' });
+  return new TrainyardError(code, why, 'open the model again');
 }
 
 /** How many affinities are remembered; the least recently used are forgotten first. */

@@ -79,12 +79,14 @@ function importable(workflow: Workflow, module: ModuleExport | undefined): Modul
   if (module === undefined) {
     const message = `workflow ${workflow.name} was given as a value, which no other process can import`;
     const hint = "isolation: 'process' takes the path of a module that exports the workflow";
-    throw new TrainyardError('WORKFLOW_INVALID', message, { hint });
+    throw new TrainyardError('WORKFLOW_INVALID', message, hint);
   }
   if (poolKind() !== undefined) {
-    throw new TrainyardError('USAGE', 'a run was started inside a process of a workflow', {
-      hint: 'the module with the workflow is imported to run it: start runs only under `if (import.meta.main)`, or from another module',
-    });
+    throw new TrainyardError(
+      'USAGE',
+      'a run was started inside a process of a workflow',
+      'the module with the workflow is imported to run it: start runs only under `if (import.meta.main)`, or from another module',
+    );
   }
   return module;
 }
@@ -326,7 +328,9 @@ class Copying {
 }
 
 function tooMuch(found: string): TrainyardError {
-  return new TrainyardError('WORKFLOW_FAILED', `the rollout kept ${found} in its artifactsDir`, {
-    hint: 'keep there what the grader reads, and the rest in a temporary folder',
-  });
+  return new TrainyardError(
+    'WORKFLOW_FAILED',
+    `the rollout kept ${found} in its artifactsDir`,
+    'keep there what the grader reads, and the rest in a temporary folder',
+  );
 }

@@ -87,9 +87,11 @@ export function hiddenBy({ name, hidden = [] }: Workflow, entryUrl: string, isWo
     const needed = [entry, ...sourcesOf(entry)].find((one) => found.some((folder) => isWithin(one, realPath(folder))));
     if (needed === undefined && (found.length > 0 || isWorker)) return found;
     const why = needed === undefined ? `there is no ${path}` : `rollouts need ${needed}`;
-    throw new TrainyardError('WORKFLOW_INVALID', `workflow ${name} hides ${JSON.stringify(given)}: ${why}`, {
-      hint: 'hidden lists files and folders, from the folder of the entry; * stands for any name: tasks/*/tests',
-    });
+    throw new TrainyardError(
+      'WORKFLOW_INVALID',
+      `workflow ${name} hides ${JSON.stringify(given)}: ${why}`,
+      'hidden lists files and folders, from the folder of the entry; * stands for any name: tasks/*/tests',
+    );
   });
 }
 

@@ -111,7 +111,7 @@ function seatCheck({ roles, othersTrainable = true }: Workflow, role: string, op
   const declared = Object.hasOwn(roles, role) ? roles[role] : undefined;
   const refuse = (what: string): never => {
     const found = `role ${JSON.stringify(role)} was given ${what} in a process of its own, where the gateway cannot ask it`;
-    throw new TrainyardError('WORKFLOW_INVALID', found, { hint: `declare it ${DECLARED}` });
+    throw new TrainyardError('WORKFLOW_INVALID', found, `declare it ${DECLARED}`);
   };
   if (options.default !== undefined && declared?.default === undefined) refuse('a default model');
   return () => {
@@ -127,7 +127,7 @@ function addressOf(addresses: RolloutOrder['addresses'], role: string): ModelAdd
   throw new TrainyardError(
     'WORKFLOW_INVALID',
     `the workflow does not declare role ${JSON.stringify(role)}, and its process has keys for ${known} only`,
-    { hint: `declare it ${DECLARED}` },
+    `declare it ${DECLARED}`,
   );
 }
 

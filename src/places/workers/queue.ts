@@ -130,9 +130,11 @@ export class WorkQueue implements AsyncDisposable {
     } catch (cause) {
       await database.close();
       if (cause instanceof TrainyardError) throw cause;
-      throw new TrainyardError('STORE_FAILED', `${database.shown}: the queue cannot be used: ${messageOf(cause)}`, {
-        hint: "a worker's role needs the rights that the coordinator grants to trainyard_worker when it starts",
-      });
+      throw new TrainyardError(
+        'STORE_FAILED',
+        `${database.shown}: the queue cannot be used: ${messageOf(cause)}`,
+        "a worker's role needs the rights that the coordinator grants to trainyard_worker when it starts",
+      );
     }
     return new WorkQueue(database, boss, patience);
   }
@@ -385,7 +387,7 @@ async function insertResults(client: PoolClient, run: string, ended: readonly Fi
 
 function taken(run: string): TrainyardError {
   const hint = 'stop it first, or wait until it has ended';
-  return new TrainyardError('RUN_LOCKED', `another process, perhaps on another machine, goes on with run ${run}`, { hint });
+  return new TrainyardError('RUN_LOCKED', `another process, perhaps on another machine, goes on with run ${run}`, hint);
 }
 
 function attemptOf({ id, retryCount }: JobAttempt): JobAttempt {

@@ -48,9 +48,7 @@ export async function fetchWeights(
     const version = (await client.query<{ version: number | null }>(newest, [run])).rows[0]?.version ?? -1;
     if (version < least) {
       const found = `the newest weights in the store are of version ${version}, and a rollout needs version ${least}`;
-      throw new TrainyardError('POLICY_LOST', found, {
-        hint: 'is the coordinator running? it keeps them there before it queues rollouts',
-      });
+      throw new TrainyardError('POLICY_LOST', found, 'is the coordinator running? it keeps them there before it queues rollouts');
     }
     const folder = join(root, `version-${version}`);
     await mkdir(folder, { recursive: true });

@@ -299,7 +299,7 @@ async function openRun(
 ): Promise<OpenedRun> {
   if (spec.release !== ownRelease()) {
     const found = `the run is of Trainyard ${spec.release}, and this worker of ${ownRelease()}`;
-    throw new TrainyardError('WORKER_MISMATCH', found, { hint: 'install the same release on both' });
+    throw new TrainyardError('WORKER_MISMATCH', found, 'install the same release on both');
   }
   const { flows: listed, hidden = [] } = spec.settings as Pick<TrainSettings, 'flows'> & { readonly hidden?: readonly string[] };
   const own = defined({ threads, flows: listed && resolve(listed) });
@@ -316,15 +316,17 @@ async function openRun(
     const changed = [...changedSources(spec.sources, sources, path), ...changedBeside(files, beside.files, path)];
     if (changed.length > 0) {
       const found = `the code here is not that of the run: ${changed.slice(0, 5).join('; ')}`;
-      throw new TrainyardError('WORKER_MISMATCH', found, {
-        hint: 'give the worker the same files and packages (npm ci) as the coordinator; what rollouts write beside the entry is not compared if its name, or that of its folder, begins with a dot',
-      });
+      throw new TrainyardError(
+        'WORKER_MISMATCH',
+        found,
+        'give the worker the same files and packages (npm ci) as the coordinator; what rollouts write beside the entry is not compared if its name, or that of its folder, begins with a dot',
+      );
     }
     const before = LOADED.get(path);
     const since = before && [...changedSources(before.sources, sources, path), ...changedBeside(before.files, files, path)];
     if (since !== undefined && since.length > 0) {
       const found = 'the code of the run is not the one that this worker loaded when it began';
-      throw new TrainyardError('WORKER_MISMATCH', found, { hint: 'start the worker again' });
+      throw new TrainyardError('WORKER_MISMATCH', found, 'start the worker again');
     }
     LOADED.set(path, { sources, files });
     const isServed = isApi(given.engine);

@@ -124,7 +124,9 @@ function checkRun(run: unknown, whose: string): void {
   if (kind === 'AsyncFunction') return;
   const ofMethod = run === undefined ? `${whose} has no run` : `run of ${whose} is a ${kind}`;
   const found = whose.startsWith('the function') ? `${whose} is not async` : ofMethod;
-  throw new TrainyardError('WORKFLOW_NOT_ASYNC', `${found}, expected an async run(data, extras)`, {
-    hint: 'write async run(data, { baseURL, apiKey, httpClient }) { … } and await what it calls',
-  });
+  throw new TrainyardError(
+    'WORKFLOW_NOT_ASYNC',
+    `${found}, expected an async run(data, extras)`,
+    'write async run(data, { baseURL, apiKey, httpClient }) { … } and await what it calls',
+  );
 }

@@ -102,15 +102,19 @@ function checkedReference(given: unknown) {
   if (typeof given === 'function') {
     const name = given.name || 'reward';
     const found = `the function ${given.name || 'without a name'} itself, which cannot be sent to another process`;
-    throw new TrainyardError('USAGE', `AsyncRewardWrapper was given ${found}`, {
-      hint: `export it, and write new AsyncRewardWrapper<typeof ${name}>({ module: import.meta.url, exportName: '${name}' })`,
-    });
+    throw new TrainyardError(
+      'USAGE',
+      `AsyncRewardWrapper was given ${found}`,
+      `export it, and write new AsyncRewardWrapper<typeof ${name}>({ module: import.meta.url, exportName: '${name}' })`,
+    );
   }
   const { module, exportName } = (given ?? {}) as Partial<RewardReference>;
   if (module && exportName) return { module: String(module), exportName };
-  throw new TrainyardError('USAGE', `AsyncRewardWrapper was given ${describeValue(given)}, expected { module, exportName }`, {
-    hint: "write { module: import.meta.url, exportName: 'reward' }",
-  });
+  throw new TrainyardError(
+    'USAGE',
+    `AsyncRewardWrapper was given ${describeValue(given)}, expected { module, exportName }`,
+    "write { module: import.meta.url, exportName: 'reward' }",
+  );
 }
 
 const CHECKS: Readonly<Record<keyof AsyncRewardOptions, readonly [expected: string, isRight: (value: never) => boolean]>> = {

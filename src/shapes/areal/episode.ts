@@ -46,9 +46,11 @@ export function withAnswer(args: readonly unknown[]): readonly unknown[] {
   if (!answers.has(ctx) && args.some(isData)) {
     const found =
       "a wrapped reward was given the episode's data in an isolated process or on a worker, where there is no answer to add to it";
-    throw new TrainyardError('GRADER_FAILED', found, {
-      hint: 'export a grader (defineGrader), which runs outside and sees task.answer, or run without isolation and workers; a reward that needs no answer can be given the fields of data that it needs',
-    });
+    throw new TrainyardError(
+      'GRADER_FAILED',
+      found,
+      'export a grader (defineGrader), which runs outside and sees task.answer, or run without isolation and workers; a reward that needs no answer can be given the fields of data that it needs',
+    );
   }
   return args.map((arg) => (isData(arg) ? { ...arg, answer: answers.get(ctx) } : arg));
 }
@@ -134,11 +136,11 @@ export function entriesOf(value: unknown): readonly (readonly [unknown, unknown]
 
 export function takesArguments(Class: string, hint: string): TrainyardError {
   const found = `the constructor of ${Class} takes arguments, and nobody knows which to give`;
-  return new TrainyardError('WORKFLOW_INVALID', found, { hint });
+  return new TrainyardError('WORKFLOW_INVALID', found, hint);
 }
 
 export function badReturn(found: string, hint?: string): TrainyardError {
-  return new TrainyardError('WORKFLOW_BAD_RESULT', found, { hint });
+  return new TrainyardError('WORKFLOW_BAD_RESULT', found, hint);
 }
 
 /**
@@ -180,7 +182,7 @@ function makeClient(): HttpClient {
   const fetch: typeof globalThis.fetch = (input, init) => {
     if (made.closed) {
       const hint = 'ask workflowContext.getHttpClient() for it in the rollout instead of keeping it';
-      return Promise.reject(new TrainyardError('USAGE', CLOSED, { hint }));
+      return Promise.reject(new TrainyardError('USAGE', CLOSED, hint));
     }
     const given = init?.signal ?? (input instanceof Request ? input.signal : undefined);
     const signal = given ? AbortSignal.any([given, closed]) : closed;
@@ -259,9 +261,11 @@ export const workflowContext: WorkflowContextView = {
 function scalar(name: string, value: number): void {
   const scalars = currentEpisode()?.scalars;
   if (scalars === undefined) {
-    throw new TrainyardError('NO_ROLLOUT', `the scalar ${JSON.stringify(name)} was given outside of an episode`, {
-      hint: 'call workflowContext.stats.scalar inside arunEpisode or run, or in what they await',
-    });
+    throw new TrainyardError(
+      'NO_ROLLOUT',
+      `the scalar ${JSON.stringify(name)} was given outside of an episode`,
+      'call workflowContext.stats.scalar inside arunEpisode or run, or in what they await',
+    );
   }
   if (!Number.isFinite(value))
     throw new TrainyardError('USAGE', `the scalar ${JSON.stringify(name)} is ${value}, expected a finite number`);

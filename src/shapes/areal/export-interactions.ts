@@ -39,9 +39,11 @@ export function exportInteractions(
   }
   const { rolloutId, groupId, grade } = trajectory;
   if (grade.kind !== 'graded') {
-    throw new TrainyardError('USAGE', `rollout ${rolloutId} has no reward (${grade.kind}), so there is nothing to export`, {
-      hint: 'export only trajectories whose grade.kind is "graded"',
-    });
+    throw new TrainyardError(
+      'USAGE',
+      `rollout ${rolloutId} has no reward (${grade.kind}), so there is nothing to export`,
+      'export only trajectories whose grade.kind is "graded"',
+    );
   }
   const reward =
     discount === undefined ? grade.reward : credited(grade.reward, trajectory.turns, { turnDiscount: discount, per: 'turn' });

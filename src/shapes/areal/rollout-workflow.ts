@@ -111,9 +111,11 @@ function lookForMisspelt(Class: typeof RolloutWorkflow, module: EntryModule): vo
   const meant = ['arun_episode', 'arunEpisodes', 'aRunEpisode', 'runEpisode', 'run'].find((name) => name in Class.prototype);
   if (meant !== undefined) {
     module.problem(
-      new TrainyardError('WORKFLOW_INVALID', `${Class.name} has ${meant}, expected arunEpisode(engine, data)`, {
-        hint: meant === 'run' ? 'an agent with run(data, extras) is marked by agentWorkflow(…)' : 'rename it',
-      }),
+      new TrainyardError(
+        'WORKFLOW_INVALID',
+        `${Class.name} has ${meant}, expected arunEpisode(engine, data)`,
+        meant === 'run' ? 'an agent with run(data, extras) is marked by agentWorkflow(…)' : 'rename it',
+      ),
     );
   }
 }
@@ -122,9 +124,11 @@ function checkEpisode(name: string, episode: unknown, { problem }: EntryModule):
   const kind = kindOf(episode);
   if (kind === 'AsyncFunction') return;
   problem(
-    new TrainyardError('WORKFLOW_NOT_ASYNC', `arunEpisode of ${name} is a ${kind}, expected an async method`, {
-      hint: 'write async arunEpisode(engine, data) { … } and await what it calls: a blocking call stalls every other rollout',
-    }),
+    new TrainyardError(
+      'WORKFLOW_NOT_ASYNC',
+      `arunEpisode of ${name} is a ${kind}, expected an async method`,
+      'write async arunEpisode(engine, data) { … } and await what it calls: a blocking call stalls every other rollout',
+    ),
   );
 }
 

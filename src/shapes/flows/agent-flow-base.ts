@@ -118,7 +118,7 @@ export abstract class MultiStepAgentFlow<Config = unknown, Row extends object = 
   get toolSchemas(): readonly Tool[] {
     if (Array.isArray(this.tools)) {
       const hint = 'write tools = { lookup: { description, parameters, run } }';
-      throw new TrainyardError('WORKFLOW_INVALID', 'tools is a list, expected an object of tools by name', { hint });
+      throw new TrainyardError('WORKFLOW_INVALID', 'tools is a list, expected an object of tools by name', hint);
     }
     return Object.entries(this.tools).map(([name, { description, parameters }]) => ({
       type: 'function',

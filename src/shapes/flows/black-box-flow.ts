@@ -57,9 +57,11 @@ function lowerBlackBox(this: unknown, module: EntryModule): Workflow | undefined
   const { name, prototype } = this as { readonly name: string; readonly prototype: { readonly _runAgent?: unknown } };
   if (Object.hasOwn(this as object, 'abstract') || typeof prototype._runAgent === 'function') return lowerFlow.call(this);
   module.problem(
-    new TrainyardError('WORKFLOW_INVALID', `the flow ${name} has no _runAgent`, {
-      hint: 'write async _runAgent(baseURL, fields, { apiKey }) { … }',
-    }),
+    new TrainyardError(
+      'WORKFLOW_INVALID',
+      `the flow ${name} has no _runAgent`,
+      'write async _runAgent(baseURL, fields, { apiKey }) { … }',
+    ),
   );
   return undefined;
 }

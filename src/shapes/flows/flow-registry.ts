@@ -55,9 +55,11 @@ export function register(name: string): <T extends FlowClass>(flow: T) => T {
     checkFlow(flow, `register('${name}')`);
     const known = registered.get(name)?.flow;
     if (known !== undefined && known !== (flow as FlowClass)) {
-      throw new TrainyardError('WORKFLOW_AMBIGUOUS', `the flow ${name} is registered already, as ${known.name}`, {
-        hint: 'give each flow a name of its own',
-      });
+      throw new TrainyardError(
+        'WORKFLOW_AMBIGUOUS',
+        `the flow ${name} is registered already, as ${known.name}`,
+        'give each flow a name of its own',
+      );
     }
     registered.set(name, { name, flow });
     return flow;
@@ -66,9 +68,11 @@ export function register(name: string): <T extends FlowClass>(flow: T) => T {
 
 export function checkFlow(flow: unknown, where: string): asserts flow is FlowClass {
   if (typeof flow === 'function' && typeof flow.prototype?.run === 'function') return;
-  throw new TrainyardError('WORKFLOW_INVALID', `${where}: expected a class with an async run(samplingParams, fields)`, {
-    hint: 'extend AgentFlowBase, or one of the classes made of it',
-  });
+  throw new TrainyardError(
+    'WORKFLOW_INVALID',
+    `${where}: expected a class with an async run(samplingParams, fields)`,
+    'extend AgentFlowBase, or one of the classes made of it',
+  );
 }
 
 export interface FlowRegistry {
@@ -88,9 +92,11 @@ export function flowRegistry(configured: readonly RegisteredFlow[] = []): FlowRe
       const found = own.get(name) ?? registered.get(name);
       if (found !== undefined) return found;
       const message = `no flow ${JSON.stringify(name)}; there are ${this.names.join(', ') || 'none'}`;
-      throw new TrainyardError('WORKFLOW_NOT_FOUND', message, {
-        hint: `register it: register('${name}')(YourFlow), or list it in the flows file`,
-      });
+      throw new TrainyardError(
+        'WORKFLOW_NOT_FOUND',
+        message,
+        `register it: register('${name}')(YourFlow), or list it in the flows file`,
+      );
     },
   };
 }

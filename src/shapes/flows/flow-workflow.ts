@@ -28,9 +28,11 @@ export interface FlowDoor extends GatewayDoor {
 export function flowWorkflow(chosen: RegisteredFlow, registry: FlowRegistry): Workflow {
   const kind = methodKind(chosen.flow, 'run');
   if (kind !== 'AsyncFunction') {
-    throw new TrainyardError('WORKFLOW_NOT_ASYNC', `run of flow ${chosen.name} is a ${kind}, expected an async method`, {
-      hint: 'write async run(samplingParams, fields) { … }',
-    });
+    throw new TrainyardError(
+      'WORKFLOW_NOT_ASYNC',
+      `run of flow ${chosen.name} is a ${kind}, expected an async method`,
+      'write async run(samplingParams, fields) { … }',
+    );
   }
   const flowFor = ({ metadata }: WorkflowContext): RegisteredFlow => {
     const name = agentNameOf(metadata);
@@ -60,9 +62,11 @@ export function flowWorkflow(chosen: RegisteredFlow, registry: FlowRegistry): Wo
     run: async (ctx, handed) => {
       if (isObject(handed))
         return await runFlow(flowFor(ctx), ctx, { ...(handed as unknown as Handed), fetch, signal: ctx.signal });
-      throw new TrainyardError('NO_ROLLOUT', `the flow ${chosen.name} needs the gateway's flow routes, which are not here`, {
-        hint: 'run it with trainyard train or eval',
-      });
+      throw new TrainyardError(
+        'NO_ROLLOUT',
+        `the flow ${chosen.name} needs the gateway's flow routes, which are not here`,
+        'run it with trainyard train or eval',
+      );
     },
   };
 }
@@ -107,7 +111,7 @@ export async function runEpisode(
   const steps: unknown = await instance.run(samplingParams, fields);
   if (typeof steps === 'number' && Number.isSafeInteger(steps) && steps >= 0) return steps;
   const found = `${flow.name}.run returned ${describeValue(steps)}, expected the number of steps`;
-  throw new TrainyardError('WORKFLOW_BAD_RESULT', found, { hint: 'return how many steps were submitted, for example 1' });
+  throw new TrainyardError('WORKFLOW_BAD_RESULT', found, 'return how many steps were submitted, for example 1');
 }
 
 export function flowFields(row: object, own: Omit<FlowFields<object>, 'rawPrompt'>): FlowFields {
@@ -136,7 +140,7 @@ function problemsOf(tasks: readonly TaskView[], names: ReadonlySet<string>): rea
     ...(unknown.length === 0
       ? []
       : [`tasks ask for the flows ${unknown.join(', ')} by agent_name; there are ${[...names].join(', ')}`]),
-  ].map((message) => new TrainyardError('DATASET_INVALID', message, { hint: 'register them, or list them in the flows file' }));
+  ].map((message) => new TrainyardError('DATASET_INVALID', message, 'register them, or list them in the flows file'));
 }
 
 /** Whoever asks for a flow by name must not lose its isolation: one setting holds for the whole run. */
@@ -145,7 +149,7 @@ function unisolated(tasks: readonly TaskView[], { name }: RegisteredFlow, regist
   const lost = [...asked].find((other) => other !== name && processOf(registry.flow(other).flow).isolation === 'process');
   if (lost === undefined) return [];
   const found = `the flow ${lost}, which tasks ask for by agent_name, says isolation 'process', and the run of ${name} has none`;
-  return [new TrainyardError('WORKFLOW_INVALID', found, { hint: 'start the run with --isolation process' })];
+  return [new TrainyardError('WORKFLOW_INVALID', found, 'start the run with --isolation process')];
 }
 
 function agentNameOf(metadata: Json | undefined): string | undefined {

@@ -36,7 +36,7 @@ export async function inspectFlow(entry: string, flow: string, flows: string | u
       return { ...inspected, ...(inspected.entry && { entry: { ...inspected.entry, flowModule } }) };
     }
     registry.flow(flow);
-    throw new TrainyardError('USAGE', `the flow ${flow} is not in ${flows}`, { hint: 'give the entry that registers it' });
+    throw new TrainyardError('USAGE', `the flow ${flow} is not in ${flows}`, 'give the entry that registers it');
   } catch (thrown) {
     if (thrown instanceof TrainyardError) return { problems: [thrown] };
     throw thrown;
@@ -55,7 +55,7 @@ export function withFlowHint(problem: TrainyardError): TrainyardError {
   const names = flowRegistry().names.filter((name) => name !== SINGLE_STEP);
   if (problem.code !== 'WORKFLOW_NOT_FOUND' || names.length === 0) return problem;
   const hint = `it registers flows: choose one with --flow ${names.join(' or --flow ')}`;
-  return new TrainyardError(problem.code, problem.message, { hint });
+  return new TrainyardError(problem.code, problem.message, hint);
 }
 
 /** Throws CONFIG_INVALID with everything wrong in the file, or ENTRY_UNLOADABLE if a module cannot be imported. */
@@ -83,7 +83,7 @@ export async function readFlowsFile(path: string): Promise<readonly ConfiguredFl
 async function rowsIn(path: string): Promise<readonly unknown[]> {
   const text = await readFile(path, 'utf8').catch(() => {
     const hint = 'give --flows a YAML file with a list of flows';
-    throw new TrainyardError('FILE_NOT_FOUND', `no flows file at ${path}`, { hint });
+    throw new TrainyardError('FILE_NOT_FOUND', `no flows file at ${path}`, hint);
   });
   // Imported lazily: few users have a flows file, and all would pay for loading the parser.
   const { parseDocument } = await import('yaml');
@@ -125,7 +125,9 @@ async function load({ exportName, ...target }: Target): Promise<ConfiguredFlow> 
 }
 
 function invalid(path: string, message: string): TrainyardError {
-  return new TrainyardError('CONFIG_INVALID', `${path}: ${message}`, {
-    hint: 'write a list of: - name: my_flow, and below it _target_: ./my-flow.ts#MyFlow',
-  });
+  return new TrainyardError(
+    'CONFIG_INVALID',
+    `${path}: ${message}`,
+    'write a list of: - name: my_flow, and below it _target_: ./my-flow.ts#MyFlow',
+  );
 }

@@ -126,7 +126,7 @@ function classMistakes(kind: ConfigKind, Class: ConfiguredClass<unknown>, config
   const found = methodKind(Class, method);
   if (found !== 'AsyncFunction') {
     const hint = `write async ${method}(ctx) { … }`;
-    mistakes.push(new TrainyardError(notAsync, `${Class.name}.${method}: expected an async method, found ${found}`, { hint }));
+    mistakes.push(new TrainyardError(notAsync, `${Class.name}.${method}: expected an async method, found ${found}`, hint));
   }
   if (config === undefined && !isName(Class.name)) {
     mistakes.push(new TrainyardError(badName, `the name of the ${kind} class: ${unlike(NAME, Class.name)}`));
@@ -164,9 +164,11 @@ function findConfig(kind: ConfigKind, module: EntryModule): BaseConfig | undefin
     const { config: called } = KINDS[kind];
     const names = [...found.values()].toSorted().join(', ');
     module.problem(
-      new TrainyardError('CONFIG_INVALID', `multiple ${called} instances found: ${names}; expected at most one`, {
-        hint: `keep only one ${called} instance in the entry module, or move the others to a file of their own`,
-      }),
+      new TrainyardError(
+        'CONFIG_INVALID',
+        `multiple ${called} instances found: ${names}; expected at most one`,
+        `keep only one ${called} instance in the entry module, or move the others to a file of their own`,
+      ),
     );
     return undefined;
   }

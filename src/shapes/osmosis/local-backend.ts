@@ -249,9 +249,11 @@ function maxConcurrentOf(config: unknown): number | undefined {
 function checkOffered({ name, isolation, roles }: Workflow, { problem }: EntryModule): void {
   if (isolation === 'process') {
     problem(
-      new TrainyardError('WORKFLOW_INVALID', `workflow ${name} wants a process per rollout, which LocalBackend does not give`, {
-        hint: 'leave isolation out; on a rollout server keys and answers of other rollouts are in the same process',
-      }),
+      new TrainyardError(
+        'WORKFLOW_INVALID',
+        `workflow ${name} wants a process per rollout, which LocalBackend does not give`,
+        'leave isolation out; on a rollout server keys and answers of other rollouts are in the same process',
+      ),
     );
   }
   for (const [role, { trainable, default: given }] of Object.entries(roles)) {
@@ -267,9 +269,11 @@ async function loaded(given: unknown): Promise<unknown> {
   const exports = await importUserModule(urlOf(specifier, given));
   if (Object.hasOwn(exports, name)) return exports[name];
   const names = Object.keys(exports).join(', ') || 'nothing';
-  throw new TrainyardError('WORKFLOW_NOT_FOUND', `${specifier} does not export ${JSON.stringify(name)}; it exports ${names}`, {
-    hint: 'give "module:export", with a name that the module exports',
-  });
+  throw new TrainyardError(
+    'WORKFLOW_NOT_FOUND',
+    `${specifier} does not export ${JSON.stringify(name)}; it exports ${names}`,
+    'give "module:export", with a name that the module exports',
+  );
 }
 
 /** Paths are relative to the working directory; other specifiers are packages, resolved from there. */
@@ -281,16 +285,20 @@ function urlOf(specifier: string, given: string): string {
 }
 
 function noReference(what: string, text: unknown): TrainyardError {
-  return new TrainyardError('USAGE', `${what}: invalid import path ${JSON.stringify(text)}, expected "module:export"`, {
-    hint: 'write "./rollout.ts:MyWorkflow", or give the value itself',
-  });
+  return new TrainyardError(
+    'USAGE',
+    `${what}: invalid import path ${JSON.stringify(text)}, expected "module:export"`,
+    'write "./rollout.ts:MyWorkflow", or give the value itself',
+  );
 }
 
 function notTaken({ name }: Workflow, config: unknown): TrainyardError {
   const found = `workflowConfig is ${describeValue(config)}, which the workflow ${name} does not take`;
-  return new TrainyardError('CONFIG_INVALID', found, {
-    hint: 'give an instance of its config class, such as one that extends AgentWorkflowConfig, or leave it out',
-  });
+  return new TrainyardError(
+    'CONFIG_INVALID',
+    found,
+    'give an instance of its config class, such as one that extends AgentWorkflowConfig, or leave it out',
+  );
 }
 
 const NOT_FOUND = {
@@ -300,7 +308,9 @@ const NOT_FOUND = {
 
 function notFound(what: keyof typeof NOT_FOUND, given: unknown): TrainyardError {
   const [code, define, base] = NOT_FOUND[what];
-  return new TrainyardError(code, `expected a ${what}, found ${describeValue(given)}`, {
-    hint: `give what ${define}(…) made, or a concrete class of a shape, such as one that extends ${base}`,
-  });
+  return new TrainyardError(
+    code,
+    `expected a ${what}, found ${describeValue(given)}`,
+    `give what ${define}(…) made, or a concrete class of a shape, such as one that extends ${base}`,
+  );
 }

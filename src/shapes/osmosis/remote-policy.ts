@@ -83,7 +83,7 @@ export class RemotePolicy {
 
 export function noDefaultModels(role: string): TrainyardError {
   const found = `role ${JSON.stringify(role)} is played by a default model, and on a rollout server every role is played by the controller's policy`;
-  return new TrainyardError('WORKFLOW_INVALID', found, { hint: 'train the role, or let the workflow call that model by itself' });
+  return new TrainyardError('WORKFLOW_INVALID', found, 'train the role, or let the workflow call that model by itself');
 }
 
 interface FailedCall {

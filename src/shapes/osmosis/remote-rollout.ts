@@ -265,9 +265,11 @@ const withoutTurns = (reward: NonNullable<WorkflowResult['reward']>): unknown =>
 function threadsOf(given: unknown): Threads {
   const copy = asJson(given, MOST_JSON);
   if (isObject(copy) && Object.values(copy).every(Array.isArray)) return copy as unknown as Threads;
-  throw new TrainyardError('WORKFLOW_BAD_RESULT', 'run returned threads that are not lists of messages as JSON, by thread', {
-    hint: 'write threads: { name: [{ role, content }, …] }',
-  });
+  throw new TrainyardError(
+    'WORKFLOW_BAD_RESULT',
+    'run returned threads that are not lists of messages as JSON, by thread',
+    'write threads: { name: [{ role, content }, …] }',
+  );
 }
 
 /** `reward` undefined: no sample gets a reward, as after a failure. */

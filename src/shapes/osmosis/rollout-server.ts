@@ -139,9 +139,11 @@ export class RolloutServer extends KeyedServer<Told> implements AsyncDisposable 
     if (token === undefined) return;
     const given = bearerOf(request);
     if (isSameSecret(token, given)) return;
-    throw new TrainyardError('SESSION_UNKNOWN', given === undefined ? 'the request carries no token' : 'this is not the token', {
-      hint: 'send Authorization: Bearer <token>',
-    });
+    throw new TrainyardError(
+      'SESSION_UNKNOWN',
+      given === undefined ? 'the request carries no token' : 'this is not the token',
+      'send Authorization: Bearer <token>',
+    );
   }
 
   async #accept(read: ReadRequest): Promise<HttpReply> {

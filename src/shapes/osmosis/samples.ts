@@ -57,9 +57,11 @@ export class RolloutContext implements SampleContext {
   /** The policy, in the conversation of this name. Throws NO_ROLLOUT if the context was made without a model. */
   model(sampleId: string): ModelHandle {
     if (this.#model !== undefined) return this.#model.thread(checkedName(sampleId));
-    throw new TrainyardError('NO_ROLLOUT', 'this RolloutContext was made by hand and knows only a URL and a key', {
-      hint: 'use a client with chatCompletionsUrl, apiKey and headers(name), or run the agent inside run(ctx) of an AgentWorkflow',
-    });
+    throw new TrainyardError(
+      'NO_ROLLOUT',
+      'this RolloutContext was made by hand and knows only a URL and a key',
+      'use a client with chatCompletionsUrl, apiKey and headers(name), or run the agent inside run(ctx) of an AgentWorkflow',
+    );
   }
 
   registerSampleSource(name: string, source: SampleSource): void {
@@ -93,9 +95,11 @@ function givenOr(variable: string, given: string | undefined): string {
 
 function checkedName(name: string): string {
   if (typeof name === 'string' && SAMPLE_NAME.test(name)) return name;
-  throw new TrainyardError('WORKFLOW_FAILED', `the name of an agent or session is ${describeValue(name)}`, {
-    hint: 'give it 1 to 128 printable ASCII characters, without spaces at its ends: it travels in a header',
-  });
+  throw new TrainyardError(
+    'WORKFLOW_FAILED',
+    `the name of an agent or session is ${describeValue(name)}`,
+    'give it 1 to 128 printable ASCII characters, without spaces at its ends: it travels in a header',
+  );
 }
 
 export interface RolloutSampleFields {

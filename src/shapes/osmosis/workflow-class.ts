@@ -124,6 +124,6 @@ function bad(found: string): TrainyardError {
   return new TrainyardError(
     'WORKFLOW_BAD_RESULT',
     `run() must return AgentWorkflowOutput ({ messages?, metrics?, info? }), a message list, or nothing; ${found}`,
-    { hint: 'rewards are given by the Grader' },
+    'rewards are given by the Grader',
   );
 }

@@ -27,9 +27,11 @@ export async function executePythonCode(code: string, { timeout = 300, signal }:
   switch (end.kind) {
     case 'exited':
       if (end.code !== NOT_FOUND || !/python3.*not found/.test(end.stderr)) return told(end.code);
-      throw new TrainyardError('SANDBOX_MISSING', 'executePythonCode needs python3, which is not on the sandbox’s PATH', {
-        hint: 'install Python in /usr/bin or /usr/local/bin, or give the agent another tool',
-      });
+      throw new TrainyardError(
+        'SANDBOX_MISSING',
+        'executePythonCode needs python3, which is not on the sandbox’s PATH',
+        'install Python in /usr/bin or /usr/local/bin, or give the agent another tool',
+      );
     case 'signalled':
       return told(-end.signal);
     case 'timeout':

@@ -145,7 +145,7 @@ export class ModelTuner extends TunedModel {
 }
 
 function invalid(found: string, hint?: string): TrainyardError {
-  return new TrainyardError('WORKFLOW_INVALID', found, { hint });
+  return new TrainyardError('WORKFLOW_INVALID', found, hint);
 }
 
 export interface LanguageModelLike {

@@ -87,23 +87,27 @@ function made<T>(
 function* mistakesOf(Class: WorkflowClass, { name, trainableTargets: targets }: Workflow): Generator<TrainyardError> {
   const kind = methodKind(Class, 'execute');
   if (kind !== 'AsyncFunction') {
-    yield new TrainyardError('WORKFLOW_NOT_ASYNC', `${Class.name}.execute is ${kind}, expected an async function`, {
-      hint: 'write async execute(task, modelTuner) { … }',
-    });
+    yield new TrainyardError(
+      'WORKFLOW_NOT_ASYNC',
+      `${Class.name}.execute is ${kind}, expected an async function`,
+      'write async execute(task, modelTuner) { … }',
+    );
   }
   if (typeof name !== 'string' || name === '') {
     yield new TrainyardError('WORKFLOW_INVALID', `${Class.name}.name is ${describeValue(name)}, expected a text`);
   }
   if ('trainableTargets' in Class) {
     const found = `${Class.name} has a static trainableTargets, expected a field of its instances`;
-    yield new TrainyardError('WORKFLOW_INVALID', found, { hint: "write trainableTargets = ['werewolf'], without static" });
+    yield new TrainyardError('WORKFLOW_INVALID', found, "write trainableTargets = ['werewolf'], without static");
   }
   if (targets === undefined || targets === null) return;
   if (!Array.isArray(targets) || targets.some((role) => typeof role !== 'string' || role === '')) {
     const found = describeValue(targets);
-    yield new TrainyardError('WORKFLOW_INVALID', `${Class.name}.trainableTargets is ${found}, expected a list of roles`, {
-      hint: "write trainableTargets = ['werewolf'], or leave it out to train every role",
-    });
+    yield new TrainyardError(
+      'WORKFLOW_INVALID',
+      `${Class.name}.trainableTargets is ${found}, expected a list of roles`,
+      "write trainableTargets = ['werewolf'], or leave it out to train every role",
+    );
   }
 }
 
@@ -222,9 +226,11 @@ function rewardOf(reward: OutputReward): GraderResult {
 }
 
 function bad(mistakes: readonly string[]): TrainyardError {
-  return new TrainyardError('WORKFLOW_BAD_RESULT', mistakes.join('; also: '), {
-    hint: 'return new WorkflowOutput({ reward, isSuccess, metadata, logMetrics }); leave reward out where the judge decides',
-  });
+  return new TrainyardError(
+    'WORKFLOW_BAD_RESULT',
+    mistakes.join('; also: '),
+    'return new WorkflowOutput({ reward, isSuccess, metadata, logMetrics }); leave reward out where the judge decides',
+  );
 }
 
 // A judge runs once for each episode whose workflow returned no reward. It is lowered to core's `Grader`: it sees the answer, runs in a
@@ -253,9 +259,11 @@ type JudgeClass = ClassOf<BaseJudge>;
 
 export function defineJudge(computeReward: ComputeReward): Grader {
   if (typeof computeReward !== 'function') {
-    throw new TrainyardError('GRADER_INVALID', `defineJudge was given ${describeValue(computeReward)}, expected a function`, {
-      hint: 'write defineJudge((task, output) => [reward, isSuccess])',
-    });
+    throw new TrainyardError(
+      'GRADER_INVALID',
+      `defineJudge was given ${describeValue(computeReward)}, expected a function`,
+      'write defineJudge((task, output) => [reward, isSuccess])',
+    );
   }
   return graderOf(computeReward.name || 'judge', computeReward);
 }

@@ -43,9 +43,7 @@ const MOST_LAYERS = 4096;
 /** Reads a parsed config.json. Throws MODEL_INVALID naming every field that is missing or unsupported. */
 export function parseConfig(json: unknown): LlamaConfig {
   if (typeof json !== 'object' || json === null || Array.isArray(json)) {
-    throw new TrainyardError('MODEL_INVALID', 'config.json is not a JSON object', {
-      hint: 'use the config.json of a Llama or Qwen model',
-    });
+    throw new TrainyardError('MODEL_INVALID', 'config.json is not a JSON object', 'use the config.json of a Llama or Qwen model');
   }
   const fields = json as Fields;
   const problems: string[] = [];
@@ -85,9 +83,11 @@ export function parseConfig(json: unknown): LlamaConfig {
   };
   problems.push(...unsupported(fields), ...inconsistent(config));
   if (problems.length > 0) {
-    throw new TrainyardError('MODEL_INVALID', `config.json: ${problems.join('; ')}`, {
-      hint: 'the embedded engine computes Llama, Qwen2 and Qwen3 models; measure others through a server, with --engine openai',
-    });
+    throw new TrainyardError(
+      'MODEL_INVALID',
+      `config.json: ${problems.join('; ')}`,
+      'the embedded engine computes Llama, Qwen2 and Qwen3 models; measure others through a server, with --engine openai',
+    );
   }
   return config;
 }

@@ -156,9 +156,11 @@ export async function readAdapterConfig(dir: string, findBase?: FindBase) {
     const fields = isObject(json) ? json : {};
     const shown = (name: unknown) => (JSON.stringify(fields[String(name)]) ?? 'missing').slice(0, 100);
     const found = parsed.error.issues.map(({ path, message }) => `${path.join('.')} is ${shown(path[0])}: ${message}`).join('; ');
-    throw new TrainyardError('MODEL_INVALID', `${path}: ${found}`, {
-      hint: `the embedded engine computes plain LoRA adapters of ${LORA_TARGETS.join(', ')}`,
-    });
+    throw new TrainyardError(
+      'MODEL_INVALID',
+      `${path}: ${found}`,
+      `the embedded engine computes plain LoRA adapters of ${LORA_TARGETS.join(', ')}`,
+    );
   }
   const { r: rank, lora_alpha: alpha, target_modules: named, base_model_name_or_path: base } = parsed.data;
   const targets = named === 'all-linear' ? LORA_TARGETS : LORA_TARGETS.filter((name) => named.includes(name));
@@ -175,9 +177,11 @@ async function readAdapter(dir: string, layout: LoraLayout, base: string): Promi
   checkTensors({ path, shapes }, layout);
   const of = file.metadata['base'];
   if (of !== undefined && base !== '' && of !== base) {
-    throw new TrainyardError('CHECKPOINT_MISMATCH', `${path} was trained on another base model than the one opened`, {
-      hint: 'put the base model back as it was, or correct base_model_name_or_path in adapter_config.json',
-    });
+    throw new TrainyardError(
+      'CHECKPOINT_MISMATCH',
+      `${path} was trained on another base model than the one opened`,
+      'put the base model back as it was, or correct base_model_name_or_path in adapter_config.json',
+    );
   }
   const weights = gather(file, layout, '', path);
   for (const { name, offset, length } of layout.tensors) checkFinite(path, name, weights.subarray(offset, offset + length));
@@ -202,9 +206,11 @@ export async function readTrained(dir: string, whole: Layout | undefined, adapte
   if (adapted !== undefined || adapter !== undefined || whole === undefined) {
     const trained =
       adapted !== undefined ? `adapters of ${adapted.base.path}` : whole === undefined ? 'nothing' : 'all parameters';
-    throw new TrainyardError('CHECKPOINT_MISMATCH', `${dir} cannot be loaded into a model that trains ${trained}`, {
-      hint: 'open it as a model of its own',
-    });
+    throw new TrainyardError(
+      'CHECKPOINT_MISMATCH',
+      `${dir} cannot be loaded into a model that trains ${trained}`,
+      'open it as a model of its own',
+    );
   }
   await using source = await openSource(dir);
   return await readWeights(source, whole);
@@ -215,9 +221,11 @@ export function checkSameLora(dir: string, saved: LoraSettings | undefined, want
   if (saved === undefined || wanted === undefined) return;
   const shape = ({ rank, alpha, targets }: LoraSettings) => `rank ${rank}, alpha ${alpha}, ${targets.toSorted().join(' ')}`;
   if (shape(saved) === shape(wanted)) return;
-  throw new TrainyardError('CHECKPOINT_MISMATCH', `the adapter in ${dir} has ${shape(saved)}, expected ${shape(wanted)}`, {
-    hint: 'leave --lora-rank and --lora-alpha out to go on with the adapter as it is',
-  });
+  throw new TrainyardError(
+    'CHECKPOINT_MISMATCH',
+    `the adapter in ${dir} has ${shape(saved)}, expected ${shape(wanted)}`,
+    'leave --lora-rank and --lora-alpha out to go on with the adapter as it is',
+  );
 }
 
 function gather(file: SafetensorsContent, flat: Flat, prefix: string, path: string): Float32Array {

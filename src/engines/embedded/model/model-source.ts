@@ -132,9 +132,11 @@ export function checkTensors({ path, shapes }: Pick<ModelSource, 'path' | 'shape
 }
 
 export function mismatch(path: string, found: string): TrainyardError {
-  return new TrainyardError('CHECKPOINT_MISMATCH', `${path} ${found}`, {
-    hint: 'load the checkpoint with the config.json it was saved with',
-  });
+  return new TrainyardError(
+    'CHECKPOINT_MISMATCH',
+    `${path} ${found}`,
+    'load the checkpoint with the config.json it was saved with',
+  );
 }
 
 /** Throws MODEL_INVALID if one of the tensor's values is not finite. */
@@ -143,7 +145,9 @@ export function checkFinite(path: string, name: string, values: Float32Array): v
   for (let i = 0; i < values.length; i++) flaw += values[i]! - values[i]!;
   if (flaw === 0) return;
   const bad = values.find((value) => !Number.isFinite(value));
-  throw new TrainyardError('MODEL_INVALID', `${path}: tensor ${name} holds ${bad}, expected finite numbers`, {
-    hint: 'the file is damaged: use another copy',
-  });
+  throw new TrainyardError(
+    'MODEL_INVALID',
+    `${path}: tensor ${name} holds ${bad}, expected finite numbers`,
+    'the file is damaged: use another copy',
+  );
 }

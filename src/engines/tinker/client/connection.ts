@@ -140,9 +140,11 @@ export class TinkerConnection implements AsyncDisposable {
     const type = 'create_session';
     const reply = await this.post(type, { tags: ['trainyard'], sdk_version: SDK_VERSION, type }).catch((thrown: unknown) => {
       if (!isLost(thrown)) throw thrown;
-      throw new TrainyardError('POLICY_REFUSED', `there is no Tinker API at ${this.address}: ${thrown.message}`, {
-        hint: 'check TINKER_BASE_URL',
-      });
+      throw new TrainyardError(
+        'POLICY_REFUSED',
+        `there is no Tinker API at ${this.address}: ${thrown.message}`,
+        'check TINKER_BASE_URL',
+      );
     });
     this.#sessionId = this.#read(wire.createSessionReply, reply, type).session_id;
   }
@@ -359,9 +361,11 @@ const POLL_HEADERS = { 'content-type': 'application/json', accept: `${wire.PROTO
 
 function waitedTooLong(verb: string): TrainyardError {
   const minutes = LONGEST_RESULT_MS / 60_000;
-  return new TrainyardError('POLICY_UNREACHABLE', `the server has not finished ${verb} within ${minutes} minutes`, {
-    hint: 'look at what the server is doing; a smaller batch takes less time',
-  });
+  return new TrainyardError(
+    'POLICY_UNREACHABLE',
+    `the server has not finished ${verb} within ${minutes} minutes`,
+    'look at what the server is doing; a smaller batch takes less time',
+  );
 }
 
 /** `optim_step` becomes OptimStep. */

@@ -51,7 +51,7 @@ export function isTrained({ mask }: Sample): boolean {
 export function scoredTokens(sample: Sample, output: ByName<Tensor> | undefined): Float32Array {
   const rollout = `rollout ${JSON.stringify(sample.rolloutId)}`;
   const garbled = (found: string) =>
-    new TrainyardError('POLICY_GARBLED', `the server gave ${found}`, { hint: `${rollout}; check the server’s version` });
+    new TrainyardError('POLICY_GARBLED', `the server gave ${found}`, `${rollout}; check the server’s version`);
   const logprobs = output?.['logprobs']?.data;
   const expected = sample.tokens.length - 1;
   if (logprobs?.length !== expected) {
@@ -62,9 +62,11 @@ export function scoredTokens(sample: Sample, output: ByName<Tensor> | undefined)
   if (positive !== undefined) throw garbled(`the log-probability ${positive}, expected at most 0`);
   const bad = found.find((value) => !Number.isFinite(value));
   if (bad === undefined) return found;
-  throw new TrainyardError('TRAINER_FAILED', `the server scored a token of ${rollout} with ${bad}`, {
-    hint: 'the weights at the server are no longer usable; go on from an earlier checkpoint, with a smaller learning rate',
-  });
+  throw new TrainyardError(
+    'TRAINER_FAILED',
+    `the server scored a token of ${rollout} with ${bad}`,
+    'the weights at the server are no longer usable; go on from an earlier checkpoint, with a smaller learning rate',
+  );
 }
 
 function shifted({ tokens }: Sample, inputs: ByName<Float32Array>): Datum {
@@ -162,9 +164,11 @@ export async function evaluateBatch(
 /** Our loss and the server's may differ by rounding only. Throws TRAINER_FAILED otherwise. */
 export function checkLossSum({ result, magnitude }: EvaluatedLoss, lossSum: number | undefined, name: string): void {
   if (lossSum === undefined || Math.abs(lossSum - result.loss) <= LOSS_TOLERANCE * magnitude + 1e-6) return;
-  throw new TrainyardError('TRAINER_FAILED', `the server's ${name} is ${lossSum} for a batch whose ${name} is ${result.loss}`, {
-    hint: 'what this server calls by that name is another loss; train with another one',
-  });
+  throw new TrainyardError(
+    'TRAINER_FAILED',
+    `the server's ${name} is ${lossSum} for a batch whose ${name} is ${result.loss}`,
+    'what this server calls by that name is another loss; train with another one',
+  );
 }
 
 /** `lossSum`: the server's cross_entropy with weight 1 for each of these tokens. Throws TRAINER_FAILED if it is not their plain sum. */
@@ -175,6 +179,6 @@ export function checkPlainSum(logprobs: readonly Float32Array[], lossSum: number
   throw new TrainyardError(
     'TRAINER_FAILED',
     `${name} with these settings has to go through a weighted cross_entropy, and this server ${found}: it may not simply add up`,
-    { hint: 'use a loss that the server has by name, such as --loss ppo, without --kl and --entropy' },
+    'use a loss that the server has by name, such as --loss ppo, without --kl and --entropy',
   );
 }

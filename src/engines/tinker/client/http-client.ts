@@ -100,9 +100,11 @@ export class HttpClient {
     const { protocol, origin, hostname, port, pathname } = parseBase(settings.baseURL);
     const path = pathname.replace(/\/+$/, '');
     if (!/^[\x21-\x7e]+$/.test(settings.apiKey)) {
-      throw new TrainyardError('USAGE', 'the API key is empty or holds characters that no header can carry', {
-        hint: 'set TINKER_API_KEY',
-      });
+      throw new TrainyardError(
+        'USAGE',
+        'the API key is empty or holds characters that no header can carry',
+        'set TINKER_API_KEY',
+      );
     }
     const { Agent, request } = protocol === 'https:' ? https : http;
     this.address = `${origin}${path}`;
@@ -259,9 +261,11 @@ async function readReply(response: http.IncomingMessage, name: string): Promise<
 function parseBase(baseURL: string): URL {
   const url = URL.parse(baseURL);
   if (url === null || !['http:', 'https:'].includes(url.protocol) || url.username !== '' || url.password !== '') {
-    throw new TrainyardError('USAGE', 'the base URL of the Tinker server is not an http(s) URL without credentials', {
-      hint: 'give an address such as http://127.0.0.1:8000, for example in TINKER_BASE_URL',
-    });
+    throw new TrainyardError(
+      'USAGE',
+      'the base URL of the Tinker server is not an http(s) URL without credentials',
+      'give an address such as http://127.0.0.1:8000, for example in TINKER_BASE_URL',
+    );
   }
   return url;
 }
@@ -286,9 +290,11 @@ function unreachable(found: string, afterMs: number, patienceMs: number): Trainy
   const most = Math.round(patienceMs / 1000);
   const why =
     afterMs > patienceMs ? `it wants to be asked again in ${wanted} s, longer than is waited` : `given up after ${most} s`;
-  return new TrainyardError('POLICY_UNREACHABLE', `${found}; ${why}`, {
-    hint: 'check that the server runs and that TINKER_BASE_URL is its address',
-  });
+  return new TrainyardError(
+    'POLICY_UNREACHABLE',
+    `${found}; ${why}`,
+    'check that the server runs and that TINKER_BASE_URL is its address',
+  );
 }
 
 /** Replaces any error by CANCELLED once the signal has aborted. */
@@ -350,9 +356,11 @@ export class ReplyErrors {
   garbled({ status, contentType, body }: ServerReply, verb: string, why = 'not JSON'): TrainyardError {
     const start = this.quote(body.subarray(0, 400).toString('utf8'), 100);
     const kind = contentType === '' ? 'no content-type' : this.quote(contentType, 60);
-    return new TrainyardError('POLICY_GARBLED', `the reply to ${verb} (${status}, ${kind}) is ${why}; it begins: ${start}`, {
-      hint: `check that ${this.#address} is a Tinker server`,
-    });
+    return new TrainyardError(
+      'POLICY_GARBLED',
+      `the reply to ${verb} (${status}, ${kind}) is ${why}; it begins: ${start}`,
+      `check that ${this.#address} is a Tinker server`,
+    );
   }
 
   quote(text: string, length: number): string {

@@ -90,9 +90,11 @@ async function download(url: string, apiKey: string, stop: AbortSignal | undefin
   const reply = first.status >= 300 && first.status < 400 && location !== null ? await get(new URL(location, url).href) : first;
   if (!reply.ok || reply.body === null) {
     const found = `the server at ${new URL(url).origin} gave no archive of the weights (status ${reply.status})`;
-    throw new TrainyardError('POLICY_REFUSED', found, {
-      hint: 'a trainyard tinker server trains all parameters: export the model folder below its --state with --merged',
-    });
+    throw new TrainyardError(
+      'POLICY_REFUSED',
+      found,
+      'a trainyard tinker server trains all parameters: export the model folder below its --state with --merged',
+    );
   }
   const parts: Uint8Array[] = [];
   let bytes = 0;

@@ -30,9 +30,11 @@ export async function readSavedState(dir: string): Promise<z.infer<typeof savedS
   if (text === undefined) {
     const names: readonly string[] = await readdir(dir).catch(() => []);
     if (names.includes('config.json') || names.includes('tokenizer.json')) return undefined;
-    throw new TrainyardError('MODEL_INVALID', `${dir} has neither ${SAVED_STATE} nor config.json nor tokenizer.json`, {
-      hint: 'give a checkpoint folder of a run, or a model folder',
-    });
+    throw new TrainyardError(
+      'MODEL_INVALID',
+      `${dir} has neither ${SAVED_STATE} nor config.json nor tokenizer.json`,
+      'give a checkpoint folder of a run, or a model folder',
+    );
   }
   try {
     const state = savedState.parse(JSON.parse(text));

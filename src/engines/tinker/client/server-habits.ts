@@ -41,7 +41,7 @@ export function habitsOf(kind: ServerKind, withMasks: boolean): string | undefin
 export function refuseStaleness(staleness = 0): void {
   if (staleness === 0) return;
   const found = `staleness: expected 0, found ${staleness}: this server has only the newest weights of a model to sample from`;
-  throw new TrainyardError('USAGE', found, { hint: 'leave --staleness out' });
+  throw new TrainyardError('USAGE', found, 'leave --staleness out');
 }
 
 const FULL = /\bcreate_model\b.*(register_adapter|already has a '?policy|maximum number of LoRA adapters|models in training)/is;

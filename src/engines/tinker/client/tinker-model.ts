@@ -96,9 +96,11 @@ export class TinkerModel {
     const model = new TinkerModel(connection, start, id);
     if ((given ?? base_model) === base_model) return model;
     await model.unload();
-    throw new TrainyardError('POLICY_REFUSED', `the server made a model of ${given}, asked for one of ${base_model}`, {
-      hint: 'give --base-model a model that the server has; the tokenizer in --model must be of the same one',
-    });
+    throw new TrainyardError(
+      'POLICY_REFUSED',
+      `the server made a model of ${given}, asked for one of ${base_model}`,
+      'give --base-model a model that the server has; the tokenizer in --model must be of the same one',
+    );
   }
 
   private constructor(connection: TinkerConnection, start: ModelStart, id: string) {
@@ -367,7 +369,9 @@ function joinResults(results: readonly PassResult[], chunks: readonly (readonly 
 function gradNormOf(metrics: ByName<number>): number | undefined {
   const [key, norm] = Object.entries(metrics).find(([name]) => /(^|[^a-z])grad(ient)?_norm$/.test(name.split(':')[0]!)) ?? [];
   if (norm === undefined || Number.isFinite(norm)) return norm;
-  throw new TrainyardError('TRAINER_FAILED', `the server took a step with ${key} ${norm}, expected a finite number`, {
-    hint: 'load the last checkpoint and lower the learning rate',
-  });
+  throw new TrainyardError(
+    'TRAINER_FAILED',
+    `the server took a step with ${key} ${norm}, expected a finite number`,
+    'load the last checkpoint and lower the learning rate',
+  );
 }

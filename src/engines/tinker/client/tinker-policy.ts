@@ -80,9 +80,11 @@ function checkSizes({ loraRank = 0, staleness = 0, callTokens = 0 }: PolicySetti
   const { max_lora_rank: mostRank, call_tokens: mostTokens, keeps_published: keepsPublished } = sizes;
   if (!keepsPublished) refuseStaleness(staleness);
   if (loraRank > mostRank) {
-    throw new TrainyardError('USAGE', `loraRank: expected at most ${mostRank}, for which the server is made, found ${loraRank}`, {
-      hint: `give --lora-rank ${mostRank}, or start the server with trainyard skyrl --lora-rank ${loraRank}`,
-    });
+    throw new TrainyardError(
+      'USAGE',
+      `loraRank: expected at most ${mostRank}, for which the server is made, found ${loraRank}`,
+      `give --lora-rank ${mostRank}, or start the server with trainyard skyrl --lora-rank ${loraRank}`,
+    );
   }
   if (callTokens <= mostTokens) return;
   const found = `answers of more than ${mostTokens} tokens make the server compile again, which takes a while each time`;
@@ -95,12 +97,13 @@ function checkSizes({ loraRank = 0, staleness = 0, callTokens = 0 }: PolicySetti
 export function access(named: string | undefined): { readonly baseURL: string; readonly apiKey: string } {
   const apiKey = process.env['TINKER_API_KEY'];
   if (apiKey === undefined || apiKey === '') {
-    throw new TrainyardError('USAGE', `TINKER_API_KEY is not set, and ${named ?? 'the hosted Tinker service'} needs a key`, {
-      hint:
-        named === undefined
-          ? 'set TINKER_BASE_URL and TINKER_API_KEY; trainyard skyrl (on a GPU) and trainyard tinker start a server of your own and print both'
-          : 'set it to the key of that server; trainyard tinker prints its own when it starts',
-    });
+    throw new TrainyardError(
+      'USAGE',
+      `TINKER_API_KEY is not set, and ${named ?? 'the hosted Tinker service'} needs a key`,
+      named === undefined
+        ? 'set TINKER_BASE_URL and TINKER_API_KEY; trainyard skyrl (on a GPU) and trainyard tinker start a server of your own and print both'
+        : 'set it to the key of that server; trainyard tinker prints its own when it starts',
+    );
   }
   return { baseURL: named ?? HOSTED, apiKey };
 }
@@ -115,7 +118,7 @@ function chooseModel(wanted: string | undefined, folder: string, offered: readon
     chosen === undefined
       ? `the server offers ${names.length} models, and none was chosen: ${list || 'it lists none'}`
       : `the server does not offer ${JSON.stringify(chosen)}; it has ${list}`,
-    { hint: 'give --base-model the server’s name of the model whose tokenizer is in --model' },
+    'give --base-model the server’s name of the model whose tokenizer is in --model',
   );
 }
 
@@ -124,9 +127,11 @@ async function checkTokenizer(dir: string, baseModel: string, digest: string | u
   if (digest === undefined) return;
   const file = await readFile(join(dir, 'tokenizer.json'));
   if (createHash('sha256').update(file).digest('hex') === digest) return;
-  throw new TrainyardError('MODEL_INVALID', `tokenizer.json in ${dir} is not the one of ${baseModel} at the server`, {
-    hint: 'give --model the folder of the very model that the server has',
-  });
+  throw new TrainyardError(
+    'MODEL_INVALID',
+    `tokenizer.json in ${dir} is not the one of ${baseModel} at the server`,
+    'give --model the folder of the very model that the server has',
+  );
 }
 
 const sizesSchema = z.looseObject({
@@ -143,7 +148,9 @@ export async function sizesOf(dir: string): Promise<{ readonly vocabSize: number
   const config = parsed.success ? { ...parsed.data.text_config, ...parsed.data } : {};
   const { vocab_size: vocabSize, max_position_embeddings: contextLength } = config;
   if (vocabSize !== undefined && contextLength !== undefined) return { vocabSize, contextLength };
-  throw new TrainyardError('MODEL_INVALID', `${path} lacks a whole vocab_size or max_position_embeddings`, {
-    hint: 'take config.json, tokenizer.json and tokenizer_config.json from the model’s own repository',
-  });
+  throw new TrainyardError(
+    'MODEL_INVALID',
+    `${path} lacks a whole vocab_size or max_position_embeddings`,
+    'take config.json, tokenizer.json and tokenizer_config.json from the model’s own repository',
+  );
 }

@@ -195,9 +195,11 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
     const possible: string[] = [];
     for (const other of others) if (!((await ask(other)) instanceof TrainyardError)) possible.push(other.name);
     const list = possible.length === 0 ? 'no other loss either' : possible.join(', ');
-    throw new TrainyardError('USAGE', `loss: ${found.message}; with these settings it can train ${list}`, {
-      hint: possible.length === 0 ? 'leave out --kl and --entropy, or use another server' : `give --loss ${possible[0]}`,
-    });
+    throw new TrainyardError(
+      'USAGE',
+      `loss: ${found.message}; with these settings it can train ${list}`,
+      possible.length === 0 ? 'leave out --kl and --entropy, or use another server' : `give --loss ${possible[0]}`,
+    );
   }
 
   /** Throws TRAINER_FAILED or POLICY_REFUSED if the server cannot train the loss. */
@@ -322,9 +324,11 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
       checkSample(sample, i, this.#parts);
       if (sample.temperature === 1) return;
       const which = `sample ${i} (rollout ${JSON.stringify(sample.rolloutId)})`;
-      throw new TrainyardError('SAMPLE_REFUSED', `${which}: its temperature is ${sample.temperature}, expected 1`, {
-        hint: 'a Tinker server scores at temperature 1 only; sample with temperature 1',
-      });
+      throw new TrainyardError(
+        'SAMPLE_REFUSED',
+        `${which}: its temperature is ${sample.temperature}, expected 1`,
+        'a Tinker server scores at temperature 1 only; sample with temperature 1',
+      );
     });
   }
 
@@ -340,7 +344,7 @@ export class TinkerTrainer implements Trainer, AsyncDisposable {
   async #scoreByReference(samples: readonly Sample[]): Promise<Float32Array[]> {
     const reference = this.#reference;
     if (reference === undefined) {
-      throw new TrainyardError('TRAINER_FAILED', 'there are no reference weights', { hint: 'call freezeReference() first' });
+      throw new TrainyardError('TRAINER_FAILED', 'there are no reference weights', 'call freezeReference() first');
     }
     const score = async (model: TinkerModel) => (await (await this.#score(model, samples)).result).logprobs;
     try {

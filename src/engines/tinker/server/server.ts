@@ -122,9 +122,11 @@ export class TinkerServer extends KeyedServer<TinkerFailure> implements AsyncDis
   #checkKey(request: HttpRequest): void {
     const given = request.header('x-api-key') ?? bearerOf(request);
     if (isSameSecret(this.#key, given)) return;
-    throw new TrainyardError('SESSION_UNKNOWN', given === undefined ? 'there is no X-API-Key' : 'the X-API-Key is wrong', {
-      hint: 'set TINKER_API_KEY to the key the server was started with',
-    });
+    throw new TrainyardError(
+      'SESSION_UNKNOWN',
+      given === undefined ? 'there is no X-API-Key' : 'the X-API-Key is wrong',
+      'set TINKER_API_KEY to the key the server was started with',
+    );
   }
 }
 
@@ -147,9 +149,7 @@ export function serveTinker(settings: TinkerServerSettings, onFailure: OnFailure
   return openingWith(async (opened) => {
     const { host, port, apiKey: chosenKey, threads } = settings;
     if (chosenKey !== undefined && !chosenKey.startsWith(KEY_PREFIX)) {
-      throw new TrainyardError('USAGE', `the key does not begin with ${KEY_PREFIX}`, {
-        hint: `clients want keys such as ${newKey()}`,
-      });
+      throw new TrainyardError('USAGE', `the key does not begin with ${KEY_PREFIX}`, `clients want keys such as ${newKey()}`);
     }
     const model = await resolveModel(settings.model);
     await checkModelFolder(model);

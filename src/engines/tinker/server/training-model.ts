@@ -237,9 +237,11 @@ export class Model {
       });
     }
     if (this.#lost !== undefined) {
-      throw new TrainyardError('TRAINER_FAILED', `the weights of this model are lost: ${this.#lost}`, {
-        hint: 'make a new model and load the last saved state into it',
-      });
+      throw new TrainyardError(
+        'TRAINER_FAILED',
+        `the weights of this model are lost: ${this.#lost}`,
+        'make a new model and load the last saved state into it',
+      );
     }
     this.#touched = true;
   }

@@ -42,21 +42,25 @@ type Check = z.infer<typeof checkSchema>;
 /** Throws USAGE or, if PyPI's packages cannot be installed, DOWNLOAD_FAILED. */
 export async function preparePython(request: PythonRequest): Promise<{ readonly python: string; readonly skyrl: string }> {
   const hint = 'start it in WSL or on a Linux machine';
-  if (process.platform === 'win32') throw new TrainyardError('USAGE', 'SkyRL’s server does not run on Windows', { hint });
+  if (process.platform === 'win32') throw new TrainyardError('USAGE', 'SkyRL’s server does not run on Windows', hint);
   if (!request.cpu) await checkGpu(request.stop);
   const python = request.python ?? (await ownPython(request));
   const found = await check(python, request.stop);
   const { missing, skyrl, platform } = found;
   if (!isNewEnough(found)) throw tooOld(`${python} is Python ${found.version.join('.')}, expected 3.12 or newer`);
   if (missing.length > 0 || skyrl == null) {
-    throw new TrainyardError('USAGE', `${python} cannot run SkyRL: it lacks ${missing.join(', ')}`, {
-      hint: `${python} -m pip install -r ${REQUIREMENTS}, or leave --python out`,
-    });
+    throw new TrainyardError(
+      'USAGE',
+      `${python} cannot run SkyRL: it lacks ${missing.join(', ')}`,
+      `${python} -m pip install -r ${REQUIREMENTS}, or leave --python out`,
+    );
   }
   if (request.cpu || platform !== 'cpu') return { python, skyrl };
-  throw new TrainyardError('USAGE', `the jax of ${python} sees no GPU`, {
-    hint: `${python} -m pip install "jax[cuda13]" of the version it has, or leave --python out; --cpu runs without a GPU, slowly`,
-  });
+  throw new TrainyardError(
+    'USAGE',
+    `the jax of ${python} sees no GPU`,
+    `${python} -m pip install "jax[cuda13]" of the version it has, or leave --python out; --cpu runs without a GPU, slowly`,
+  );
 }
 
 /** The user's cache folder, for what is made once. */
@@ -69,9 +73,11 @@ async function checkGpu(stop: AbortSignal): Promise<void> {
   if (error === undefined) return;
   const said = `${stderr}${stdout}`.trim().split('\n')[0];
   const why = error.code === 'ENOENT' ? 'there is no nvidia-smi' : `nvidia-smi failed: ${said || error.message}`;
-  throw new TrainyardError('USAGE', `no NVIDIA GPU was found on this machine: ${why}`, {
-    hint: 'run it where the GPU is; --cpu runs on the processor, slowly, to try it out',
-  });
+  throw new TrainyardError(
+    'USAGE',
+    `no NVIDIA GPU was found on this machine: ${why}`,
+    'run it where the GPU is; --cpu runs on the processor, slowly, to try it out',
+  );
 }
 
 async function ownPython({ cpu, stop, tell }: PythonRequest): Promise<string> {
@@ -116,9 +122,11 @@ async function check(python: string, stop: AbortSignal): Promise<Check> {
   const found = checkSchema.safeParse(parsedJson(stdout.trim().split('\n').at(-1) ?? ''));
   if (error === undefined && found.success) return found.data;
   const said = stderr.trim().split('\n').at(-1) || error?.message || 'it printed something else than what was asked for';
-  throw new TrainyardError('USAGE', `${python} is not a Python that works: ${said}`, {
-    hint: 'give --python the path of a Python 3.12 or newer, or leave it out',
-  });
+  throw new TrainyardError(
+    'USAGE',
+    `${python} is not a Python that works: ${said}`,
+    'give --python the path of a Python 3.12 or newer, or leave it out',
+  );
 }
 
 function isNewEnough({ version: [major, minor] }: { readonly version: readonly [number, number, ...number[]] }): boolean {
@@ -126,16 +134,18 @@ function isNewEnough({ version: [major, minor] }: { readonly version: readonly [
 }
 
 function tooOld(found: string): TrainyardError {
-  return new TrainyardError('USAGE', found, { hint: 'install Python 3.12, or give --python the path of one' });
+  return new TrainyardError('USAGE', found, 'install Python 3.12, or give --python the path of one');
 }
 
 async function mustRun(command: string, args: readonly string[], stop: AbortSignal): Promise<void> {
   const { error, stderr } = await run(command, args, INSTALL_MS, stop);
   if (error === undefined) return;
   const said = stderr.trim().split('\n').slice(-2).join(' ') || error.message;
-  throw new TrainyardError('DOWNLOAD_FAILED', `${[command, ...args.slice(0, 3)].join(' ')} failed: ${said}`, {
-    hint: 'nothing was kept; try again, or give --python one that has SkyRL',
-  });
+  throw new TrainyardError(
+    'DOWNLOAD_FAILED',
+    `${[command, ...args.slice(0, 3)].join(' ')} failed: ${said}`,
+    'nothing was kept; try again, or give --python one that has SkyRL',
+  );
 }
 
 interface Ran {

@@ -96,11 +96,13 @@ async function checkServable(model: string): Promise<void> {
     return;
   const isAdapter = names.includes('adapter_config.json');
   const what = isAdapter ? 'an adapter' : names.length === 0 ? 'a file' : 'a folder without config.json and safetensors';
-  throw new TrainyardError('MODEL_INVALID', `SkyRL serves folders in Hugging Face layout with safetensors; ${model} is ${what}`, {
-    hint: isAdapter
+  throw new TrainyardError(
+    'MODEL_INVALID',
+    `SkyRL serves folders in Hugging Face layout with safetensors; ${model} is ${what}`,
+    isAdapter
       ? `merge it into its base first: trainyard export ${model} --merged <dir>, then --model <dir>`
       : 'download the model’s own folder with trainyard model get Owner/Name, or convert a GGUF file with transformers',
-  });
+  );
 }
 
 /** Ascending powers of two of the context. Sequences are padded to the next of them. */
