@@ -4,8 +4,8 @@
  */
 export const CAPS = {
   /** Source tokens of all that ships; 617,370 when the gauge was first read. */
-  tokens: 590_500,
-  testLines: 64_000,
+  tokens: 586_500,
+  testLines: 62_000,
   documentWords: 48_000,
   glossary: 30,
   repeatedNames: 15,

@@ -117,7 +117,7 @@ describe('trainyard tinker', () => {
     [['--host', '0.0.0.0'], 'is not loopback'],
     [['--api-key', 'secret-but-not-theirs'], 'does not begin with tml-'],
     [['--model', '/no/such/folder'], 'no model folder'],
-    [['--port', '70000'], 'at most 65535'],
+    [['--port', '70000'], 'from 0 to 65535'],
   ])('refuses %j', async (flags, said) => {
     const { code, stderr } = await trainyard('tinker', '--model', home.model, '--state', home.state, ...flags);
     expect({ code, stderr }).toEqual({ code: 2, stderr: expect.stringContaining(said) });
