@@ -6,7 +6,7 @@ import { flagOf, isFirst, type Row, rowsOf, shownDefault } from '../src/settings
 const VERBS: readonly Verb[] = ['train', 'eval', 'try', 'sft'];
 
 const INTRO = `Every setting: how to say it on the command line, its name in TypeScript and in a [config file](cli.md) if that is another, its default,
-and the commands that have it. What begins with dashes is on the first screen of a command's \`--help\`; the others follow \`--set\`, as in
+and the commands that have it. What begins with dashes is on the first screen of \`train --help\` or \`eval --help\`; the others follow \`--set\`, as in
 \`trainyard train agent.ts --set lora-rank=16\`. (They are flags too, \`--lora-rank 16\`.) Times are 90s, 10m or 2h on the command line and numbers
 elsewhere: milliseconds where the name ends in \`Ms\`, else seconds. \`preflight --probe\` takes what \`train\` does, but for \`split\`, \`run\`,
 \`store\`, \`workers\` and \`from\`. [Training](training.md) and [evaluation](evaluation.md) say what the settings do.`;

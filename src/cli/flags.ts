@@ -63,7 +63,7 @@ export function setOption(): Option {
   return option.argParser((text: string, others: readonly string[] = []) => [...others, text]);
 }
 
-const NOT_SET = ['config', 'use', 'resume'];
+const NOT_SET = ['config', 'use', 'resume', 'set'];
 
 /** Flags as commander has them → settings by their names, such as `limits.turns`, those of `--set` included, and other flags by theirs. */
 export function settingsIn(verb: Verb, flags: object, options: readonly Option[]): Readonly<Record<string, unknown>> {
@@ -100,7 +100,8 @@ function wrong(name: string, message: string): TrainyardError {
 }
 
 /** Where a part of a message begins with the name of a setting, and names that are no English words. */
-const NAMES = /(?<=^|; |: )[a-z][\w.]*(?=: | was )|(?<=begun with )[\w.]+|(?<![\w/.-])[a-z]+[A-Z]\w*(?![\w/-])|\blimits\.\w+/g;
+const NAMES =
+  /(?<=^|; |: )[a-z][\w.]*(?=: | was )|(?<=begun with )[\w.]+|(?<!--set |[\w/.-])[a-z]+[A-Z]\w*(?![\w/-])|(?<!--set )\blimits\.\w+/g;
 
 /** A message with settings by what was typed: `clipHigh: expected …` becomes `--clip-high`, or `--set clip-high`. Others keep their names. */
 export function asTyped(message: string, argv: readonly string[]): string {

@@ -12,7 +12,7 @@ import { withModelPath } from '../engines/model-path.ts';
 import { type Checked, type Inspection, inspectFiles } from '../run/preflight.ts';
 import { type TrainRequest, trainSettings } from '../settings/check-settings.ts';
 import { flat, isChecked, TRAIN_DEFAULTS } from '../settings/setting-rows.ts';
-import { BASE_MODEL, usualHeldOut, usualTasks } from '../settings/settings.ts';
+import { usualHeldOut, usualTasks } from '../settings/settings.ts';
 import type { Probe } from '../training/groups.ts';
 import { guarded } from './guarded.ts';
 import { planText, textLines } from './output/print.ts';
@@ -64,7 +64,7 @@ export async function preflightCommand(given: string | undefined, flags: Preflig
   if (json) {
     const problems = inspection.problems.map(({ code, message, hint }) => ({ code, message, hint }));
     console.log(JSON.stringify({ type: 'preflight', ok, problems, warnings, found, probe: probed }));
-  } else if (probed !== undefined) for (const line of probeLines(probed, request.model)) console.log(printable(line));
+  } else if (probed !== undefined) for (const line of probeLines(probed, request)) console.log(printable(line));
   return ok ? (probed?.missing === undefined ? 0 : 1) : 2;
 }
 
@@ -75,10 +75,13 @@ async function probeOf(request: TrainRequest, checked: Checked, json: boolean): 
   return await guarded(tell, { steps: false }, async ({ stop }) => await probe(settings, checked, { stop, tell }));
 }
 
-function probeLines({ tasks, rollouts, missing, answers, run, plan, ...probed }: Probe, model = BASE_MODEL): readonly string[] {
+function probeLines(
+  { tasks, rollouts, missing, answers, run, plan, ...probed }: Probe,
+  request: TrainRequest,
+): readonly string[] {
   const line = (label: string, text: string): string => `  ${label.padEnd(WIDTH)}${text}`;
   const each = rollouts / tasks.length;
-  const { steps, groupsPerStep, group } = TRAIN_DEFAULTS;
+  const { model, steps, groupsPerStep, group } = { ...TRAIN_DEFAULTS, ...defined(request) };
   const { promptTokens: prompt, context } = probed;
   const left = prompt < context ? `${context - prompt} left to answer` : `${prompt - context + 1} too many`;
   const costs = run.cost === undefined ? '' : `, cost ${figure(run.cost, 2)}`;

@@ -161,7 +161,8 @@ export function evaluationSettings(request: EvaluationRequest): EvaluationSettin
 
 /** A group of settings, of which only some members may be given. What is no group is left for the check. */
 function inPart<Group extends object>(usual: Group, given: Partial<Group> | undefined): Group {
-  return typeof given === 'object' ? { ...usual, ...defined(given) } : ((given as undefined) ?? usual);
+  if (given === undefined) return usual;
+  return given instanceof Object ? { ...usual, ...defined(given) } : given;
 }
 
 export function sftSettings(request: SftRequest): SftSettings {
