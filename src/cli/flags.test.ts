@@ -39,7 +39,7 @@ describe('--set', () => {
     });
   });
 
-  it.each(['config=a.ts', 'n=3', 'json', 'clip-high=', '=3', 'steps=1e3'])('refuses %s by name', (text) => {
+  it.each(['config=a.ts', 'set=x', 'n=3', 'json', 'clip-high=', '=3', 'steps=1e3'])('refuses %s by name', (text) => {
     expect(() => set(text)).toThrow(expect.objectContaining({ code: 'USAGE', message: expect.stringMatching(/^--set \S+: /) }));
   });
 });
@@ -53,4 +53,6 @@ it('messages call a setting what was typed, and leave it as it is where nothing 
   expect(asTyped('the run was begun with seed 1, now it is 2', ['--seed', '2'])).toBe(
     'the run was begun with --seed 1, now it is 2',
   );
+  const already = '--set learningRate: expected a number';
+  expect(asTyped(already, ['--set', 'learningRate=x'])).toBe(already);
 });

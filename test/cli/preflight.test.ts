@@ -45,13 +45,13 @@ describe('a good entry', () => {
 
 describe('a probe', () => {
   it('of the shipped policy at its own job finds something to learn, and says what a run needs', async () => {
-    const flags = ['--probe', '--threads', '1', '--price', '1,2'];
+    const flags = ['--probe', '--threads', '1', '--price', '1,2', '--steps', '30'];
     const { code, stdout } = await sharedTrainyard('preflight', join(ROOT, 'examples/shop/agent.ts'), ...flags);
     expect(code).toBe(0);
     expect(stdout.match(/\n {2}task +[0-8] of 8 solved, mean reward \d\.\d\d.*: train-\d+/g)).toHaveLength(4);
     expect(stdout).toMatch(/\n {2}signal +[1-4] of 4 groups have rewards that differ\n/);
     expect(stdout).toMatch(/\n {2}longest prompt +\d+ tokens of a context of 512: \d+ left to answer\n/);
-    expect(stdout).toMatch(/\n {2}a whole run +40 steps of 8 × 8: about .* training comes on top and is not measured\n/);
+    expect(stdout).toMatch(/\n {2}a whole run +30 steps of 8 × 8: about .* training comes on top and is not measured\n/);
     expect(stdout).toMatch(/\n +about \S+ model calls, \S+ prompt and \S+ sampled tokens, cost \d\.\d+\n/);
     expect(stdout).toMatch(/\n {2}model +base: 0\.1 M parameters, 0\.1 M trained, context 512; memory up to .* GB/);
     expect(stdout).toMatch(/\nThere is something to learn from\.\n$/);
