@@ -140,7 +140,7 @@ export class Recording implements RecordedAnswers {
   readonly #unanswered: UnansweredCall[];
   #taken = 0;
 
-  constructor(trajectory: Pick<Trajectory, 'turns' | 'returned' | 'unanswered'>) {
+  constructor(trajectory: Pick<Trajectory, 'turns' | 'output' | 'returned' | 'unanswered'>) {
     this.#left = [...gradedTurns(trajectory)];
     this.#unanswered = [...(trajectory.unanswered ?? [])];
   }

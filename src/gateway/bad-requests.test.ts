@@ -89,6 +89,10 @@ describe.each(Object.entries(DIALECTS))('%s', (path, dialect) => {
     ['10,000 tools', { ...hello, tools: Array.from({ length: 10_000 }, (_, i) => tool(`f${i}`, {})) }],
     ['a forced tool without tools', { ...hello, tool_choice: dialect.name === 'messages' ? { type: 'any' } : 'required' }],
     ['a temperature as text', { ...hello, temperature: '1' }],
+    ...['1e400', '-1E+0400', '9'.repeat(309)].map((number) => {
+      const text = JSON.stringify({ ...hello, tools: [tool('f', { type: 'number', maximum: 'LARGE' })] });
+      return [`a schema with ${number.slice(0, 9)}`, text.replace('"LARGE"', number)] as const;
+    }),
     ['a temperature without end', withField('"temperature":1e999')],
     ['a negative temperature', { ...hello, temperature: -1 }],
     ['no tokens', { ...hello, [names.maxTokens]: 0 }],

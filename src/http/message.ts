@@ -5,7 +5,7 @@
  */
 import type { IncomingMessage } from 'node:http';
 import { messageOf, TrainyardError } from '../core/errors.ts';
-import { sizeOfJson } from '../core/json.ts';
+import { asJson, sizeOfJson } from '../core/json.ts';
 import { type Headers as HeaderMap, httpRefusal, type Refusal } from './refusal.ts';
 
 export interface HttpRequest {
@@ -137,18 +137,23 @@ interface JsonLimits {
   readonly values?: number;
 }
 
-/** Throws REQUEST_INVALID if the text is not JSON, is nested too deeply for recursive code, or has too many values to check. */
+/** What a number that overflows has: such an exponent, or this many digits in a row. Each run of digits is tried only from its start. */
+const MAY_OVERFLOW = /\de\+?\d{3}|(?<!\d)\d{200}/i;
+
+/** Throws REQUEST_INVALID if the text is not JSON, is nested too deeply, or has too many values or too large a number. */
 export function parseJson(text: string, most: JsonLimits): unknown {
   const { nesting, values } = sizeOfJson(text);
   if (nesting > most.nesting) throw unreadable(`the body is nested deeper than ${most.nesting} levels`);
   if (values > (most.values ?? Infinity))
     throw unreadable(`the body holds some ${values} values; at most ${most.values} are read`);
   try {
-    return JSON.parse(text);
+    const value: unknown = JSON.parse(text);
+    if (!MAY_OVERFLOW.test(text) || asJson(value, Infinity) !== undefined) return value;
   } catch (thrown) {
     const found = text === '' ? 'it is empty' : messageOf(thrown).slice(0, 200);
     throw unreadable(`the body is not valid JSON: ${found}`);
   }
+  throw unreadable('the body holds a number that is too large');
 }
 
 export function fetchWith(answer: (request: HttpRequest) => Promise<HttpReply>) {

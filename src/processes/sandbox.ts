@@ -243,9 +243,8 @@ class Running implements ConfinedProcess {
   #count(chunk: Buffer): void {
     const { outputBytes } = this.#limits;
     this.#written += chunk.length;
-    if (this.#written <= outputBytes) return;
-    this.#group.kill({ kind: 'output', outputBytes });
-    for (const stream of [this.#group.child.stdout, this.#group.child.stderr]) stream?.destroy();
+    // Destroyed streams would never end for who reads their lines.
+    if (this.#written > outputBytes) this.#group.kill({ kind: 'output', outputBytes });
   }
 
   #endOf(exit: ProcessExit): SandboxEnd {

@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { completionId } from '../core/turns.ts';
 import type { RolloutIdentity, Turn } from '../core/types.ts';
-import { resultOf } from './record.ts';
+import { type Ended, endedAs, onlyTrained, resultOf, settle } from './record.ts';
 
 const identity: RolloutIdentity = { rolloutId: 'g1-0', groupId: 'g1', taskId: 't', purpose: 'train' };
 const turns = [11, 22, 33].map(
@@ -121,5 +121,36 @@ describe('what a workflow returns', () => {
         expect(outcome).toSatisfy((it: object) => 'accepted' in it || (it as { code: string }).code === 'WORKFLOW_BAD_RESULT');
       }),
     );
+  });
+});
+
+describe('a side call', () => {
+  const said = (index: number, content: string, more: Partial<Turn>) =>
+    ({ ...turns[index], trainable: true, response: { role: 'assistant', content }, ...more }) as Turn;
+  const fork = { cause: 'side_call', from: 0 } as const;
+  const sealed = [said(0, 'a', {}), said(1, 'title', { trainable: false, fork }), said(2, 'b', {})];
+
+  it.each([
+    [[0, 1, 2], 'none'],
+    [[1], 'none'],
+    [[0], 'the title'],
+    [[1], 'the title'],
+    [undefined, 'the title'],
+    [undefined, 'none'],
+  ])('is graded and trained alike here, on a worker and in verify: %j named, %s returned', async (trainedTurns, output) => {
+    const ended = {
+      outcome: { kind: 'completed' },
+      turns: onlyTrained(sealed, undefined, output),
+      unanswered: [],
+      result: { output, ...(trainedTurns && { trainedTurns }) },
+      artifactsDir: null,
+      startedAt: 0,
+      endedAt: 1,
+    } satisfies Ended;
+    const ungraded = async () => ({ kind: 'ungraded', why: 'completed' }) as const;
+    const record = await settle(identity, ended, ungraded);
+    const again = endedAs(record, null);
+    expect(again.turns).toEqual(ended.turns);
+    expect(await settle(identity, again, ungraded)).toEqual(record);
   });
 });

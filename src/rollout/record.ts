@@ -94,10 +94,9 @@ function graderLines(printed: string, clock: Clock): readonly LogLine[] {
 
 /** A side call is trained only if it is named, or if the workflow returned what it said: then it was the agent's own work. */
 export function onlyTrained(turns: readonly Turn[], trained: readonly number[] | undefined, output?: Json): readonly Turn[] {
-  if (trained === undefined && typeof output !== 'string') return turns;
   return turns.map((turn) => {
-    const said = turn.response.content?.trim() || undefined;
-    const isReturned = typeof output === 'string' && said !== undefined && output.includes(said);
+    const said = turn.response.content?.trim();
+    const isReturned = typeof output === 'string' && !!said && output.includes(said);
     const isWanted = trained?.includes(turn.index) ?? (turn.trainable || isReturned);
     const trainable = isWanted && (turn.trainable || turn.fork?.cause === 'side_call');
     return trainable === turn.trainable ? turn : { ...turn, trainable };
@@ -155,19 +154,23 @@ export async function gradeOf(
 
 /** What a rollout left, from its record. */
 export function endedAs(trajectory: Trajectory, artifactsDir: string | null): Ended {
-  const { outcome, output, metadata, metrics, returned = {}, unanswered = [], logs = [], startedAt, endedAt } = trajectory;
-  const { untrained, ...said } = returned;
-  const trainedTurns = untrained && trajectory.turns.filter(({ trainable }) => trainable).map(({ index }) => index);
-  const result = defined({ output, metadata, metrics, ...said, trainedTurns }) as SettledResult;
+  const { outcome, output, metadata, metrics, returned, unanswered = [], logs = [], startedAt, endedAt } = trajectory;
+  const trainedTurns = trajectory.turns.filter(({ trainable }) => trainable).map(({ index }) => index);
+  const result = defined({ output, metadata, metrics, ...returned, trainedTurns }) as SettledResult;
   return { outcome, turns: gradedTurns(trajectory), unanswered, result, logs, artifactsDir, startedAt, endedAt };
 }
 
-/** The turns as they were graded, before the workflow chose which to train. */
+/** The turns as they were graded, before the workflow chose which to train: a side call only if its text was returned. */
 export function gradedTurns({
   turns,
+  output,
   returned: { untrained = [] } = {},
-}: Pick<Trajectory, 'turns' | 'returned'>): readonly Turn[] {
-  return turns.map((turn) => (untrained.includes(turn.index) ? { ...turn, trainable: true } : turn));
+}: Pick<Trajectory, 'turns' | 'output' | 'returned'>): readonly Turn[] {
+  const unchosen = turns.map((turn) => ({
+    ...turn,
+    trainable: untrained.includes(turn.index) || (turn.trainable && turn.fork?.cause !== 'side_call'),
+  }));
+  return onlyTrained(unchosen, undefined, output);
 }
 
 /** The workflow's own credit or returns stand. Rewards only by thread or role stay so: by turn, they would be compared across roles. */
