@@ -78,7 +78,7 @@ export async function loadRenderer(dir: string): Promise<Renderer> {
 }
 
 /** The parts of a model handle that work on token ids. `rendererFor` may refuse: not every policy has tokens. */
-export function tokensOf(rendererFor: (what: 'render' | 'decode') => Renderer): Pick<ModelHandle, 'render' | 'decode'> {
+export function renderAndDecode(rendererFor: (what: 'render' | 'decode') => Renderer): Pick<ModelHandle, 'render' | 'decode'> {
   return {
     render: (messages, { tools = [], after } = {}) => {
       const renderer = rendererFor('render');
