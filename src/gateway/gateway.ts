@@ -363,7 +363,7 @@ async function whole(parts: ModelCallParts, { caller, http, writer, answered }: 
   const { signal, release } = session.join(http);
   const { value: turns, miss } = await answered(signal).finally(release);
   session.assertOpen();
-  return { ...jsonReply(200, writer.whole(turns, headOf(parts, caller, startOf(turns)))), undelivered: miss };
+  return { ...jsonReply(200, writer.whole(turns, headOf(parts, caller, startOf(caller, turns)))), undelivered: miss };
 }
 
 /** Replies at the first token; an earlier failure is an ordinary error. A retry gets the recorded turns all at once. */
@@ -407,7 +407,7 @@ async function streamed(parts: ModelCallParts, read: ReadCall): Promise<HttpRepl
 }
 
 function replay(parts: ModelCallParts, { caller, request, writer }: ReadCall, turns: readonly Turn[], events: EventStream): void {
-  events.open(writer.events(headOf(parts, caller, startOf(turns))));
+  events.open(writer.events(headOf(parts, caller, startOf(caller, turns))));
   for (const [choice, { response, sampledIds: ids, logprobs }] of turns.entries()) {
     const { content, reasoning, tool_calls: calls = [] } = response;
     if (request.logprobs) events.push(choice, [{ kind: 'tokens', ids, logprobs }]);
@@ -421,7 +421,6 @@ function headOf(parts: ModelCallParts, caller: Caller, { seeds, ...start }: Answ
   const { tokenText, text } = 'renderer' in parts ? parts.renderer : { tokenText: none, text: none };
   return {
     ...start,
-    id: completionId(caller.session.spec.identity, seeds[0]!),
     model: parts.modelName,
     toolCallId: (choice, index) => toolCallId(parts, caller.session.rolloutId, seeds[choice]!, index),
     tokenText,
@@ -429,9 +428,11 @@ function headOf(parts: ModelCallParts, caller: Caller, { seeds, ...start }: Answ
   };
 }
 
-function startOf(turns: readonly Turn[]): AnswerStart {
+function startOf({ session }: Caller, turns: readonly Turn[]): AnswerStart {
   const { startedAt } = turns[0]!;
-  return { startedAt, promptTokens: tokensOf(turns[0]!).promptTokens, seeds: turns.map((turn) => turn.sampling.seed) };
+  const seeds = turns.map((turn) => turn.sampling.seed);
+  const { promptTokens } = tokensOf(turns[0]!);
+  return { id: completionId(session.spec.identity, seeds[0]!), startedAt, promptTokens, seeds };
 }
 
 /** Clients choose the names, so this keeps only characters that headers allow, and no more than every client accepts. */
