@@ -9,7 +9,7 @@ import { loadavg } from 'node:os';
 import type { GraderInput } from '../src/core/contracts.ts';
 import { inlineGrader } from '../src/grading/inline.ts';
 import { graderProgram, openGraderPool } from '../src/grading/pool.ts';
-import { PooledProcess } from '../src/processes/pooled-process.ts';
+import { PooledProcess } from '../src/processes/process-pool.ts';
 import { trivial } from './grader/trivial.ts';
 
 const WORKERS = 2;

@@ -3,12 +3,12 @@
  * the HTTP server share. It answers each call from the engine's tokens and records a Turn with exactly those tokens, whatever the dialect,
  * streamed or not. It knows nothing about rewards.
  */
-
+import { hash } from 'node:crypto';
 import { fetchInThread } from '../core/context.ts';
 import type { Clock, GenerateRequest, Generation, ModelHandle, SessionHost, SessionSpec } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { deepCopy } from '../core/json.ts';
-import { completionId } from '../core/turns.ts';
+import { completionId, tokensOf } from '../core/turns.ts';
 import type { Turn } from '../core/types.ts';
 import { KeyedServer, type KeyedServerOptions, type Listener, serve, type Timeouts } from '../http/http-server.ts';
 import {
@@ -22,19 +22,38 @@ import {
   routeFor,
 } from '../http/message.ts';
 import type { Failure } from '../http/refusal.ts';
-import { tokensOf } from '../tokens/renderer.ts';
-import { isMarkedRetry } from './answers.ts';
+import { renderAndDecode } from '../tokens/renderer.ts';
+import { piecesOf } from '../tokens/response-stream.ts';
+import { type Answer, isMarkedRetry } from './answers.ts';
 import { clientFields, type ModelAddress } from './chat-client.ts';
 import { listSessions, models, openSession, type SessionDefaults, showSession } from './control.ts';
 import { chat } from './dialects/chat.ts';
-import type { Dialect } from './dialects/dialect.ts';
+import { type AnswerHead, admitted, type Dialect, type ModelRequest, type Writer } from './dialects/dialect.ts';
 import { messages } from './dialects/messages.ts';
 import { responses } from './dialects/responses.ts';
+import { EventStream } from './event-stream.ts';
 import { inOurNames, readRequest, withOwnCalls } from './generate-request.ts';
 import { authorize, callerOf, checkRollout, checkThread, type Grant, Keyring, nameCallers } from './identity.ts';
-import { answerCall, countTokens } from './model-call.ts';
-import { answer, type SamplerParts, type ServedPolicy, type TokenPolicy, tokenPolicy } from './sampling.ts';
-import { type Caller, type LiveSession, type RestoredSession, type SessionJournal, SessionTable, sealed } from './sessions.ts';
+import { promptOf } from './prompt.ts';
+import {
+  type AnswerStart,
+  answer,
+  type SamplerParts,
+  type ServedPolicy,
+  type StreamListener,
+  type TokenPolicy,
+  tokenPolicy,
+  toolCallId,
+} from './sampling.ts';
+import {
+  type Caller,
+  type LiveSession,
+  type ModelCall,
+  type RestoredSession,
+  type SessionJournal,
+  SessionTable,
+  sealed,
+} from './sessions.ts';
 import { type Capability, GATEWAY_LIMITS, gatewayFailure, openAIError, ROUTES, type Route, refused } from './wire-protocol.ts';
 
 export type { Listener };
@@ -286,6 +305,142 @@ function dialectOf(path: string): Dialect | undefined {
   return path === 'messages/count_tokens' ? messages : DIALECTS[path];
 }
 
+type ModelCallParts = SamplerParts & {
+  readonly modelName: string;
+  readonly onFailure?: ((failure: Failure, path: string) => void) | undefined;
+};
+
+/** Length, in characters, of the header that names ignored parameters. */
+const MOST_REPORTED = 2000;
+
+interface ReadCall {
+  readonly caller: Caller;
+  readonly http: HttpRequest;
+  readonly request: ModelRequest;
+  readonly writer: Writer;
+  /** The turns sampled for this call, in this attempt or another. */
+  answered(signal: AbortSignal, listener?: StreamListener): Promise<Answer<readonly Turn[]>>;
+}
+
+/** One model call over HTTP: read in its dialect, matched with earlier attempts, answered by the sampler, written as one body or as events. */
+async function answerCall(
+  parts: ModelCallParts,
+  caller: Caller,
+  http: HttpRequest,
+  dialect: Dialect,
+  call: ModelCall,
+): Promise<HttpReply> {
+  const text = await readText(http, GATEWAY_LIMITS.bodyBytes);
+  const { request, writer } = requestOf(caller, text, dialect);
+  const { session, role, thread } = caller;
+  const name = http.header('idempotency-key');
+  const key = hash('sha256', `${JSON.stringify([role, thread, dialect.name, name ?? ''])}\n${text}`, 'base64');
+  if (name) session.claim(JSON.stringify([role, thread, name]), key);
+  const answered: ReadCall['answered'] = (signal, listener) => {
+    const asking = { caller, dialect: dialect.name, request, signal, call, listener };
+    return session.answers.get(key, isMarkedRetry(http.header), () => answer(parts, asking));
+  };
+  const read = { caller, http, request, writer, answered };
+  const reply = request.stream ? await streamed(parts, read) : await whole(parts, read);
+  return request.ignored.length === 0 ? reply : { ...reply, headers: { 'x-trainyard-ignored': inHeader(request.ignored) } };
+}
+
+/** Returns the length of the prompt. Samples and records nothing. */
+async function countTokens(parts: SamplerParts, caller: Caller, http: HttpRequest, dialect: Dialect): Promise<HttpReply> {
+  const { request } = requestOf(caller, await readText(http, GATEWAY_LIMITS.bodyBytes), dialect);
+  const policy = tokenPolicy(parts, 'count_tokens');
+  return jsonReply(200, { input_tokens: promptOf(policy, caller, request).prompt.promptIds.length });
+}
+
+function requestOf({ session }: Caller, text: string, dialect: Dialect): ReturnType<Dialect['read']> {
+  session.receive(Buffer.byteLength(text));
+  const { request, writer } = dialect.read(parseJson(text, GATEWAY_LIMITS), session);
+  return { request: admitted(request), writer };
+}
+
+async function whole(parts: ModelCallParts, { caller, http, writer, answered }: ReadCall): Promise<HttpReply> {
+  const { session } = caller;
+  const { signal, release } = session.join(http);
+  const { value: turns, miss } = await answered(signal).finally(release);
+  session.assertOpen();
+  return { ...jsonReply(200, writer.whole(turns, headOf(parts, caller, startOf(caller, turns)))), undelivered: miss };
+}
+
+/** Replies at the first token; an earlier failure is an ordinary error. A retry gets the recorded turns all at once. */
+async function streamed(parts: ModelCallParts, read: ReadCall): Promise<HttpReply> {
+  const { caller, http, writer } = read;
+  const { session } = caller;
+  const events = new EventStream();
+  const left = new AbortController();
+  const first = Promise.withResolvers<void>();
+  const signal = AbortSignal.any([session.signal, left.signal, ...(http.signal ? [http.signal] : [])]);
+  const listener: StreamListener = {
+    start: (start) => {
+      events.open(writer.events(headOf(parts, caller, start)));
+      first.resolve();
+    },
+    push: events.push.bind(events),
+  };
+  const answered = read.answered(signal, listener);
+  answered.then(
+    ({ value: turns }) => {
+      if (!events.opened) replay(parts, read, turns, events);
+      events.finish(turns);
+    },
+    (thrown) => {
+      if (events.opened && !signal.aborted) parts.onFailure?.(gatewayFailure(thrown), http.path);
+      events.fail(thrown);
+    },
+  );
+  await Promise.race([first.promise, answered]);
+  session.signal.throwIfAborted();
+  const stop = (): void => events.stop(session.signal.reason);
+  session.signal.addEventListener('abort', stop, { once: true });
+  // A rollout may stream for hours, and its signal must not keep every response in memory until it ends.
+  events.onDelivered = () => session.signal.removeEventListener('abort', stop);
+  const undelivered = (): void => {
+    events.onDelivered?.();
+    left.abort();
+    answered.then(({ miss }) => miss()).catch(() => undefined);
+  };
+  return { status: 200, body: events, undelivered };
+}
+
+function replay(parts: ModelCallParts, { caller, request, writer }: ReadCall, turns: readonly Turn[], events: EventStream): void {
+  events.open(writer.events(headOf(parts, caller, startOf(caller, turns))));
+  for (const [choice, { response, sampledIds: ids, logprobs }] of turns.entries()) {
+    const { content, reasoning, tool_calls: calls = [] } = response;
+    if (request.logprobs) events.push(choice, [{ kind: 'tokens', ids, logprobs }]);
+    const said = { content, toolCalls: calls.map((one) => one.function) };
+    events.push(choice, piecesOf(reasoning === undefined ? said : { ...said, reasoning }));
+  }
+}
+
+function headOf(parts: ModelCallParts, caller: Caller, { seeds, ...start }: AnswerStart): AnswerHead {
+  const none = (): string => '';
+  const { tokenText, text } = 'renderer' in parts ? parts.renderer : { tokenText: none, text: none };
+  return {
+    ...start,
+    model: parts.modelName,
+    toolCallId: (choice, index) => toolCallId(parts, caller.session.rolloutId, seeds[choice]!, index),
+    tokenText,
+    text,
+  };
+}
+
+function startOf({ session }: Caller, turns: readonly Turn[]): AnswerStart {
+  const { startedAt } = turns[0]!;
+  const seeds = turns.map((turn) => turn.sampling.seed);
+  const { promptTokens } = tokensOf(turns[0]!);
+  return { id: completionId(session.spec.identity, seeds[0]!), startedAt, promptTokens, seeds };
+}
+
+/** Clients choose the names, so this keeps only characters that headers allow, and no more than every client accepts. */
+function inHeader(names: readonly string[]): string {
+  const text = names.join(',').slice(0, MOST_REPORTED);
+  return text.replaceAll(/[^\x20-\x7e]/g, '?');
+}
+
 interface ListenOptions {
   /** Default: 127.0.0.1. */
   readonly host?: string;
@@ -321,7 +476,7 @@ function modelHandle(parts: GenerateParts, reach: Reach, caller: Caller): ModelH
   return {
     ...clientFields(reach, thread === role ? reach.fetch : fetchInThread(reach.fetch, thread)),
     generate: (request) => generate(parts, caller, request),
-    ...tokensOf((what) => tokenPolicy(parts, what).renderer),
+    ...renderAndDecode((what) => tokenPolicy(parts, what).renderer),
     thread: (other) => {
       checkThread(session, role, other);
       return modelHandle(parts, reach, { ...caller, thread: other });

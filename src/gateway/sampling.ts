@@ -9,6 +9,7 @@ import { yieldToEventLoop } from '../core/async.ts';
 import type { Clock, DefaultModel, DefaultModelLike, Role } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { checkRequest, type Engine, type SampleRequest, type SampleResult } from '../core/policy.ts';
+import { completionId } from '../core/turns.ts';
 import type { DialectName, Fork, Message, SamplingSettings, Tool, Turn } from '../core/types.ts';
 import { relate } from '../tokens/history.ts';
 import type { Renderer } from '../tokens/renderer.ts';
@@ -56,6 +57,7 @@ export function tokenPolicy(policy: TokenPolicy | ServedPolicy, what: string, pa
 
 /** What is known at the first token. */
 export interface AnswerStart {
+  readonly id: string;
   readonly startedAt: number;
   readonly promptTokens: number;
   readonly seeds: readonly number[];
@@ -196,7 +198,14 @@ function turnsFrom(parts: SamplerParts, asking: Asking, source: Source, seeds: r
   const ignored = request.ignored.length > 0 ? { ignored: request.ignored } : {};
   const words = sharedWith(before, request, prompt.after !== undefined);
   const recorded = { ...(dialect === undefined ? {} : { dialect }), ...words, ...ignored };
-  const push = listener && startingOnce(listener, { startedAt, promptTokens: prompt.promptIds.length, seeds });
+  const push =
+    listener &&
+    startingOnce(listener, {
+      id: completionId(session.spec.identity, seeds[0]!),
+      startedAt,
+      promptTokens: prompt.promptIds.length,
+      seeds,
+    });
   return async (seed, choice, signal) => {
     const onPieces = push && ((pieces: readonly StreamPiece[]) => push(choice, pieces));
     const said = model

@@ -6,8 +6,7 @@ import { sharedFolder } from '../../test/fixtures/folder.ts';
 import { inputFor } from '../../test/fixtures/grader/input-for.ts';
 import { eventually } from '../../test/fixtures/grader/processes.ts';
 import { refusal } from '../../test/fixtures/refusal.ts';
-import { PooledProcess } from '../processes/pooled-process.ts';
-import { startError } from '../processes/process-pool.ts';
+import { PooledProcess, startError } from '../processes/process-pool.ts';
 import { graderProgram, openGraderPool } from './pool.ts';
 
 const folder = sharedFolder();

@@ -1,13 +1,9 @@
-/**
- * Checks before a request reaches a server's code: its head is well-formed and unambiguous; it comes neither from another's web page nor through
- * a foreign DNS name (rebinding); addresses beyond loopback require a secret; wrong keys are rate-limited.
- */
+/** Who may call a server: addresses beyond loopback require a secret; secrets are compared safely; wrong keys are rate-limited. */
 import { hash, timingSafeEqual } from 'node:crypto';
-import type { IncomingMessage } from 'node:http';
 import type { Clock } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
 import type { HttpRequest } from './message.ts';
-import { httpRefusal, type Refusal } from './refusal.ts';
+import { httpRefusal } from './refusal.ts';
 
 export const HTTP_LIMITS = {
   headers: 200,
@@ -17,49 +13,9 @@ export const HTTP_LIMITS = {
   wrongKeysPerSecond: 20,
 } as const;
 
-/** Headers that a request may have only once: two values would be two claims. */
-const SINGLE = [
-  ...['authorization', 'x-api-key', 'x-goog-api-key', 'x-rollout-id', 'x-sample-id', 'idempotency-key'],
-  ...['host', 'content-type', 'content-encoding', 'content-length', 'origin'],
-];
-const TARGET = /^\/[\x21\x23-\x5b\x5d-\x7e]*$/;
-/** Empty and dot segments, NUL, and percent signs that encode nothing. */
-const BAD_PATH = /\/(?=\/)|\/(?:\.|%2e){1,2}(?=\/|$)|%00|%(?![0-9a-f]{2})/i;
-const HOST = /^(\[[0-9a-f:.]+\]|[\w.-]+)(?::\d{1,5})?$/i;
 const LOOPBACK = /^(?:localhost|[\w-]+\.localhost|127(?:\.\d{1,3}){3}|::1|\[::1\])$/i;
 
 export const isLoopback = (host: string): boolean => LOOPBACK.test(host);
-
-/** Throws a Refusal. `local`: whether the server is bound to loopback only. */
-export function checkHead(incoming: IncomingMessage, local: boolean): void {
-  const { rawHeaders, headers, headersDistinct, url = '' } = incoming;
-  const count = rawHeaders.length / 2;
-  if (count > HTTP_LIMITS.headers) {
-    throw httpRefusal('headers_too_large', `${count} headers; at most ${HTTP_LIMITS.headers} are read`);
-  }
-  const twice = SINGLE.find((name) => (headersDistinct[name]?.length ?? 0) > 1);
-  if (twice !== undefined) throw malformed(`two ${twice} headers`);
-  if (!TARGET.test(url) || BAD_PATH.test(url.split('?', 1)[0]!)) throw malformed('the request target is not a plain path');
-  checkHost(headers.host, local);
-  // Only a page that the server itself gave out may call it: a request of any other page is misdirected or malicious.
-  const { origin, 'sec-fetch-site': site } = headers;
-  if ((origin !== undefined && origin !== `http://${headers.host}`) || site === 'cross-site' || site === 'same-site') {
-    throw httpRefusal('forbidden_origin', 'the request comes from a web page of another origin');
-  }
-}
-
-function checkHost(host: string | undefined, local: boolean): void {
-  const [, name] = HOST.exec(host ?? '') ?? [];
-  if (name === undefined) throw malformed('the Host header is missing or malformed');
-  if (!local || isLoopback(name)) return;
-  throw httpRefusal('forbidden_origin', `Host ${host} is not a name of this machine’s loopback`, {
-    hint: 'use 127.0.0.1 or localhost',
-  });
-}
-
-function malformed(message: string): Refusal {
-  return httpRefusal('malformed_http', message);
-}
 
 /** What callers must send to a server that is bound beyond loopback. */
 export interface Secret {

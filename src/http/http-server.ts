@@ -1,7 +1,9 @@
 /**
- * The node:http server behind every server of this package. It binds addresses beyond loopback only with a secret. A client that hangs up
- * aborts its request; undelivered replies are reported. Streams send one text at a time, so slow clients need no buffer. Input that never
- * becomes a request (invalid HTTP, endless headers, an upgrade) also gets a reply in the server's format before the connection closes.
+ * The node:http server behind every server of this package. It binds addresses beyond loopback only with a secret. A request whose head is
+ * malformed or ambiguous, or that comes from another's web page or through a foreign DNS name (rebinding), never reaches a server's code. A
+ * client that hangs up aborts its request; undelivered replies are reported. Streams send one text at a time, so slow clients need no buffer.
+ * Input that never becomes a request (invalid HTTP, endless headers, an upgrade) also gets a reply in the server's format before the
+ * connection closes.
  */
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server, type ServerResponse, STATUS_CODES } from 'node:http';
@@ -9,7 +11,7 @@ import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
 import type { Clock } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';
-import { checkHead, checkSecret, HTTP_LIMITS, isLoopback, type Secret, WrongKeys } from './guard.ts';
+import { checkSecret, HTTP_LIMITS, isLoopback, type Secret, WrongKeys } from './guard.ts';
 import { type BodyStream, fetchWith, type HttpReply, type HttpRequest, headersOf, isStream, readBytes } from './message.ts';
 import { type Failure, httpRefusal, type Refusal } from './refusal.ts';
 
@@ -306,4 +308,45 @@ function parserRefusal({ code }: NodeJS.ErrnoException): Refusal {
   if (code === 'HPE_CHUNK_EXTENSIONS_OVERFLOW') return httpRefusal('request_too_large', 'the chunk extensions are too large');
   if (code === 'ERR_HTTP_REQUEST_TIMEOUT') return httpRefusal('request_timeout', 'the request did not arrive in time');
   return httpRefusal('malformed_http', 'this is not an HTTP/1.1 request');
+}
+
+/** Headers that a request may have only once: two values would be two claims. */
+const SINGLE = [
+  ...['authorization', 'x-api-key', 'x-goog-api-key', 'x-rollout-id', 'x-sample-id', 'idempotency-key'],
+  ...['host', 'content-type', 'content-encoding', 'content-length', 'origin'],
+];
+const TARGET = /^\/[\x21\x23-\x5b\x5d-\x7e]*$/;
+/** Empty and dot segments, NUL, and percent signs that encode nothing. */
+const BAD_PATH = /\/(?=\/)|\/(?:\.|%2e){1,2}(?=\/|$)|%00|%(?![0-9a-f]{2})/i;
+const HOST = /^(\[[0-9a-f:.]+\]|[\w.-]+)(?::\d{1,5})?$/i;
+
+/** Throws a Refusal. `local`: whether the server is bound to loopback only. */
+function checkHead(incoming: IncomingMessage, local: boolean): void {
+  const { rawHeaders, headers, headersDistinct, url = '' } = incoming;
+  const count = rawHeaders.length / 2;
+  if (count > HTTP_LIMITS.headers) {
+    throw httpRefusal('headers_too_large', `${count} headers; at most ${HTTP_LIMITS.headers} are read`);
+  }
+  const twice = SINGLE.find((name) => (headersDistinct[name]?.length ?? 0) > 1);
+  if (twice !== undefined) throw malformed(`two ${twice} headers`);
+  if (!TARGET.test(url) || BAD_PATH.test(url.split('?', 1)[0]!)) throw malformed('the request target is not a plain path');
+  checkHost(headers.host, local);
+  // Only a page that the server itself gave out may call it: a request of any other page is misdirected or malicious.
+  const { origin, 'sec-fetch-site': site } = headers;
+  if ((origin !== undefined && origin !== `http://${headers.host}`) || site === 'cross-site' || site === 'same-site') {
+    throw httpRefusal('forbidden_origin', 'the request comes from a web page of another origin');
+  }
+}
+
+function checkHost(host: string | undefined, local: boolean): void {
+  const [, name] = HOST.exec(host ?? '') ?? [];
+  if (name === undefined) throw malformed('the Host header is missing or malformed');
+  if (!local || isLoopback(name)) return;
+  throw httpRefusal('forbidden_origin', `Host ${host} is not a name of this machine’s loopback`, {
+    hint: 'use 127.0.0.1 or localhost',
+  });
+}
+
+function malformed(message: string): Refusal {
+  return httpRefusal('malformed_http', message);
 }

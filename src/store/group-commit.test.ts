@@ -1,7 +1,7 @@
 /** Group commit on a bare database: who is acknowledged, and what is left, when one write or all of them fail. */
 import { DatabaseSync } from 'node:sqlite';
 import { beforeEach, describe, expect, it } from 'vitest';
-import { type DiskSync, GroupCommit } from './group-commit.ts';
+import { type DiskSync, GroupCommit } from './sqlite.ts';
 
 let disk: DiskSync & { syncs: number };
 let database: DatabaseSync;

@@ -128,7 +128,7 @@ function checkFormat(path: string, database: DatabaseSync): boolean {
   throw formatError(path, `found ${found}, expected a Trainyard store`, 'give another path; the file was not changed');
 }
 
-/** NORMAL leaves syncing the log after a commit to us (group-commit.ts). SQLite does all other syncs, past the drive's cache on macOS. */
+/** NORMAL leaves syncing the log after a commit to us (`GroupCommit`). SQLite does all other syncs, past the drive's cache on macOS. */
 function makeDurable(path: string, database: DatabaseSync): void {
   const mode = Object.values(database.prepare('PRAGMA journal_mode = WAL').get() ?? {})[0];
   if (mode !== 'wal') {

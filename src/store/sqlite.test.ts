@@ -11,8 +11,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { manifestOf, randomTrajectory } from '../../packages/testing/src/trajectories.ts';
 import type { RaceSettings } from '../../test/fixtures/store-open-race.ts';
 import { writtenBy } from '../../test/fixtures/store-writer.ts';
-import { LogSync } from './group-commit.ts';
-import { openSqliteStore } from './sqlite.ts';
+import { LogSync, openSqliteStore } from './sqlite.ts';
 import { openStoreFile } from './sqlite-file.ts';
 
 const WRITER = fileURLToPath(new URL('../../test/fixtures/store-writer.ts', import.meta.url));

@@ -11,8 +11,8 @@ import type { Json, Message, Tool, ToolCall } from '../core/types.ts';
 import { compileJinja, pythonNumber, type Render, WHITE_SPACE } from './jinja.ts';
 import { cachedRendering, type TextAfterTurn } from './template-cache.ts';
 import type { Tokenizer } from './tokenizer.ts';
+import { withResultIds } from './tool-calls.ts';
 import { type OwnForm, ownFormFor, withOwnForm } from './tool-form.ts';
-import { withResultIds } from './tool-results.ts';
 
 /** The features of a conversation before an assistant turn that change how templates write what follows. */
 export interface Setting {

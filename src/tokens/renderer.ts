@@ -24,8 +24,7 @@ import {
 import { type Assistant, beforeStop, parseAssistant } from './response-parser.ts';
 import { ResponseStream } from './response-stream.ts';
 import { loadTokenizer, type Tokenizer } from './tokenizer.ts';
-import { type CallFormat, skipSpace, ValueScan } from './tool-calls.ts';
-import { inCallOrder } from './tool-results.ts';
+import { type CallFormat, inCallOrder, skipSpace, ValueScan } from './tool-calls.ts';
 
 /** Prompts, and characters of each: some 10 MB at the very most. */
 const REMEMBERED_PROMPTS = 256;
@@ -78,7 +77,7 @@ export async function loadRenderer(dir: string): Promise<Renderer> {
 }
 
 /** The parts of a model handle that work on token ids. `rendererFor` may refuse: not every policy has tokens. */
-export function tokensOf(rendererFor: (what: 'render' | 'decode') => Renderer): Pick<ModelHandle, 'render' | 'decode'> {
+export function renderAndDecode(rendererFor: (what: 'render' | 'decode') => Renderer): Pick<ModelHandle, 'render' | 'decode'> {
   return {
     render: (messages, { tools = [], after } = {}) => {
       const renderer = rendererFor('render');

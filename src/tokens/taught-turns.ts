@@ -9,7 +9,7 @@ import { messageOf, TrainyardError } from '../core/errors.ts';
 import type { Message, SamplingSettings, Turn } from '../core/types.ts';
 import { relate, sameMessage } from './history.ts';
 import type { Renderer } from './renderer.ts';
-import { inCallOrder } from './tool-results.ts';
+import { inCallOrder } from './tool-calls.ts';
 
 /** A model call and its response, as messages. */
 export type AnsweredCall = Pick<Turn, 'index' | 'thread' | 'role' | 'response' | 'stopReason'> & {

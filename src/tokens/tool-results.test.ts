@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { Message } from '../core/types.ts';
-import { inCallOrder } from './tool-results.ts';
+import { inCallOrder } from './tool-calls.ts';
 
 /** `a b` calls both; `>a` is a result of a, `>` one without an id, anything else a user's message. */
 function messagesOf(script: readonly string[]): Message[] {

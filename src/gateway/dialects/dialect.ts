@@ -8,7 +8,7 @@ import { defined, isObject, sizeOfJson } from '../../core/json.ts';
 import { type Schema, schemaFault } from '../../core/json-schema.ts';
 import type { DialectName, Json, Message, SamplingSettings, Tool, ToolCall, Turn } from '../../core/types.ts';
 import type { Failure } from '../../http/refusal.ts';
-import { inCallOrder } from '../../tokens/tool-results.ts';
+import { inCallOrder } from '../../tokens/tool-calls.ts';
 import type { EventEncoder } from '../event-stream.ts';
 import { GATEWAY_LIMITS } from '../wire-protocol.ts';
 

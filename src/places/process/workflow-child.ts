@@ -16,7 +16,7 @@ import { importedModule, namesOf, type ServedCall, serveCalls } from '../../proc
 import { announcedBy } from '../../processes/user-modules.ts';
 import { workflowsOf } from '../../rollout/discovery.ts';
 import { Rejection, workflowContext } from '../../rollout/rollout-context.ts';
-import { loadRenderer, tokensOf } from '../../tokens/renderer.ts';
+import { loadRenderer, renderAndDecode } from '../../tokens/renderer.ts';
 
 /** All that the process gets: no answer, no task file, no keys of the run, no store. */
 export interface RolloutOrder {
@@ -51,7 +51,7 @@ await serveCalls(async (url = '', exportName = '', folder = '', by?: string, ...
   const workflow = by === undefined ? await exportedBy(url, exportName) : await madeBy(by, args);
   await boundary('WORKFLOW_INIT_FAILED', `the setup of workflow ${workflow.name} failed`, async () => workflow.setup?.());
   const renderer = workflow.usesTokens && folder !== '' ? await loadRenderer(folder) : undefined;
-  const tokens = renderer && tokensOf(() => renderer);
+  const tokens = renderer && renderAndDecode(() => renderer);
   return {
     answer: (order, call) => run(workflow, tokens, order as RolloutOrder, call),
     ...(workflow.teardown === undefined ? {} : { close: async () => workflow.teardown?.() }),
@@ -79,7 +79,7 @@ function stray(thrown: unknown): void {
 
 async function run(
   workflow: Workflow,
-  tokens: ReturnType<typeof tokensOf> | undefined,
+  tokens: ReturnType<typeof renderAndDecode> | undefined,
   order: RolloutOrder,
   { signal, note }: ServedCall,
 ): Promise<RolloutEnding> {
