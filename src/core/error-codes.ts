@@ -152,7 +152,7 @@ export const ERROR_CODES = {
     'Give your client the `baseURL` and `apiKey` of `ctx.model()`, and look for a client that still uses its own.',
   ),
   NO_SIGNAL: run(
-    "No role is trainable, which is told before the first call if it is certain, else after 8 rollouts. Or, before the first step, try after try there was nothing to learn from: all rollouts of each group had the same reward or none, or the workflow's `accepts` refused the groups. The message says which, which rewards were given by whom, what the policy's answers looked like, and which model it was.",
+    "Before the first step, there was nothing to learn from, try after try: all rollouts of each group had the same reward or none, or the workflow's `accepts` refused the groups; or no role is trainable. The message says which, and what the policy answered and earned.",
     'Do what the hint says. The shipped model knows only the jobs of `examples/shop`, `examples/triage` and `examples/desk`: for others, [measure another model](../guide/real-models.md) first. Else use tasks that the policy solves sometimes but not always, a grader with more than two values, or larger groups.',
   ),
   GRADER_FAILED: grader(
