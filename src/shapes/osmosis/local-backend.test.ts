@@ -91,7 +91,8 @@ describe('a rollout of a local backend', () => {
     expect(sent.toSorted()).toEqual(['x a', 'x b', 'y a', 'y b'].map((thread) => `${thread} Bearer llm-key-0123`));
   });
 
-  const chunk = (content: string): string => `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content } }] })}\n\n`;
+  const chunk = (content: string, finish_reason?: string): string =>
+    `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content }, finish_reason }] })}\n\n`;
   const readWhole = async (response: Response) => void (await response.text());
   const readToItsMark = async ({ body }: Response) => {
     const reader = body!.getReader();
@@ -99,10 +100,10 @@ describe('a rollout of a local backend', () => {
     await reader.cancel();
   };
   it.each([
-    ['whose client stops reading at its end mark', [`${chunk('streamed')}data: [DONE]\n\n`], readToItsMark, 'streamed'],
+    ['whose client stops reading at its end mark', [`${chunk('streamed', 'stop')}data: [DONE]\n\n`], readToItsMark, 'streamed'],
     [
       'to its real end where the policy says the mark of an end',
-      [chunk('I am done. data: [DONE]'), chunk(' but there is more'), 'data: [DONE]\n\n'],
+      [chunk('I am done. data: [DONE]'), chunk(' but there is more', 'stop'), 'data: [DONE]\n\n'],
       readWhole,
       'I am done. data: [DONE] but there is more',
     ],
@@ -160,12 +161,27 @@ describe('a rollout of a local backend', () => {
   it.each([
     ['ends early', [delta({ content: 'half an' })], /ended before the answer did/],
     ['says nothing', ['data: [DONE]\n\n'], /ended before the answer did/],
+    ['ends without a reason', [delta({ content: 'half an' }), 'data: [DONE]\n\n'], /ended before the answer did/],
+    ['is withheld by a filter', [delta({ content: 'half' }, 'content_filter')], /no whole completion.*content_filter/],
+    ['has a gap in its calls', [delta({ tool_calls: [{ ...call, index: 1 }] }, 'tool_calls')], /no whole completion/],
+    ['calls a tool without a name', [delta({ tool_calls: [{ index: 0 }] }, 'tool_calls')], /answered tool calls that are not/],
+    ...[
+      ...['__proto__', '0', -1, 0.5, 30_000_000, undefined].map((index) => ({ tool_calls: [{ ...call, index }] })),
+      { tool_calls: [{ ...call, function: { name: 'look', arguments: {} } }] },
+      { content: [{ type: 'text', text: 'half' }] },
+      { content: 5 },
+    ].map((fields): [string, string[], RegExp] => [
+      `says ${JSON.stringify(fields)}`,
+      [delta(fields), delta({}, 'stop')],
+      /an event of another form/,
+    ]),
     ['reports an error', ['event: error\ndata: {"detail":"engine lost"}\n\ndata: [DONE]\n\n'], /engine lost/],
     ['does not end', [`data: ${'x'.repeat(17 * 2 ** 20)}`], /more than 16777216 characters/],
   ])('fails where a stream %s, asked for or not', async (_, parts, message) => {
     const summing = await execute(running(ask), {}, streamOnly(...parts));
     expect(summing.completed[0]).toMatchObject({ status: 'failure', errCategory: 'http_error' });
     expect(summing.completed[0]!.errMessage).toMatch(message);
+    expect('id' in []).toBe(false);
     let heard = '';
     const passing = running(async (ctx) => {
       const { fetch: own, baseURL } = ctx.model();
@@ -174,6 +190,15 @@ describe('a rollout of a local backend', () => {
     });
     await execute(passing, {}, streamOnly(...parts));
     expect(heard).toMatch(message);
+  });
+
+  it('gives an agent a refusal in place of a text, as it is said', async () => {
+    const { sample } = await execute(
+      backendOf(),
+      {},
+      streamOnly(delta({ content: '', refusal: 'I ' }), delta({ refusal: 'will not' }, 'stop')),
+    );
+    expect(sample!.messages.at(-1)).toEqual({ role: 'assistant', content: 'I will not' });
   });
 
   it('asks a controller in the agent’s own words, with its own settings, and gives the agent the ids and thoughts of the answer', async () => {
@@ -394,6 +419,29 @@ describe('a failure', () => {
     const failure = { status: 'failure', errCategory, errMessage: expect.stringContaining(message) };
     expect(completed).toEqual([failure]);
     expect(graded).toEqual([{ ...failure, samples: {} }]);
+  });
+
+  it('of the policy that the workflow passes over is one, as in a run', async () => {
+    let calls = 0;
+    const broken = async () => new Response('no room', { status: ++calls > 1 ? 500 : 429 });
+    const swallowing = running(async (ctx) => {
+      for (let i = 0; i < 2; i++) await ask(ctx).catch(() => undefined);
+      return { output: 'done' };
+    });
+    const { completed, graded } = await execute(swallowing, {}, broken);
+    expect(completed[0]).toMatchObject({
+      status: 'failure',
+      errCategory: 'http_error',
+      errMessage: expect.stringContaining('no room'),
+    });
+    expect(graded).toMatchObject([{ status: 'failure', samples: {} }]);
+    const recovering = running(async (ctx) => {
+      await ask(ctx).catch(() => undefined);
+      await ask(ctx);
+    });
+    calls = 0;
+    const passing: typeof fetch = (input, init) => (calls === 0 ? broken() : policy(input, init));
+    expect((await execute(recovering, {}, passing)).sample).toMatchObject({ reward: 1 });
   });
 
   it('of the policy is an http_error', async () => {

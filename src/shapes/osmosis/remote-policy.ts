@@ -4,12 +4,12 @@
  * Chat Completions goes on as the agent wrote it. Tokens are recorded on the policy's side, not here. A stream that is cut off is a failure,
  * never a short answer.
  */
+import { z } from 'zod';
 import { sendThrough } from '../../core/context.ts';
 import type { DefaultModelAnswer, DefaultModelRequest, ModelHandle, SeatOptions, SessionSpec } from '../../core/contracts.ts';
 import type { ErrorCode } from '../../core/error-codes.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';
-import { defined, isObject, parsedJson } from '../../core/json.ts';
-import type { Turn } from '../../core/types.ts';
+import { defined, parsedJson } from '../../core/json.ts';
 import { chatAnswerIn, chatRequest, clientFields, refusalOf } from '../../gateway/chat-client.ts';
 import { Gateway } from '../../gateway/gateway.ts';
 import type { LiveSession } from '../../gateway/sessions.ts';
@@ -29,26 +29,22 @@ interface RemotePolicyParts {
 export class RemotePolicy {
   readonly #parts: RemotePolicyParts;
   readonly #baseURL: string;
-  readonly #session: LiveSession;
+  readonly calls: LiveSession;
 
   constructor(parts: RemotePolicyParts, spec: SessionSpec) {
     this.#parts = parts;
     this.#baseURL = parts.url.replace(/\/+$/, '').replace(/\/chat\/completions$/, '');
     const model = { name: POLICY_NAME, generate: (request: DefaultModelRequest) => this.#ask(request) };
-    this.#session = new Gateway({ modelName: POLICY_NAME, model, asAsked: true }).open(spec);
-  }
-
-  get turns(): readonly Turn[] {
-    return this.#session.turns;
+    this.calls = new Gateway({ modelName: POLICY_NAME, model, asAsked: true }).open(spec);
   }
 
   seal(): void {
-    this.#session.seal();
+    this.calls.seal();
   }
 
   readonly model = (role = 'default', options?: SeatOptions): ModelHandle => {
     if (options?.default !== undefined && options.trainable?.() === false) throw noDefaultModels(role);
-    return this.#handle(this.#session.model(role));
+    return this.#handle(this.calls.model(role));
   };
 
   /** At the caller's own address, for clients that are given nothing else; what goes through `fetch` goes through the gateway. */
@@ -68,7 +64,7 @@ export class RemotePolicy {
     const [url, init] = chatRequest(server, { ...asked, ...sampling });
     const { n: _, ...wanted } = chat ?? (JSON.parse(init.body as string) as Fields);
     const body = JSON.stringify({ ...wanted, stream: true, stream_options: { include_usage: true } });
-    const ids = { 'x-rollout-id': this.#session.rolloutId, 'x-sample-id': thread };
+    const ids = { 'x-rollout-id': this.calls.rolloutId, 'x-sample-id': thread };
     try {
       const response = await this.#parts.fetch(url, { ...init, headers: { ...init.headers, ...ids }, body });
       return await answerOf(response, tell);
@@ -124,101 +120,91 @@ async function answerOf(response: Response, tell: DefaultModelRequest['tell']): 
   const text = isStream ? await summed(response, tell) : await textWithin(response, GATEWAY_LIMITS.bodyBytes);
   if (text === undefined) throw garbled(TOO_LONG);
   const answer = chatAnswerIn(text);
-  if (answer === undefined) throw garbled(`something that is no completion: ${text.slice(0, 200)}`);
+  if (!answer || answer.withheld) throw garbled(`something that is no whole completion: ${text.slice(0, 200)}`);
   const { content, reasoning, stopReason, usage } = answer;
   const toolCalls = answer.toolCalls.map(({ id, function: call }) => ({ id, ...call }));
   return { content, toolCalls, stopReason, ...defined({ reasoning, usage }) };
 }
 
-/** One chat completion, as JSON, from a stream of it. */
+type Fields = Readonly<Record<string, unknown>>;
+
+const TEXT = z.string().nullish();
+const CALL = z.object({
+  // A place in a list, which a large one would make large.
+  index: z.int().min(0).max(999),
+  id: TEXT,
+  function: z.object({ name: TEXT, arguments: TEXT }).nullish(),
+});
+const DELTA = z.object({
+  content: TEXT,
+  refusal: TEXT,
+  reasoning: TEXT,
+  reasoning_content: TEXT,
+  tool_calls: z.array(CALL).nullish(),
+});
+const CHOICE = z.object({ index: z.int().nullish(), finish_reason: TEXT, delta: DELTA });
+const EVENT = z.object({ choices: z.array(CHOICE).nullish(), usage: z.unknown().optional(), error: z.unknown().optional() });
+
+/** One chat completion, as JSON, from a stream of it. Throws if the stream ended before the answer did. */
 async function summed(response: Response, tell: DefaultModelRequest['tell']): Promise<string> {
-  const sum = new StreamSum(tell);
-  const decoder = new TextDecoder();
-  const reader = response.body!.getReader();
-  let rest = '';
-  for (let size = 0; !sum.isEnded; ) {
-    const { value, done } = await reader.read();
-    const lines = (rest + decoder.decode(value, { stream: !done })).split('\n');
-    rest = done ? '' : lines.pop()!;
-    for (const line of lines) sum.take(line);
-    if (done) break;
-    size += value.length;
-    if (size > GATEWAY_LIMITS.bodyBytes) throw garbled(TOO_LONG);
+  const said = { reasoning: '', text: '' };
+  const calls: { id: string; function: { name: string; arguments: string } }[] = [];
+  let finish: unknown;
+  let usage: unknown;
+  const hear = (kind: keyof typeof said, text: z.infer<typeof TEXT>): void => {
+    if (!text) return;
+    said[kind] += text;
+    tell?.({ kind, text });
+  };
+  for await (const event of eventsIn(response)) {
+    usage = event.usage ?? usage;
+    for (const { delta, ...choice } of event.choices ?? []) {
+      if (choice.index) continue;
+      finish = choice.finish_reason || finish;
+      hear('reasoning', delta.reasoning ?? delta.reasoning_content);
+      hear('text', delta.content || delta.refusal);
+      for (const { index, id, function: part } of delta.tool_calls ?? []) {
+        calls[index] ??= { id: '', function: { name: '', arguments: '' } };
+        const call = calls[index];
+        call.id ||= id ?? '';
+        call.function.name += part?.name ?? '';
+        call.function.arguments += part?.arguments ?? '';
+      }
+    }
   }
-  // Read to its end, the connection can be used again.
-  void reader
-    .read()
-    .then(({ done }) => (done ? undefined : reader.cancel()))
-    .catch(() => undefined);
-  return sum.whole();
+  if (!finish) throw garbled(CUT_OFF);
+  const message = { content: said.text, reasoning: said.reasoning, tool_calls: calls };
+  return JSON.stringify({ choices: [{ finish_reason: finish, message }], usage });
 }
 
-type Fields = Readonly<Record<string, unknown>>;
-type CallPart = {
-  readonly index: number;
-  readonly id?: string;
-  readonly function?: { readonly name?: string; readonly arguments?: string };
-};
-
-const list = (value: unknown): readonly unknown[] => (Array.isArray(value) ? value : []);
-
-class StreamSum {
-  isEnded = false;
-  readonly #tell: DefaultModelRequest['tell'];
-  readonly #calls: { id: string; type: 'function'; function: { name: string; arguments: string } }[] = [];
-  #content: string | null = null;
-  #reasoning = '';
-  #finish: unknown;
-  #usage: unknown;
-  #isError = false;
-
-  constructor(tell: DefaultModelRequest['tell']) {
-    this.#tell = tell;
-  }
-
-  take(line: string): void {
-    if (this.isEnded) return;
-    if (/^event: ?error/.test(line)) this.#isError = true;
-    if (!line.startsWith('data:')) return;
-    const data = line.slice('data:'.length).trim();
-    if (data === '[DONE]') {
-      this.isEnded = true;
-      return;
+/** Up to the stream's end mark. */
+async function* eventsIn(response: Response): AsyncGenerator<z.infer<typeof EVENT>> {
+  const reader = response.body!.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = '';
+  let isError = false;
+  for (let size = 0; ; ) {
+    const { value = '\n', done } = await reader.read();
+    size += value.length;
+    if (size > GATEWAY_LIMITS.bodyBytes) throw garbled(TOO_LONG);
+    const lines = (rest + value).split('\n');
+    rest = lines.pop()!;
+    for (const line of lines) {
+      isError ||= /^event: ?error/.test(line);
+      if (!line.startsWith('data:')) continue;
+      const text = line.slice('data:'.length).trim();
+      if (text === '[DONE]') {
+        // Read to its end, the connection can be used again.
+        void reader
+          .read()
+          .then((next) => (next.done ? undefined : reader.cancel()))
+          .catch(() => undefined);
+        return;
+      }
+      const { data: event } = EVENT.safeParse(parsedJson(text));
+      if (!event) throw garbled(`an event of another form: ${text.slice(0, 200)}`);
+      if (isError || event.error) throw failed('POLICY_REFUSED', `the policy answered ${text.slice(0, 500)}`);
+      yield event;
     }
-    const event = parsedJson(data);
-    if (!isObject(event)) throw garbled('an event that is no JSON');
-    if (this.#isError || 'error' in event)
-      throw failed('POLICY_REFUSED', `the policy answered ${JSON.stringify(event).slice(0, 500)}`);
-    if (isObject(event['usage'])) this.#usage = event['usage'];
-    for (const choice of list(event['choices']) as readonly Fields[]) if ((choice['index'] ?? 0) === 0) this.#add(choice);
-  }
-
-  #add(choice: Fields): void {
-    this.#finish = choice['finish_reason'] ?? this.#finish;
-    const delta = (choice['delta'] ?? choice['message'] ?? {}) as Fields;
-    const { content, reasoning = delta['reasoning_content'] } = delta;
-    if (typeof reasoning === 'string' && reasoning !== '') {
-      this.#reasoning += reasoning;
-      this.#tell?.({ kind: 'reasoning', text: reasoning });
-    }
-    if (typeof content === 'string') {
-      this.#content = (this.#content ?? '') + content;
-      if (content !== '') this.#tell?.({ kind: 'text', text: content });
-    }
-    for (const part of list(delta['tool_calls']) as readonly CallPart[]) {
-      this.#calls[part.index] ??= { id: '', type: 'function', function: { name: '', arguments: '' } };
-      const call = this.#calls[part.index]!;
-      call.id ||= part.id ?? '';
-      call.function.name += part.function?.name ?? '';
-      call.function.arguments += part.function?.arguments ?? '';
-    }
-  }
-
-  /** Throws if the stream ended before the answer did. */
-  whole(): string {
-    const hasSaid = this.#content !== null || this.#calls.length > 0;
-    if (this.#finish === undefined && !(this.isEnded && hasSaid)) throw garbled(CUT_OFF);
-    const message = { role: 'assistant', content: this.#content, reasoning: this.#reasoning || null, tool_calls: this.#calls };
-    return JSON.stringify({ choices: [{ index: 0, finish_reason: this.#finish, message }], usage: this.#usage });
+    if (done) return;
   }
 }

@@ -13,7 +13,7 @@ import { toReward } from '../../core/reward.ts';
 import { meanOf } from '../../core/statistics.ts';
 import type { Message, Reward, RolloutIdentity, Task, Turn } from '../../core/types.ts';
 import { graderInput, ungradedOf } from '../../grading/call.ts';
-import { resultOf, type SettledResult } from '../../rollout/record.ts';
+import { outcomeByCalls, resultOf, type SettledResult } from '../../rollout/record.ts';
 import { runInSession, type StartedWorkflow } from '../../rollout/runner.ts';
 import { jsonOnly } from './callbacks.ts';
 import type {
@@ -97,9 +97,13 @@ async function runWorkflow({ started, artifacts, request, hooks }: RemoteRollout
   if (ending.kind === 'threw' && rejected === undefined) throw ending.thrown;
   const warn = (text: string): void => hooks.warn(`rollout ${rolloutId}: ${text}`);
   const result = ending.kind === 'returned' ? returnedBy(ending.result, identity, warn) : {};
-  const { turns } = session;
+  const { turns } = session.calls;
+  const byCalls = outcomeByCalls(session.calls);
+  if (byCalls.kind === 'failed' && rejected === undefined) throw new TrainyardError(byCalls.code as ErrorCode, byCalls.message);
   const artifactsDir = own.artifactsDir();
-  const seen = graderInput(taskOf(request), { turns, outcome: { kind: 'completed' }, result, artifactsDir });
+  // Calls may go past us.
+  const outcome = byCalls.kind === 'rejected' ? ({ kind: 'completed' } as const) : byCalls;
+  const seen = graderInput(taskOf(request), { turns, outcome, result, artifactsDir });
   const threads = { ...result.threads, ...seen.threads };
   const messages = turns.length === 0 ? (Object.values(threads).at(-1) ?? []) : seen.messages;
   return { result, turns, input: { ...seen, threads, messages }, rejected };
@@ -306,6 +310,7 @@ const OF_CODES: Partial<Record<ErrorCode, ErrorCategory>> = {
   POLICY_UNREACHABLE: 'http_error',
   POLICY_REFUSED: 'http_error',
   POLICY_GARBLED: 'http_error',
+  DEFAULT_MODEL_FAILED: 'http_error',
   WORKFLOW_BAD_RESULT: 'validation_error',
   GRADER_BAD_REWARD: 'validation_error',
   REQUEST_INVALID: 'validation_error',
