@@ -5,7 +5,7 @@
 export const CAPS = {
   /** Source tokens of all that ships; 617,370 when the gauge was first read. */
   tokens: 586_500,
-  testLines: 62_000,
+  testLines: 62_100,
   documentWords: 48_000,
   glossary: 30,
   repeatedNames: 15,
