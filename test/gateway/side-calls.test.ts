@@ -115,7 +115,7 @@ describe('a side call', () => {
     const turns = await turnsOf([agent, title, second], [LOOKUP, TITLE, DONE]);
     expect(onlyTrained(turns, [0, 1, 2]).map(({ trainable }) => trainable)).toEqual([true, true, true]);
     expect(onlyTrained(turns, [2]).map(({ trainable }) => trainable)).toEqual([false, false, true]);
-    expect(onlyTrained(turns, undefined)).toBe(turns);
+    expect(onlyTrained(turns, undefined)).toEqual(turns);
   });
 });
 
