@@ -243,8 +243,11 @@ class Running implements ConfinedProcess {
   #count(chunk: Buffer): void {
     const { outputBytes } = this.#limits;
     this.#written += chunk.length;
-    // Destroyed streams would never end for who reads their lines.
-    if (this.#written > outputBytes) this.#group.kill({ kind: 'output', outputBytes });
+    if (this.#written <= outputBytes) return;
+    this.#group.kill({ kind: 'output', outputBytes });
+    // What still comes is dropped. Destroyed streams would never end for who reads their lines.
+    const { stdout, stderr } = this.#group.child;
+    for (const stream of [stdout!, stderr!]) stream.removeAllListeners('data').resume();
   }
 
   #endOf(exit: ProcessExit): SandboxEnd {
