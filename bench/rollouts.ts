@@ -5,7 +5,6 @@
  * Without latency: rollouts per second. With an engine that takes 200 ms per call, all rollouts begun at once: the ideal is five times
  * that, and the fraction is the ideal over what it took.
  */
-
 import { loadavg } from 'node:os';
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { openYard, TURNS, type Yard } from './rollouts/yard.ts';

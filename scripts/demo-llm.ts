@@ -24,8 +24,24 @@ const HUB_NAME = 'HuggingFaceTB/SmolLM2-135M-Instruct';
 const SIZES = ['--context', '768', '--call-tokens', '40', '--deadline', '10m'];
 /** Found on a GPU; `--refill 1` keeps the cost of a step at 64 rollouts, also when most groups are solved by all of theirs. */
 const RECIPE = [
-  ...['--trained', 'adapters', '--lora-rank', '16', '--lora-alpha', '32', '--learning-rate', '5e-4'],
-  ...['--steps', '25', '--groups-per-step', '8', '--group', '8', '--refill', '1', '--eval-every', '0'],
+  '--trained',
+  'adapters',
+  '--lora-rank',
+  '16',
+  '--lora-alpha',
+  '32',
+  '--learning-rate',
+  '5e-4',
+  '--steps',
+  '25',
+  '--groups-per-step',
+  '8',
+  '--group',
+  '8',
+  '--refill',
+  '1',
+  '--eval-every',
+  '0',
 ];
 
 const BARE_ENTRY = shortPath(join(ROOT, 'examples/llm-shop/without-examples.ts'));

@@ -2,7 +2,6 @@
  * docs/reference/routes.md as the code has it: routes, parameters, limits, waits and errors of the gateway, of agent flows and of the Tinker server.
  * Names and numbers are the code's; the words about them stand here, one for each name: a name without words, or words without a name, throws.
  */
-
 import { TINKER_LIMITS, WAITS } from '../src/engines/tinker/server/limits.ts';
 import { LOSS_NAMES } from '../src/engines/tinker/server/training-model.ts';
 import { chatParameters } from '../src/gateway/dialects/chat.ts';

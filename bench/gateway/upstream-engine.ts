@@ -3,7 +3,6 @@
  *
  * Prompt ids go up as JSON. Tokens of a stream are told as many at a time as arrived together. No retries; a bad status throws.
  */
-
 import { TrainyardError } from '../../src/core/errors.ts';
 import type { Engine, OnTokens, SampleResult } from '../../src/core/policy.ts';
 import type { Pool } from './packages.ts';

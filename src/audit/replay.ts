@@ -2,7 +2,6 @@
  * One stored rollout again, to see what a change of the agent or the grader does to it: its workflow against the recorded answers, or only its
  * grading. No model is opened. What comes from elsewhere (tools, time, chance) may differ, which is told. The run is not changed.
  */
-
 import { existsSync, realpathSync } from 'node:fs';
 import { join } from 'node:path';
 import type { ErrorCode } from '../core/error-codes.ts';

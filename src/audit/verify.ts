@@ -5,7 +5,6 @@
  * asked to sample again: rewards and samples must still be equal, and log-probabilities must agree within the noise that the run measured.
  * Rewards returned by a workflow and verdicts of a judge are not rechecked. The run's directory is not changed.
  */
-
 import { existsSync, readFileSync } from 'node:fs';
 import { cp } from 'node:fs/promises';
 import { join, resolve } from 'node:path';

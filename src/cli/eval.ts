@@ -2,7 +2,6 @@
  * `trainyard eval` maps flags to run/evaluate, for new and resumed evaluations, and writes report files. `trainyard diff` compares two
  * evaluations task by task. Both return the exit code.
  */
-
 import { accessSync, constants, existsSync, readFileSync, statSync } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
 import { basename, dirname, resolve } from 'node:path';

@@ -36,7 +36,9 @@ export async function initCommand(given: string | undefined, flags: InitFlags): 
   const isUnbuilt = !existsSync(join(PACKAGE, 'dist'));
   const next = [
     ...(isUnbuilt ? [`(cd ${shellWord(PACKAGE)} && npm run build)   # this clone of Trainyard is not built yet`] : []),
-    ...[`cd ${shellWord(folder)} && npm install`, 'npm run eval', 'npm run train'],
+    `cd ${shellWord(folder)} && npm install`,
+    'npm run eval',
+    'npm run train',
   ];
   const written = { type: 'init', folder, client, modelKind, task, files: Object.keys(files), next };
   const lines = [`Wrote ${written.files.length} files to ${folder}. Next:`, ...next.map((line) => `  ${line}`)];
@@ -89,7 +91,9 @@ async function here(entry: string, { yes, json }: InitFlags, isAsked: boolean): 
   const isFound = changes.length + ready.length > 0;
   const lines = [
     ...changes.flatMap(({ file, line, before, after, add }) => [
-      ...[`${file}:${line}`, `  before  ${before}`, `  after   ${after}`],
+      `${file}:${line}`,
+      `  before  ${before}`,
+      `  after   ${after}`,
       ...(add === undefined ? [] : [`  with    ${add}`]),
     ]),
     ...ready.map((place) => `${place} uses the policy already`),

@@ -2,7 +2,6 @@
  * The command line and its exit codes: 0 ok, 1 failure, 2 usage or configuration, 4 success below `--min-success`, 128 plus the number of
  * the signal that ended it.
  */
-
 import { constants } from 'node:os';
 import { Command, CommanderError } from 'commander';
 import { printableLine } from '../core/describe.ts';

@@ -2,7 +2,6 @@
  * `trainyard view` serves the page of one or several runs until Ctrl-C and prints a link to it; with `--export`, writes the page with
  * everything in it to one file instead. `viewBeside` does the first for a command that makes a run.
  */
-
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, readdirSync, statSync } from 'node:fs';

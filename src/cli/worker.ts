@@ -1,5 +1,4 @@
 /** `trainyard worker`: runs rollouts for a coordinating run until it is told to leave. Returns the exit code. */
-
 import { TrainyardError } from '../core/errors.ts';
 import { type RunEvent, warnBy } from '../core/events.ts';
 import { checkStoreUrl } from '../store/url.ts';

@@ -2,7 +2,6 @@
  * The contracts between the parts, which `run/` wires together. Every implementation keeps these rules: a resolved promise is final (an
  * appended trajectory is on disk, a published version is served); every wait takes an AbortSignal or is bounded; nothing logs.
  */
-
 import type { Downtime } from './async.ts';
 import type { TrainyardError } from './errors.ts';
 import type { Credit } from './reward.ts';

@@ -3,7 +3,6 @@
  * Text is bounded and has no control characters, because a grader may print what the policy wrote, and it ends up on a terminal. Describing
  * a value never throws.
  */
-
 import { inspect } from 'node:util';
 import type { ErrorCode } from './error-codes.ts';
 import { nearName, TrainyardError } from './errors.ts';

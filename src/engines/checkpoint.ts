@@ -4,7 +4,6 @@
  * records its run, step and file digests, so a damaged or foreign checkpoint is never trained on. Old checkpoints are removed only after a
  * newer one is committed.
  */
-
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { constants, copyFile, mkdir, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';

@@ -5,7 +5,6 @@
  * goes to the hub only: `fetch` drops it where a large file is redirected to another host. A hub is not trusted: its names stay inside the
  * snapshot, and its sizes are checked before a file is begun.
  */
-
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { link, mkdir, open, readFile, rename, rm, stat, statfs, symlink } from 'node:fs/promises';

@@ -3,7 +3,6 @@
  * stored before it counts, so an interrupted evaluation resumes with the same result. Acknowledged rollouts never run or get graded again,
  * unless they failed and a retry is requested.
  */
-
 import { join } from 'node:path';
 import { mapConcurrently } from '../core/async.ts';
 import type { Store } from '../core/contracts.ts';

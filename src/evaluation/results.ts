@@ -4,7 +4,6 @@
  * rollout is in the denominator: one that failed or was not graded did not solve its task. Mean reward covers graded rollouts only, because
  * a failure is not a reward of 0. All tasks count equally.
  */
-
 import { hash } from 'node:crypto';
 import type { Store } from '../core/contracts.ts';
 import type { CallReport, EvaluationReport, Score, TagReport } from '../core/events.ts';

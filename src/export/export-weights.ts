@@ -28,7 +28,12 @@ const ADAPTER_CONFIG = 'adapter_config.json';
 const ADAPTER_WEIGHTS = 'adapter_model.safetensors';
 /** Beside TOKENIZER_FILES. */
 const OTHER_FILES = [
-  ...['generation_config.json', 'special_tokens_map.json', 'added_tokens.json', 'vocab.json', 'merges.txt', 'tokenizer.model'],
+  'generation_config.json',
+  'special_tokens_map.json',
+  'added_tokens.json',
+  'vocab.json',
+  'merges.txt',
+  'tokenizer.model',
 ];
 
 export interface ExportRequest {

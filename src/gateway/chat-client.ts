@@ -2,7 +2,6 @@
  * The client side of Chat Completions, without an SDK, for default models, judges and the model handle of a policy in another process. That
  * policy records the same turns as in process, but only text crosses the wire, no tokens. Each caller chooses its own error codes.
  */
-
 import { fetchInThread } from '../core/context.ts';
 import type {
   ClientOptions,

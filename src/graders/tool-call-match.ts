@@ -3,7 +3,6 @@
  * recorded turns, never tool results. A call whose arguments are not JSON matches nothing: the policy's mistake. A task that does not state
  * the expected calls is unscorable.
  */
-
 import type { Grader, GraderInput } from '../core/contracts.ts';
 import { defineGrader, unscorable } from '../core/define.ts';
 import { describeValue } from '../core/describe.ts';

@@ -1,5 +1,4 @@
 /** The program of a grading process. Arguments: the URL of the user's module and the name of the exported grader. */
-
 import { asGrader, moduleOf } from '../core/define.ts';
 import { TrainyardError } from '../core/errors.ts';
 import { importedModule, namesOf, serveCalls } from '../processes/serve-calls.ts';

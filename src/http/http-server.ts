@@ -312,8 +312,17 @@ function parserRefusal({ code }: NodeJS.ErrnoException): Refusal {
 
 /** Headers that a request may have only once: two values would be two claims. */
 const SINGLE = [
-  ...['authorization', 'x-api-key', 'x-goog-api-key', 'x-rollout-id', 'x-sample-id', 'idempotency-key'],
-  ...['host', 'content-type', 'content-encoding', 'content-length', 'origin'],
+  'authorization',
+  'x-api-key',
+  'x-goog-api-key',
+  'x-rollout-id',
+  'x-sample-id',
+  'idempotency-key',
+  'host',
+  'content-type',
+  'content-encoding',
+  'content-length',
+  'origin',
 ];
 const TARGET = /^\/[\x21\x23-\x5b\x5d-\x7e]*$/;
 /** Empty and dot segments, NUL, and percent signs that encode nothing. */

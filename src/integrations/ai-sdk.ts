@@ -3,7 +3,6 @@
  * records. Streams deliver the completion once it is complete. Messages return as recorded; files and images are refused. The SDK's types
  * fit ours, so this file needs no package. Errors are ours and are not retried: a call that the gateway could not answer would fail again.
  */
-
 import { currentRollout } from '../core/context.ts';
 import type { GenerateRequest, Generation } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';

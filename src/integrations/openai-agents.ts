@@ -4,7 +4,6 @@
  * deliver the completion once it is complete. The SDK's types fit ours, so this file needs no package. Items that only OpenAI's servers can
  * make are refused.
  */
-
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { currentRollout } from '../core/context.ts';
 import type { GenerateRequest, Generation, WorkflowContext } from '../core/contracts.ts';

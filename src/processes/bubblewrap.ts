@@ -71,8 +71,19 @@ function isTrusted(path: string): boolean {
 function tryOut(bubblewrap: Bubblewrap): string | undefined {
   const { path, disablesUserNamespaces } = bubblewrap;
   const [command = '', ...args] = [
-    ...[...asNobody(bubblewrap).prefix, path, ...COMMON_OPTIONS, '--unshare-net', '--ro-bind', '/', '/'],
-    ...[...(disablesUserNamespaces ? ['--disable-userns'] : []), ...procOptions(bubblewrap), '--', '/bin/sh', '-c', ':'],
+    ...asNobody(bubblewrap).prefix,
+    path,
+    ...COMMON_OPTIONS,
+    '--unshare-net',
+    '--ro-bind',
+    '/',
+    '/',
+    ...(disablesUserNamespaces ? ['--disable-userns'] : []),
+    ...procOptions(bubblewrap),
+    '--',
+    '/bin/sh',
+    '-c',
+    ':',
   ];
   const { status, signal, stderr, error } = spawnSync(command, args, {
     cwd: '/',
@@ -88,8 +99,14 @@ function tryOut(bubblewrap: Bubblewrap): string | undefined {
 
 /** Separate namespaces that end with this process, and no capabilities. */
 export const COMMON_OPTIONS = [
-  ...['--unshare-user', '--unshare-ipc', '--unshare-pid', '--unshare-cgroup-try', '--cap-drop', 'ALL'],
-  ...['--die-with-parent', '--new-session'],
+  '--unshare-user',
+  '--unshare-ipc',
+  '--unshare-pid',
+  '--unshare-cgroup-try',
+  '--cap-drop',
+  'ALL',
+  '--die-with-parent',
+  '--new-session',
 ] as const;
 
 /** A /proc with only the sandbox's processes. Read-only, because the kernel's files there check only the user id, and root passes. */
@@ -116,9 +133,29 @@ export function asNobody({ path }: Bubblewrap, readable: readonly ReadableFile[]
   const shown = readable.map(({ source, target = source }, index) => ({ source, target, at: `/tmp/${index}` }));
   return {
     prefix: [
-      ...[path, '--die-with-parent', '--unshare-pid', '--cap-drop', 'ALL', '--cap-add', 'CAP_SETUID', '--cap-add', 'CAP_SETGID'],
-      ...['--dev-bind', '/', '/', '--tmpfs', '/tmp', ...shown.flatMap(({ source, at }) => ['--ro-bind', source, at]), '--'],
-      ...[SETPRIV.find(isTrusted)!, '--reuid', user, '--regid', user, '--clear-groups', '--'],
+      path,
+      '--die-with-parent',
+      '--unshare-pid',
+      '--cap-drop',
+      'ALL',
+      '--cap-add',
+      'CAP_SETUID',
+      '--cap-add',
+      'CAP_SETGID',
+      '--dev-bind',
+      '/',
+      '/',
+      '--tmpfs',
+      '/tmp',
+      ...shown.flatMap(({ source, at }) => ['--ro-bind', source, at]),
+      '--',
+      SETPRIV.find(isTrusted)!,
+      '--reuid',
+      user,
+      '--regid',
+      user,
+      '--clear-groups',
+      '--',
     ],
     readable: shown.map(({ at, target }) => ({ source: at, target })),
   };

@@ -3,7 +3,6 @@
  * channel; with Node's own IPC they would throw in the reader, and any module of the child could listen and send. A child serves one call
  * at a time. An answer must carry its call's unguessable id, because an isolated agent shares its process with the child's end.
  */
-
 import type { Duplex } from 'node:stream';
 import { deserialize, serialize } from 'node:v8';
 import { ERROR_CODES, type ErrorCode } from '../core/error-codes.ts';

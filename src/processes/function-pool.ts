@@ -3,7 +3,6 @@
  * replaced; a crash affects only its own call. Both are returned as values, not thrown. Calls are not retried. Arguments and results are
  * structured clones. Closures cannot be sent to another process, so the function must be a module's export.
  */
-
 import { availableParallelism } from 'node:os';
 import type { ErrorCode } from '../core/error-codes.ts';
 import { TrainyardError } from '../core/errors.ts';

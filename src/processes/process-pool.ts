@@ -6,7 +6,6 @@
  * Calls are not retried. Timers or promises left over from one call can crash the process during a later one, which then fails. The queue
  * is unbounded: callers limit themselves.
  */
-
 import { randomUUID } from 'node:crypto';
 import type { Socket } from 'node:net';
 import { constants } from 'node:os';

@@ -128,11 +128,18 @@ const DEVICES = ['/dev/null', '/dev/zero', '/dev/full', '/dev/random', '/dev/ura
 
 /** Folders on some systems, links into /usr on others. Not all of /usr: people keep projects in /usr/src. */
 const SYSTEM = [
-  ...['/bin', '/sbin', '/lib', '/lib32', '/lib64', '/libx32'],
+  '/bin',
+  '/sbin',
+  '/lib',
+  '/lib32',
+  '/lib64',
+  '/libx32',
   ...['bin', 'sbin', 'lib', 'lib32', 'lib64', 'libx32', 'libexec', 'share', 'local/bin', 'local/lib'].map(
     (name) => `/usr/${name}`,
   ),
-  ...['/etc/alternatives', '/etc/ld.so.cache', '/nix/store'],
+  '/etc/alternatives',
+  '/etc/ld.so.cache',
+  '/nix/store',
 ] as const;
 
 /** Descriptor that signals the program's start. The files use the descriptors after it. */
@@ -157,17 +164,43 @@ function commandOf(bubblewrap: Bubblewrap, program: SandboxProgram, limits: Sand
   const { prefix, readable } = asNobody(bubblewrap, program.readable ?? []);
   return [
     ...prefix,
-    ...[bubblewrap.path, ...COMMON_OPTIONS],
+    bubblewrap.path,
+    ...COMMON_OPTIONS,
     ...(bubblewrap.disablesUserNamespaces ? ['--disable-userns'] : []),
-    ...['--unshare-net', '--unshare-uts', '--hostname', 'sandbox', '--uid', NOBODY, '--gid', NOBODY, '--clearenv'],
+    '--unshare-net',
+    '--unshare-uts',
+    '--hostname',
+    'sandbox',
+    '--uid',
+    NOBODY,
+    '--gid',
+    NOBODY,
+    '--clearenv',
     ...Object.entries(ENVIRONMENT).flatMap(([name, value]) => ['--setenv', name, value]),
     ...SYSTEM.filter((path) => existsSync(path)).flatMap(systemOptions),
     ...readable.flatMap(({ source, target = source }) => ['--ro-bind', source, target]),
     ...procOptions(bubblewrap),
     ...DEVICES.flatMap((device) => ['--dev-bind', device, device]),
-    ...['--size', String(limits.fileMb * BYTES_PER_MB), '--perms', '1777', '--tmpfs', '/tmp', '--dir', SCRATCH],
+    '--size',
+    String(limits.fileMb * BYTES_PER_MB),
+    '--perms',
+    '1777',
+    '--tmpfs',
+    '/tmp',
+    '--dir',
+    SCRATCH,
     ...Object.keys(files).flatMap((name, index) => ['--file', String(STATUS_FD + 1 + index), `${SCRATCH}/${name}`]),
-    ...['--remount-ro', '/', '--chdir', SCRATCH, '--', '/bin/sh', '-c', launcher(limits), 'sh', program.program, ...args],
+    '--remount-ro',
+    '/',
+    '--chdir',
+    SCRATCH,
+    '--',
+    '/bin/sh',
+    '-c',
+    launcher(limits),
+    'sh',
+    program.program,
+    ...args,
   ];
 }
 

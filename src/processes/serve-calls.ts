@@ -3,7 +3,6 @@
  * until the parent is gone. It communicates only over its channel and dies with its parent, along with everything it started. The exit code
  * has no meaning; only an answer on the channel counts.
  */
-
 import { Socket } from 'node:net';
 import { Worker } from 'node:worker_threads';
 import { describeThrown } from '../core/describe.ts';

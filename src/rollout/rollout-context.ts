@@ -1,5 +1,4 @@
 /** The context a workflow gets: its task without the answer, its config, access to the policy. All of it is the rollout's own. */
-
 import { hash } from 'node:crypto';
 import { mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';

@@ -3,7 +3,6 @@
  * system holds the lock while the process lives, so a killed run leaves no stale lock. A directory with a run.json can be resumed; that
  * file is written first, and atomically. Every event except progress is in events.jsonl before it is shown.
  */
-
 import { randomUUID } from 'node:crypto';
 import { closeSync, existsSync, ftruncateSync, openSync, readFileSync, statSync, writeSync } from 'node:fs';
 import { mkdir, readdir, rm } from 'node:fs/promises';
@@ -244,8 +243,15 @@ export async function checkpointIn(path: string): Promise<string> {
 const PROGRESS_INTERVAL = 100;
 /** Failures of the process, its machine or the server rather than of the run, so resuming may well work. */
 const WORTH_RESUMING: ReadonlySet<string> = new Set([
-  ...['STORE_FAILED', 'CANCELLED', 'ENGINE_FAILED', 'FAILURE_BUDGET', 'GRADER_BUDGET'],
-  ...['POLICY_UNREACHABLE', 'POLICY_REFUSED', 'POLICY_GARBLED', 'POLICY_LOST'],
+  'STORE_FAILED',
+  'CANCELLED',
+  'ENGINE_FAILED',
+  'FAILURE_BUDGET',
+  'GRADER_BUDGET',
+  'POLICY_UNREACHABLE',
+  'POLICY_REFUSED',
+  'POLICY_GARBLED',
+  'POLICY_LOST',
 ]);
 
 interface EventLog extends Emit {

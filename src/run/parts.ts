@@ -2,7 +2,6 @@
  * The parts of a live run: model, grader, workflow and gateway. Opened in an order that finds mistakes before anything is spent, with the
  * gateway listening last; closed in reverse.
  */
-
 import { basename } from 'node:path';
 import { abortWith, Downtime, linkSignals, openingWith, Semaphore } from '../core/async.ts';
 import { catchPrints, outsideRollout } from '../core/context.ts';

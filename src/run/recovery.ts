@@ -1,6 +1,6 @@
 /**
- * The policy of a server that restarted or dropped the weights, restored. How is given; this says when, and that steps and recoveries never
- * overlap.
+ * Decides when the policy of a server that restarted or dropped the weights is restored, and keeps steps and recoveries apart. Does not restore
+ * it: the training does.
  */
 import { type Downtime, Mutex } from '../core/async.ts';
 import { TrainyardError } from '../core/errors.ts';

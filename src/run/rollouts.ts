@@ -2,7 +2,6 @@
  * The rollouts of a run: each is run, graded and stored unless its store has it already, and judged by what it means for the run. The first
  * failure of each kind is told at once; too many end the run.
  */
-
 import { linkSignals } from '../core/async.ts';
 import type { Store } from '../core/contracts.ts';
 import type { WarningCode } from '../core/error-codes.ts';
@@ -79,7 +78,7 @@ export function rolloutsOf(parts: KeptRollouts, warn: Warn, budget: FailureBudge
   };
 }
 
-/** A stored rollout, for a run that may be resumed. One that is damaged, and left out of training, counts as failed. */
+/** The rollout that the store has, in a resumed run. One that is damaged, and left out of training, counts as failed. */
 export async function keptRollout(store: Store, identity: RolloutIdentity): Promise<Trajectory | undefined> {
   const { rolloutId } = identity;
   try {
@@ -123,7 +122,7 @@ function warnOnce(trajectory: Trajectory, warned: Set<string>, warn: Warn, run: 
   for (const { code, message } of telling) {
     if (warned.has(code)) continue;
     warned.add(code);
-    // What the store kept as text was one of ours.
+    // Records hold codes as texts; all of them are ours.
     warn(code as WarningCode, `rollout ${rolloutId}: ${message}`);
   }
 }

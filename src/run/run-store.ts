@@ -3,7 +3,6 @@
  * where there is no run), never with a password. A URL that is given wins: it may have the password, or another host. With one, a run can be
  * named by its id alone, wherever its directory is.
  */
-
 import { randomUUID } from 'node:crypto';
 import { existsSync, readFileSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';

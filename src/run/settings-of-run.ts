@@ -1,6 +1,4 @@
-/**
- * The settings of another run, as those of a new one that trains from its rollouts (`train --from`). Which rollouts those are is not said here.
- */
+/** A new run takes over the settings of the run whose rollouts it trains from (`train --from`). Does not choose those rollouts. */
 import { TrainyardError } from '../core/errors.ts';
 import { defined } from '../core/json.ts';
 import type { TrainFromRequest, TrainRequest, TrainSettings } from '../settings/check-settings.ts';

@@ -3,7 +3,6 @@
  * given. A server that starts again has them all, with their turns and keys. The file goes when its trajectory is in the store. A half
  * written last line was never acknowledged. Holds nothing in memory but where each file ends.
  */
-
 import { randomBytes } from 'node:crypto';
 import { mkdir, open, readdir, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';

@@ -4,7 +4,6 @@
  * and a server that starts again in the same directory goes on with it. Flows use the agent-flow protocol, and
  * their trajectories keep the rewards that the flow or a grader gives.
  */
-
 import { join } from 'node:path';
 import { type CloseStack, Mutex, openingWith, orAborted } from '../core/async.ts';
 import type { GraderRunner, SessionObserver, Store } from '../core/contracts.ts';

@@ -202,10 +202,12 @@ class PostgresStore implements Store {
       name: 'append',
       text: APPEND,
       values: [
-        ...[this.#run, wanted.length],
+        this.#run,
+        wanted.length,
         ...wanted[0]!.columns.map((_, column) => binaryArray(TEXT, wanted, ({ columns }) => Buffer.from(columns[column]!))),
         binaryArray(BYTEA, wanted, ({ encoded }) => encoded.digest),
-        ...[turns.map(({ place }) => place + 1), turns.map(({ position }) => position)],
+        turns.map(({ place }) => place + 1),
+        turns.map(({ position }) => position),
         binaryArray(TEXT, turns, ({ words }) => Buffer.from(words)),
         binaryArray(BYTEA, turns, ({ promptIds }) => promptIds),
         binaryArray(BYTEA, turns, ({ sampledIds }) => sampledIds),
@@ -239,10 +241,15 @@ class PostgresStore implements Store {
       stepOf: (id) => stepOf.get(id) ?? undefined,
     });
     await client.query('INSERT INTO trainyard.manifests (run, step, record, digest) VALUES ($1, $2, $3, $4)', [
-      ...[this.#run, kept.step, encoded.record, encoded.digest],
+      this.#run,
+      kept.step,
+      encoded.record,
+      encoded.digest,
     ]);
     await client.query('INSERT INTO trainyard.manifest_rollouts (run, rollout_id, step) SELECT $1, unnest($2::text[]), $3', [
-      ...[this.#run, members, kept.step],
+      this.#run,
+      members,
+      kept.step,
     ]);
   }
 

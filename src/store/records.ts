@@ -2,9 +2,9 @@
  * Records as a store keeps them: text and bytes in canonical form, taken when the call is made, and read back. So neither side can change
  * the other's data later, and equal records have equal encodings. Knows no SQL.
  *
- * Canonical: sorted keys, except in tools, whose schemas templates write in their order; no undefined properties, 0 for -0; token ids and log-probabilities bit for bit. Values that JSON cannot hold
- * throw STORE_FAILED before anything is written; they never become null. Rows hold JSON text, BLOBs of little-endian 32-bit values, and a
- * digest over both that identifies equal records and detects damage on reading.
+ * Canonical: sorted keys, except in tools, whose schemas templates write in their order; no undefined properties, 0 for -0; token ids and
+ * log-probabilities bit for bit. Values that JSON cannot hold throw STORE_FAILED before anything is written; they never become null. Rows hold
+ * JSON text, BLOBs of little-endian 32-bit values, and a digest over both that identifies equal records and detects damage on reading.
  */
 import { endianness } from 'node:os';
 import type { z } from 'zod';
@@ -59,47 +59,50 @@ const trailOf = (what: string): Trail => ({ at: [what], texts: new Map() });
 /** The names that nearly all records have, as JSON. */
 const NAMES: ReadonlyMap<string, string> = new Map(
   [
-    ...[
-      'rolloutId',
-      'groupId',
-      'taskId',
-      'purpose',
-      'outcome',
-      'kind',
-      'grade',
-      'reward',
-      'value',
-      'startedAt',
-      'endedAt',
-      'output',
-    ],
-    ...[
-      'index',
-      'after',
-      'thread',
-      'role',
-      'trainable',
-      'policyVersion',
-      'stopReason',
-      'sampling',
-      'requested',
-      'effective',
-      'seed',
-    ],
-    ...[
-      'temperature',
-      'topP',
-      'topK',
-      'maxTokens',
-      'request',
-      'dialect',
-      'messages',
-      'tools',
-      'response',
-      'content',
-      'tool_calls',
-    ],
-    ...['id', 'type', 'function', 'name', 'arguments', 'tool_call_id', 'description', 'parameters', 'properties', 'required'],
+    'rolloutId',
+    'groupId',
+    'taskId',
+    'purpose',
+    'outcome',
+    'kind',
+    'grade',
+    'reward',
+    'value',
+    'startedAt',
+    'endedAt',
+    'output',
+    'index',
+    'after',
+    'thread',
+    'role',
+    'trainable',
+    'policyVersion',
+    'stopReason',
+    'sampling',
+    'requested',
+    'effective',
+    'seed',
+    'temperature',
+    'topP',
+    'topK',
+    'maxTokens',
+    'request',
+    'dialect',
+    'messages',
+    'tools',
+    'response',
+    'content',
+    'tool_calls',
+    'id',
+    'type',
+    'function',
+    'name',
+    'arguments',
+    'tool_call_id',
+    'description',
+    'parameters',
+    'properties',
+    'required',
   ].map((name) => [name, `${JSON.stringify(name)}:`]),
 );
 
@@ -253,7 +256,15 @@ export function decodeTrajectory({ record, turns, digest }: EncodedTrajectory): 
 // Records in short, for lists: only these fields are read, and no digest is checked. What cannot be read is damage all the same.
 
 export const RECORD_IN_SHORT = [
-  ...['rolloutId', 'groupId', 'taskId', 'purpose', 'outcome', 'grade', 'unanswered', 'startedAt', 'endedAt'],
+  'rolloutId',
+  'groupId',
+  'taskId',
+  'purpose',
+  'outcome',
+  'grade',
+  'unanswered',
+  'startedAt',
+  'endedAt',
 ] as const;
 export const WORDS_IN_SHORT = ['role', 'trainable', 'policyVersion', 'fork', 'usage', 'response.tool_calls'] as const;
 

@@ -2,7 +2,6 @@
  * Files and folders for other programs: each has its name only once it is complete and on disk, and replaces nothing. A failure or an
  * interruption leaves nothing behind.
  */
-
 import { randomUUID } from 'node:crypto';
 import { link, readdir, rename, rm, stat } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';

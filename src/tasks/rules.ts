@@ -4,7 +4,6 @@
  * key across rows; anything else cannot be written as a table and is mostly a mistake. An answer in metadata under a telling key is an
  * error. Elsewhere it is a warning, since it may belong there: a text to correct, a list of choices.
  */
-
 import { nearName } from '../core/errors.ts';
 import { isObject, sameJson } from '../core/json.ts';
 import type { Json, Task } from '../core/types.ts';

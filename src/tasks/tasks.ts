@@ -3,7 +3,6 @@
  * Problems are reported before anything runs, the first five together, with their places. Messages never quote a row, which may hold an
  * answer.
  */
-
 import { hash } from 'node:crypto';
 import { type FileHandle, stat } from 'node:fs/promises';
 import { extname } from 'node:path';

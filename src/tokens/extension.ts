@@ -7,7 +7,6 @@
  * after a short conversation of the same setting; this shows whether they make the template drop reasoning. Neither proves the property
  * for all conversations.
  */
-
 import { isDeepStrictEqual } from 'node:util';
 import { tried } from '../core/errors.ts';
 import { parsedJson } from '../core/json.ts';

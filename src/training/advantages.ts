@@ -4,7 +4,6 @@
  * of the rows does not change the numbers, bit for bit. docs/reference/training.md explains which algorithm to choose; batch.ts weights the
  * tokens.
  */
-
 import { earnedBy } from '../core/reward.ts';
 import type { Reward, Trajectory, Turn } from '../core/types.ts';
 import type { Algorithm, Weighting } from '../settings/settings.ts';

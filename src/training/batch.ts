@@ -5,7 +5,6 @@
  * token's weight does not depend on the lengths of rollouts (https://arxiv.org/abs/2503.20783). Turns without signal are in no sample and
  * no divisor. `reinforce++` divides as `grpo` does, after whitening the advantages.
  */
-
 import { TrainyardError } from '../core/errors.ts';
 import { masked } from '../core/policy.ts';
 import { staleWeight } from '../core/turns.ts';

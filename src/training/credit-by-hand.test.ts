@@ -1,5 +1,4 @@
 /** From rewards to what each token counts, by numbers worked out on paper; and the same on the embedded model, as a gradient. */
-
 import { afterEach, describe, expect, it } from 'vitest';
 import { REGULAR, strongWeights } from '../../test/fixtures/nn/models.ts';
 import { gradedRollout as rollout, trainedTurn as turn } from '../../test/fixtures/trained-rows.ts';

@@ -2,7 +2,6 @@
  * The groups of a run: which task each gets, how its rollouts are named and sampled, how far they may run ahead, and which are trained.
  * Only groups with signal that the workflow accepts are trained, without what marks exclude.
  */
-
 import { hash } from 'node:crypto';
 import { mapConcurrently } from '../core/async.ts';
 import type { Store, Workflow } from '../core/contracts.ts';

@@ -2,7 +2,6 @@
  * What may be added to any loss: a KL penalty against a reference policy, and an entropy bonus. Both are estimated from the sampled tokens'
  * log-probabilities alone, so that every backend can train them. Pure functions, computed in float64.
  */
-
 import type { Loss } from '../core/policy.ts';
 import type { KlEstimator } from '../settings/settings.ts';
 import { DEFAULT_CAP } from './losses.ts';

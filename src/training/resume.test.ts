@@ -1,5 +1,4 @@
 /** What a run does when the server of the policy forgets the weights in training. */
-
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { Downtime } from '../core/async.ts';

@@ -4,7 +4,6 @@
  * untrained rollouts do not run again (see Rollouts.run). So a deterministic run that was killed ends with the same weights as one that was
  * not.
  */
-
 import type { Store } from '../core/contracts.ts';
 import { messageOf, TrainyardError } from '../core/errors.ts';
 import { withoutExcluded } from '../core/turns.ts';

@@ -1,5 +1,4 @@
 /** A step through a policy that somebody may lose: whatever is lost when, what is served is what was committed. */
-
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';

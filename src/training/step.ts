@@ -1,5 +1,4 @@
 /** One training step: gradient, update, and how the result is made durable. */
-
 import { dirname, join } from 'node:path';
 import type { Store } from '../core/contracts.ts';
 import { TrainyardError } from '../core/errors.ts';

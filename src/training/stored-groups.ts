@@ -5,7 +5,6 @@
  * step, of turns that the same model sampled before its first step; later policies are not the one in training, so theirs only weigh the
  * gradient.
  */
-
 import { existsSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import type { Store } from '../core/contracts.ts';

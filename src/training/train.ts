@@ -4,7 +4,6 @@
  * manifest and version are committed, and the version is committed before it is served. So even after a kill, a trajectory is trained at
  * most once, and every served version can be restored.
  */
-
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Store } from '../core/contracts.ts';

@@ -3,7 +3,6 @@
  * answers lie in it as JSON that no browser executes, whatever a model wrote; a policy in the file allows nothing but the page's own script
  * and style, so the file loads and sends nothing.
  */
-
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { TrainyardError, tried } from '../core/errors.ts';

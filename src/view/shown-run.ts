@@ -3,7 +3,6 @@
  * list of rollouts in memory and reads single ones whole. Changes nothing but marks, as `trainyard curate` does. What is broken is a problem
  * of this run alone.
  */
-
 import { existsSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';

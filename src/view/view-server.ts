@@ -43,8 +43,14 @@ interface ViewOptions {
 }
 
 const CSP = [
-  ...["default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'", "img-src 'self' data:"],
-  ...["frame-ancestors 'none'", "base-uri 'none'", "form-action 'none'"],
+  "default-src 'none'",
+  "script-src 'self'",
+  "style-src 'self'",
+  "connect-src 'self'",
+  "img-src 'self' data:",
+  "frame-ancestors 'none'",
+  "base-uri 'none'",
+  "form-action 'none'",
 ].join('; ');
 const HEADERS = {
   'content-security-policy': CSP,

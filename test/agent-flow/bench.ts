@@ -1,5 +1,4 @@
 /** The agent-flow routes on a gateway with a scripted engine, as a server has them: with a store, a grader and tasks. */
-
 import { scriptedEngine } from '../../packages/testing/src/trajectories.ts';
 import { AgentFlowManager, type FlowClass, flowRegistry, type ManagerOptions } from '../../src/agent-flow.ts';
 import type { Store } from '../../src/core/contracts.ts';

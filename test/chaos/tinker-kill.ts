@@ -8,7 +8,6 @@
  * A run that ends by itself because the server forgot its model four times in a row is taken up again, and counted. Exits 1 if
  * anything differs.
  */
-
 import { existsSync } from 'node:fs';
 import { readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';

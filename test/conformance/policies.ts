@@ -1,5 +1,4 @@
 /** The policies that are put through the suites: the embedded model, small and with weights that matter. */
-
 import type { PolicyUnderTest } from '../../packages/testing/src/conformance.ts';
 import { EmbeddedModel } from '../../src/engines/embedded/embedded-model.ts';
 import { REGULAR, strongWeights } from '../fixtures/nn/models.ts';

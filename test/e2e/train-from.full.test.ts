@@ -1,5 +1,4 @@
 /** Training from the rollouts that a run kept: without marks it is the same training, with marks it is without what they exclude. */
-
 import { cp, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';

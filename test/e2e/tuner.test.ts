@@ -1,5 +1,4 @@
 /** AgentScope's shape through the real gateway, runner, grader and store, with a scripted engine in the policy's place. */
-
 import Anthropic from '@anthropic-ai/sdk';
 import { BaseChatModel } from '@langchain/core/language_models/chat_models';
 import { AIMessage, type BaseMessage } from '@langchain/core/messages';

@@ -1,5 +1,4 @@
 /** Turns of a default model behind the gateway: what is stored, checked, shown and counted of them. */
-
 import { join } from 'node:path';
 import { stripVTControlCharacters } from 'node:util';
 import { describe, expect, it } from 'vitest';

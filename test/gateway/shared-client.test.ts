@@ -1,5 +1,4 @@
 /** One client, made when its module is loaded, for all rollouts of a process. */
-
 import { setTimeout as sleep } from 'node:timers/promises';
 import Anthropic from '@anthropic-ai/sdk';
 import OpenAI from 'openai';

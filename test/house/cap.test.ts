@@ -78,9 +78,9 @@ describe('the gauge', () => {
     const packed = packedLines(
       parseSource(
         'src/core/a.ts',
-        'const a = { ...{ b, c } };\nconst [d, e] = [1, 2];\n[f, g] = [g, f];\nconst [h] = [1];\nconst i = { ...j };',
+        'const a = { ...{ b, c } };\nconst [d, e] = [1, 2];\n[f, g] = [g, f];\nconst [h] = [1];\nconst i = { ...j };\nconst k = [...[l, m]];',
       ),
     );
-    expect(packed).toEqual({ spreads: [1], tuples: [2, 3] });
+    expect(packed).toEqual({ spreads: [1, 6], tuples: [2, 3] });
   });
 });

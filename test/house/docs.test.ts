@@ -2,7 +2,6 @@
  * The documentation says what the code does: error codes, folders, commands, flags and links are compared with the tree, both
  * ways, so neither side can change alone.
  */
-
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Command } from 'commander';

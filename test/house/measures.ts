@@ -62,17 +62,21 @@ function leavesIn(text: string): number {
   return text.match(LEAF)?.length ?? 0;
 }
 
-/** Where lines are packed: object literals spread into what holds them, and literals taken apart into several names. */
+/** Where lines are packed: literals spread into what holds them, and literals taken apart into several names. */
 export function packedLines(source: Source): { readonly spreads: readonly number[]; readonly tuples: readonly number[] } {
   const spreads: number[] = [];
   const tuples: number[] = [];
+  const isLiteral = ({ type }: { readonly type: string }): boolean => type === 'ObjectExpression' || type === 'ArrayExpression';
   const isTuple = (names: { readonly type: string }, values: { readonly type: string } | null): boolean =>
     names.type === 'ArrayPattern' &&
     values?.type === 'ArrayExpression' &&
     (names as { elements?: unknown[] }).elements!.length > 1;
   new Visitor({
     SpreadElement: ({ argument, start }) => {
-      if (argument.type === 'ObjectExpression') spreads.push(lineAt(source, start));
+      if (isLiteral(argument)) spreads.push(lineAt(source, start));
+    },
+    JSXSpreadAttribute: ({ argument, start }) => {
+      if (isLiteral(argument)) spreads.push(lineAt(source, start));
     },
     VariableDeclarator: ({ id, init, start }) => {
       if (isTuple(id, init)) tuples.push(lineAt(source, start));

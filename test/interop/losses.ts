@@ -2,7 +2,6 @@
  * Our advantages, losses and their gradients against other people's code, on random numbers: verl's, TRL's and AReaL's functions as they
  * are on PyPI, and torch's autograd where none of them has a function to call. losses_check.py calls them and says how far apart we are.
  */
-
 import { spawnSync } from 'node:child_process';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';

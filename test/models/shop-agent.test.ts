@@ -1,5 +1,4 @@
 /** The shop example as a newcomer runs it: the agent against a server that says what a test wants, and its grader. */
-
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import workflow, { grader } from '../../examples/shop/agent.ts';

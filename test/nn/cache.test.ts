@@ -1,7 +1,6 @@
 /**
  * The key/value cache over long sequences: pages filled, shared, branched off and given back must never change a result.
  */
-
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import fc from 'fast-check';

@@ -1,5 +1,4 @@
 /** Rollouts of what a module exports, through the real gateway, runner and grader, with a scripted engine in the policy's place. */
-
 import type { ScriptedEngine } from '../../packages/testing/src/trajectories.ts';
 import { Semaphore } from '../../src/core/async.ts';
 import type { Workflow } from '../../src/core/contracts.ts';

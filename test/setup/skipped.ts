@@ -1,5 +1,4 @@
 /** A reporter whose one line, the last of a run, says what was skipped because the machine lacks a program. Prints nothing if nothing was. */
-
 import type { Reporter, TestModule } from 'vitest/node';
 import type {} from '../fixtures/needs.ts';
 

@@ -2,10 +2,7 @@
  * The rules of werewolves for nine players: nights, days, and who wins. Knows nothing about models: whoever plays is asked in words and
  * answers in words. An answer that names nobody who may be named is an abstention, so any player can play, however badly.
  */
-export const ROLES = [
-  ...['werewolf', 'werewolf', 'werewolf', 'villager', 'villager', 'villager'],
-  ...['seer', 'witch', 'hunter'],
-] as const;
+export const ROLES = ['werewolf', 'werewolf', 'werewolf', 'villager', 'villager', 'villager', 'seer', 'witch', 'hunter'] as const;
 export type RoleName = (typeof ROLES)[number];
 
 export interface Player {

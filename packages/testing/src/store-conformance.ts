@@ -282,7 +282,10 @@ const CASES: Cases = {
       () => store.commit(manifestOf(1, [])),
       () => store.mark([]),
       () => store.read('rollout-1'),
-      ...[() => store.query(), () => store.count(), () => store.manifests(), () => store.marks()],
+      () => store.query(),
+      () => store.count(),
+      () => store.manifests(),
+      () => store.marks(),
     ];
     for (const call of calls) await rejectsWith('STORE_FAILED', call(), /closed/);
   },

@@ -3,7 +3,6 @@
  * than typical: several threads, empty prompts, non-ASCII text, log-probabilities at the edges of float32. They are well-formed records,
  * not plausible conversations.
  */
-
 import {
   type BatchManifest,
   type Engine,
@@ -77,7 +76,12 @@ export function manifestOf(step: number, rolloutIds: readonly string[], override
 const EDGE_LOGPROBS = [-0, -1.401298464324817e-45, -3.4028234663852886e38, Number.NEGATIVE_INFINITY] as const;
 
 const TEXTS: readonly string[] = [
-  ...['', 'plain words', 'quotes " and \\ and \u0000', 'naïve 漢字 🙂', 'a lone \ud800 surrogate', 'x'.repeat(5_000)],
+  '',
+  'plain words',
+  'quotes " and \\ and \u0000',
+  'naïve 漢字 🙂',
+  'a lone \ud800 surrogate',
+  'x'.repeat(5_000),
 ];
 
 function randomTurn(random: Random, index: number, startedAt: number): Turn {

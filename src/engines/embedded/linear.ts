@@ -2,7 +2,6 @@
  * A linear layer in training: y (+)= x · Wᵀ, and its backward. `WholeLinear` trains W itself; `FrozenLinear` keeps W as it is served, packed
  * once for sampling and training both, and trains adapters beside it. Both compute a row as sampling does, to the same bits.
  */
-
 import type { Adapters } from './lora.ts';
 import type { Linear } from './model/config.ts';
 import type { Kernels } from './wasm.ts';

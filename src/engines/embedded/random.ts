@@ -1,7 +1,6 @@
 /**
  * Seeded random numbers: sfc32, with a small state per stream, so that a stream's numbers depend only on its seed. Also random weights.
  */
-
 import type { LoraLayout } from './lora.ts';
 import type { Layout, LlamaConfig } from './model/config.ts';
 

@@ -2,7 +2,6 @@
  * The worker threads of one model: calls with results, and failure if a thread dies. A thread that ends unexpectedly fails the whole pool:
  * all current and later calls reject, and none hangs. Threads end with `close()`.
  */
-
 import { Worker } from 'node:worker_threads';
 import type { ErrorCode } from '../../core/error-codes.ts';
 import { messageOf, TrainyardError } from '../../core/errors.ts';

@@ -6,7 +6,6 @@
  * workflow lists, sockets in /run, devices, and other processes. It has the network and can read this user's other files, including copies
  * of the tasks elsewhere. Where another file replaces a hidden one, the kernel shows that: `replaced` finds it.
  */
-
 import { existsSync, globSync, lstatSync, readdirSync, readFileSync, realpathSync, statSync } from 'node:fs';
 import { homedir, tmpdir } from 'node:os';
 import { basename, dirname, join, relative, resolve, sep } from 'node:path';
@@ -108,7 +107,9 @@ export function secretPaths({ tasks, store = '' }: HiddenFiles, entryFolder: str
   return [
     ...tasks,
     ...readdirSync(entryFolder).flatMap((name) => (USUAL_TASKS.test(name) ? [join(entryFolder, name)] : [])),
-    ...[...PASSWORD_VARIABLES.map((name) => process.env[name]), searchParams?.get('sslkey'), searchParams?.get('sslcert')],
+    ...PASSWORD_VARIABLES.map((name) => process.env[name]),
+    searchParams?.get('sslkey'),
+    searchParams?.get('sslcert'),
     ...IN_HOME.map((name) => join(homedir(), name)),
   ].flatMap((path) => (typeof path === 'string' && path !== '' ? [resolve(path)] : []));
 }
@@ -210,9 +211,21 @@ export function sandboxCommand(
     return ['--ro-bind', layer.isHidden ? own.empty : layer.path, layer.path];
   };
   return [
-    ...[bubblewrap.path, ...COMMON_OPTIONS, '--ro-bind', '/', '/', '--dev', '/dev'],
+    bubblewrap.path,
+    ...COMMON_OPTIONS,
+    '--ro-bind',
+    '/',
+    '/',
+    '--dev',
+    '/dev',
     ...devices.flatMap((name) => ['--dev-bind', `/dev/${name}`, `/dev/${name}`]),
-    ...[...procOptions(bubblewrap), '--tmpfs', '/run', ...nameServers(), '--bind', own.tmp, TMP_INSIDE],
+    ...procOptions(bubblewrap),
+    '--tmpfs',
+    '/run',
+    ...nameServers(),
+    '--bind',
+    own.tmp,
+    TMP_INSIDE,
     ...layers.flatMap(optionsOf),
     ...(artifacts === undefined ? [] : ['--bind', own.artifacts, artifacts]),
     ...['/run', ...layers.filter(isFolder).map(({ path }) => path)].flatMap((path) => ['--remount-ro', path]),

@@ -62,8 +62,16 @@ export interface GatewayReward {
 }
 
 const FIELDS = [
-  ...['trajectoryUid', 'promptUid', 'messages', 'tools', 'promptIds'],
-  ...['temperature', 'topP', 'topK', 'maxTokens', 'stop'],
+  'trajectoryUid',
+  'promptUid',
+  'messages',
+  'tools',
+  'promptIds',
+  'temperature',
+  'topP',
+  'topK',
+  'maxTokens',
+  'stop',
 ];
 
 export async function generate(door: GatewayDoor, fields: GenerateFields): Promise<GatewayGeneration> {

@@ -130,7 +130,7 @@ type Fields = Readonly<Record<string, unknown>>;
 
 const TEXT = z.string().nullish();
 const CALL = z.object({
-  // A place in a list, which a large one would make large.
+  // Bounded, because it is the length of the list that is made.
   index: z.int().min(0).max(999),
   id: TEXT,
   function: z.object({ name: TEXT, arguments: TEXT }).nullish(),

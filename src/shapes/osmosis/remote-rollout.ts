@@ -2,7 +2,6 @@
  * Runs one rollout for a controller, from the queue to its grade. It always ends, and calls each hook at most once: `completed`, then
  * `graded`. It holds its concurrency permit until grading is over.
  */
-
 import { deadlineSignal, orAborted, type Semaphore } from '../../core/async.ts';
 import type { Grader, GraderInput, WorkflowResult } from '../../core/contracts.ts';
 import { describeValue, printable } from '../../core/describe.ts';

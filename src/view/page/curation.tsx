@@ -78,7 +78,8 @@ export function MarkDialog(props: { readonly run: string; readonly marking: Mark
   return (
     <ActionDialog
       title={undo ? `Take ${what} back into training` : `Exclude ${what} from training`}
-      {...{ act, close: props.close }}
+      act={act}
+      close={props.close}
       action={undo ? 'Take back' : 'Exclude'}
     >
       <label>
@@ -136,7 +137,7 @@ export function DatasetDialog(props: {
     download(await (await post(`/api/runs/${run}/dataset`, asked)).blob(), name);
   };
   return (
-    <ActionDialog title={`Dataset of ${plural(matching, 'rollout')}`} {...{ act, close }} action="Download">
+    <ActionDialog title={`Dataset of ${plural(matching, 'rollout')}`} act={act} close={close} action="Download">
       <p class="muted small text">{filter === '' ? 'No filter: all rollouts of the run.' : `Filter: ${filter}`}</p>
       <label>
         Format

@@ -116,7 +116,7 @@ export function Rollout({ run, id, query }: { readonly run: string; readonly id:
           )}
           {tab === 'Tokens' && <TokensTab path={path} />}
           {tab === 'Log' && <Log view={view} />}
-          {marking && <MarkDialog {...{ run, marking }} done={() => mark(marked + 1)} close={() => open(undefined)} />}
+          {marking && <MarkDialog run={run} marking={marking} done={() => mark(marked + 1)} close={() => open(undefined)} />}
         </>
       )}
     </Shown>

@@ -129,7 +129,7 @@ interface LineProps extends Pick<Listed, 'run' | 'selected' | 'toggle'> {
 function Line({ run, row, index, current, selected, toggle }: LineProps) {
   const id = `row-${index}`;
   const style = { top: `${index * ROW}px` };
-  if (row === undefined) return <div role="row" class="line waiting" aria-rowindex={index + 2} {...{ id, style }} />;
+  if (row === undefined) return <div role="row" class="line waiting" aria-rowindex={index + 2} id={id} style={style} />;
   const isSelected = selected.has(row.rolloutId);
   const own = { id, style, class: current ? 'line current' : 'line', 'aria-rowindex': index + 2 };
   const name = `Select ${row.rolloutId}`;
@@ -210,7 +210,15 @@ function List({ run, asked, sort, matching, selected, view, rowAt, toggle, look,
       <Header sort={sort} choose={choose} />
       <div class="rows" role="rowgroup" style={{ height: `${matching * ROW}px` }}>
         {indexes.map((index) => (
-          <Line key={index} {...{ run, row: rowAt(index), index, current: index === cursor, selected, toggle }} />
+          <Line
+            key={index}
+            run={run}
+            row={rowAt(index)}
+            index={index}
+            current={index === cursor}
+            selected={selected}
+            toggle={toggle}
+          />
         ))}
       </div>
     </div>
@@ -344,14 +352,16 @@ export function Rollouts({ run, query }: { readonly run: string; readonly query:
         <p class="num" role="status">
           {summary && <Counts {...summary} />}
         </p>
-        {exported === null && <Actions {...{ selected, matching, open }} clear={() => select(new Set())} />}
+        {exported === null && <Actions selected={selected} matching={matching} open={open} clear={() => select(new Set())} />}
       </div>
       {summary === undefined && problem === undefined && <Loading />}
       {summary?.total === 0 && <Empty>No rollouts yet. They appear here as they end.</Empty>}
       {summary && summary.total > 0 && matching === 0 && <Empty>No rollout matches this filter.</Empty>}
       {matching > 0 && <List key={asked} {...listed} choose={(key) => go({ sort: key })} />}
-      {dialog === 'dataset' && <DatasetDialog {...{ run, path: info?.path ?? '', filter, matching, close }} />}
-      {typeof dialog === 'object' && <MarkDialog {...{ run, marking: dialog, done, close }} />}
+      {dialog === 'dataset' && (
+        <DatasetDialog run={run} path={info?.path ?? ''} filter={filter} matching={matching} close={close} />
+      )}
+      {typeof dialog === 'object' && <MarkDialog run={run} marking={dialog} done={done} close={close} />}
     </div>
   );
 }

@@ -122,7 +122,10 @@ export function Runs() {
               {all.map((run, place) => (
                 <RunLine
                   key={run.id}
-                  {...{ run, place, success: successOf(events[run.id] ?? []), hidden: hidden.has(run.id) }}
+                  run={run}
+                  place={place}
+                  success={successOf(events[run.id] ?? [])}
+                  hidden={hidden.has(run.id)}
                   toggle={() => hide(toggled(hidden, run.id))}
                 />
               ))}

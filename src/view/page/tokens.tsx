@@ -232,7 +232,7 @@ function Row({
       onKeyDown={pressed}
     >
       {blocks.map((block) => (
-        <TokenBlock key={block.start} {...{ row, number: rowNumber, measure, most, block, all }} />
+        <TokenBlock key={block.start} row={row} number={rowNumber} measure={measure} most={most} block={block} all={all} />
       ))}
     </div>
   );
@@ -300,7 +300,7 @@ export function Tokens({ view: { rows, note } }: { readonly view: TokenView }) {
               </button>
             ))}
           </p>
-          <Row {...{ row, number: n, measure, most, place, show }} />
+          <Row row={row} number={n} measure={measure} most={most} place={place} show={show} />
         </section>
       ))}
     </section>

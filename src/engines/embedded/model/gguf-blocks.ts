@@ -2,7 +2,6 @@
  * The numbers in a GGUF file's blocks as float32, equal to the last bit to what Python's `gguf` package computes. A block holds 1, 32 or
  * 256 numbers of one row; its layout is that of ggml. Types that are not listed here are refused by who reads the file.
  */
-
 import { fromBfloat16, fromFloat16 } from './safetensors.ts';
 
 interface BlockType {

@@ -4,7 +4,6 @@
  * resolves; callers are responsible for the order. A failed heartbeat is harmless: a session that the server has forgotten shows when it is
  * next used.
  */
-
 import { linkSignals } from '../../../core/async.ts';
 import { TrainyardError } from '../../../core/errors.ts';
 import type { Json } from '../../../core/types.ts';

@@ -4,7 +4,6 @@
  * untrained positions have weight, advantage and log-probability 0, and some servers take the mask as the weights of every loss. A sample's
  * own weight is folded into advantages and weights.
  */
-
 import { mapYielding } from '../../../core/async.ts';
 import { TrainyardError } from '../../../core/errors.ts';
 import { evaluateLoss, type ForwardBackwardResult, type Loss, masked, sumOfLosses } from '../../../core/policy.ts';

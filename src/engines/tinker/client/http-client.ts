@@ -5,7 +5,6 @@
  * for a limited time; callers judge all other responses. A request that may have arrived is resent only if that is harmless. Otherwise its
  * effect is unknown, and what it was meant for counts as lost.
  */
-
 import http from 'node:http';
 import https from 'node:https';
 import { setTimeout as sleep } from 'node:timers/promises';

@@ -4,7 +4,6 @@
  * undo a gradient: if a backward pass fails, or if it is unknown whether a request arrived, the model is spoiled. All later verbs then
  * fail, and a step in flight is not trusted. Callers must not send two verbs concurrently; they choose the loss and handle a spoiled model.
  */
-
 import { randomUUID } from 'node:crypto';
 import { mapYielding } from '../../../core/async.ts';
 import { messageOf, TrainyardError } from '../../../core/errors.ts';

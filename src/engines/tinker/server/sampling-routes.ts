@@ -3,7 +3,6 @@
  * Log-probabilities are those of the plain softmax, whatever temperature and truncation the tokens were sampled with, because the API's
  * losses compare against them. For other settings, a separate forward pass over the same weights computes them.
  */
-
 import { createHash, randomInt } from 'node:crypto';
 import { checkRequest, type OnTokens } from '../../../core/policy.ts';
 import type { Sample, SamplingSettings } from '../../../core/types.ts';

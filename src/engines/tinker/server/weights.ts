@@ -5,7 +5,6 @@
  * renamed, so a crash never leaves partial weights. Opening the state folder removes unfinished saves and unnamed weights. Callers must
  * ensure that only one process uses it.
  */
-
 import { createHash, randomUUID } from 'node:crypto';
 import { copyFile, mkdir, readdir, readFile, realpath, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';

@@ -1,5 +1,4 @@
 /** Every message in both forms: what is written is read back the same, and bytes of any kind are read or refused, never worse. */
-
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { WireError } from './codec.ts';

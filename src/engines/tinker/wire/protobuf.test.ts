@@ -1,5 +1,4 @@
 /** Against bytes of the official SDK's own protobuf (version 0.36.0), and against what only a hostile or careless writer sends. */
-
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { WireError } from './codec.ts';

@@ -1,5 +1,4 @@
 /** What is accepted and what is refused as JSON, and with which words. */
-
 import { describe, expect, it } from 'vitest';
 import { WireError } from './codec.ts';
 import {
